@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, add_model_options, complete_with
 from trainmark.cli.output import print_lines, print_remark, print_text, shorten_path
 from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmark.acceptance.result import AcceptanceResult
 
 EXAMPLES = """\
   trainmark accept                            all devices of this machine
@@ -54,9 +57,6 @@ def accept(
 
     Exit codes: 0: all pass; 1: some fail; 3: some are undecided; 2: nothing was started.
     """
-    from trainmark import api
-    from trainmark.launch.processes import note_stop_signals
-    from trainmark.pages.acceptance import list_acceptance_lines
     from trainmark.plan.recipes import parse_assignments
 
     if attach is not None and (case or overrides or fields or dry_run):
@@ -69,28 +69,47 @@ def accept(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
     if dry_run:
+        from trainmark.api import plan_acceptance
         from trainmark.cli.accept_dry_run import print_accept_dry_run
 
-        print_accept_dry_run(api.plan_acceptance(request), as_json=as_json)
+        print_accept_dry_run(plan_acceptance(request), as_json=as_json)
         return
-    with (
-        api.prepare_acceptance(request, attach=attach) as acceptance,
-        note_stop_signals() as stop,
-    ):
+    result, folder = _measure(request, attach, quiet=quiet)
+    if as_json:
+        print_text(result.model_dump_json(indent=2))
+    else:
+        _print_result(result, folder, lang)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
+
+
+def _measure(
+    request: AcceptRequest, attach: Path | None, *, quiet: bool
+) -> tuple[AcceptanceResult, Path]:
+    """Measure and judge the devices or nodes; return the result and the folder that has it.
+
+    Args:
+        attach: folder of a submitted job to wait for; None: start what ``request`` asks for.
+    """
+    from trainmark.api import measure_acceptance, prepare_acceptance
+    from trainmark.launch.processes import note_stop_signals
+
+    with prepare_acceptance(request, attach=attach) as acceptance, note_stop_signals() as stop:
         if not quiet:
             for line in acceptance.make_timetable().describe():
                 print_remark(line)
         show = _ignore if quiet else print_remark
-        result = api.measure_acceptance(acceptance, stop, show=show)
-    if as_json:
-        print_text(result.model_dump_json(indent=2))
-    else:
-        print_lines(list_acceptance_lines(result, lang))
-        folder = shorten_path(acceptance.folder)
-        print_text(f"lists: {folder}/passing.txt, failing.txt, undecided.txt")
-        print_text(f"page: {folder}/page.html")
-    if result.exit_code:
-        raise typer.Exit(result.exit_code)
+        return measure_acceptance(acceptance, stop, show=show), acceptance.folder
+
+
+def _print_result(result: AcceptanceResult, folder: Path, lang: str) -> None:
+    """Print the verdicts, and where the lists and the page are."""
+    from trainmark.pages.acceptance import list_acceptance_lines
+
+    print_lines(list_acceptance_lines(result, lang))
+    shown_folder = shorten_path(folder)
+    print_text(f"lists: {shown_folder}/passing.txt, failing.txt, undecided.txt")
+    print_text(f"page: {shown_folder}/page.html")
 
 
 def _ignore(_: object) -> None:

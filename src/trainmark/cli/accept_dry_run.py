@@ -22,16 +22,24 @@ _MAX_SHOWN_MEMBERS = 4  # of a team
 
 
 def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: bool) -> None:
-    """Print phases, times and rounds of an acceptance, and the command of its engine."""
+    """Print phases, times and rounds of an acceptance, and the command of its engine.
+
+    Args:
+        acceptance: of this machine's devices, or of a launcher's nodes (``OpenedSession``).
+        as_json: print all rounds, as JSON.
+    """
     timetable = acceptance.make_timetable()
     command = _build_engine_command(acceptance)
     if as_json:
-        num_rounds = timetable.num_rounds
         document = {
             "folder": str(acceptance.folder),
             "phases": [
-                {"phase": phase, "rounds": count, "expected_s": count * timetable.round_s}
-                for phase, count in num_rounds.items()
+                {
+                    "phase": phase,
+                    "rounds": rounds_in_phase,
+                    "expected_s": rounds_in_phase * timetable.round_s,
+                }
+                for phase, rounds_in_phase in timetable.num_rounds.items()
             ],
             "limit_s": timetable.limit_s,
             "remarks": timetable.remarks,
@@ -50,7 +58,11 @@ def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: boo
 
 
 def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineCommand:
-    """Return the command that starts the agents of all nodes; on one machine, that of a rank."""
+    """Return the command that starts the agents of all nodes; on one machine, that of a rank.
+
+    An agent is the process of a node that starts its ranks. ``TASK`` stands for the file that a
+    rank gets when it is started.
+    """
     if isinstance(acceptance, OpenedSession):
         return load_launcher(acceptance.plan.launcher).build_command(
             acceptance.plan, acceptance.cluster
@@ -61,12 +73,13 @@ def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineComma
 
 def _print_schedule(timetable: Timetable) -> None:
     """Print the first rounds of each phase, with the names of their first teams."""
-    for phase, count in timetable.num_rounds.items():
+    for phase, num_rounds in timetable.num_rounds.items():
         rounds = [scheduled for scheduled in timetable.schedule if scheduled.phase == phase]
         for scheduled in rounds[:_MAX_SHOWN_ROUNDS]:
             shown_teams = scheduled.teams[:_MAX_SHOWN_TEAMS]
-            teams = [" + ".join(team[:_MAX_SHOWN_MEMBERS]) for team in shown_teams]
-            more = ", …" if len(scheduled.teams) > _MAX_SHOWN_TEAMS else ""
+            team_names = [" + ".join(team[:_MAX_SHOWN_MEMBERS]) for team in shown_teams]
+            if len(scheduled.teams) > _MAX_SHOWN_TEAMS:
+                team_names.append("…")
             print_text(
-                f"{phase}, round {scheduled.number + 1} of {count}: {', '.join(teams)}{more}"
+                f"{phase}, round {scheduled.number + 1} of {num_rounds}: {', '.join(team_names)}"
             )

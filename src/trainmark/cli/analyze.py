@@ -1,4 +1,8 @@
-"""``trainmark analyze``: read figures from a training log of another program."""
+"""``trainmark analyze``: read figures from a training log of another program.
+
+Its options are those of the public tool, the published log analyzer of training benchmarks, and can
+also be written as there: ``--KEY VALUE`` in place of ``KEY=VALUE``.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def analyze(
     from trainmark.published.analysis import analyze as analyze_log
     from trainmark.published.analysis import parse_options, summarize
 
-    logs, assignments = _sort_words(words)
+    logs, assignments = _split_logs_and_assignments(words)
     if not logs:
         raise UsageError("no log", where="LOG", fix="name a log, or - for standard input")
     options = parse_options(parse_assignments(assignments))
@@ -52,23 +56,26 @@ def analyze(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _sort_words(words: list[str]) -> tuple[list[str], list[str]]:
+def _split_logs_and_assignments(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the logs and the options among ``words``, the options as ``KEY=VALUE``.
 
     Options of the public tool, ``--KEY VALUE`` and ``--KEY=VALUE``, are accepted too; its
     ``--filename`` names a log.
     """
-    logs, assignments = [], []
+    logs = []
+    assignments = []
     remaining = iter(words)
     for word in remaining:
         if word.startswith("--"):
-            assignment = word[2:] if "=" in word else f"{word[2:]}={next(remaining, '')}"
+            assignment = word.removeprefix("--")
+            if "=" not in word:  # the value is the next word
+                assignment = f"{assignment}={next(remaining, '')}"
             if assignment.startswith("filename="):
                 logs.append(assignment.removeprefix("filename="))
             else:
                 assignments.append(assignment)
         elif "=" in word and not Path(word).exists():
-            assignments.append(word.lstrip("-"))
+            assignments.append(word.removeprefix("-"))  # -KEY=VALUE is accepted too
         else:
             logs.append(word)
     return logs, assignments

@@ -77,11 +77,10 @@ def import_verb(name: str) -> ModuleType:
 def load_command(name: str) -> Any:
     """Return the command of a verb; its module is imported now."""
     module = import_verb(name)
-    if name == "serve":
+    if name == "serve":  # the one command with a subcommand
         return module.build(name)
-    verb_command = build_command(
-        name, module.EXAMPLES, getattr(module, _convert_to_python_name(name))
-    )
+    function = getattr(module, _convert_to_python_name(name))
+    verb_command = build_command(name, module.EXAMPLES, function)
     if name == "analyze":  # the public tool's --KEY VALUE stays among its words
         verb_command.context_settings |= {"ignore_unknown_options": True}
     return verb_command
@@ -92,6 +91,8 @@ def _convert_to_python_name(verb: str) -> str:
 
 
 class _Program(TyperGroup):
+    """The program with its commands, each of which is loaded when it is asked for."""
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
         return _NAMES
 
@@ -99,12 +100,14 @@ class _Program(TyperGroup):
         return load_command(cmd_name) if cmd_name in _NAMES else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write the commands of the program's help in sections."""
         for title, verbs in VERBS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:8}", text) for name, text in verbs.items()])
 
 
 def _print_version(is_wanted: bool) -> None:
+    """Print the version and end, if ``--version`` is given; typer calls this in any case."""
     if is_wanted:
         from trainmark import __version__
 
@@ -141,9 +144,9 @@ def main() -> None:
     """
     try:
         try:
-            app()
+            app()  # raises SystemExit at its end
         finally:
-            flush_output()
+            flush_output()  # raises LostOutputError, which is handled below
         return
     except SystemExit as end:
         if end.code == _CTRL_C:
@@ -160,8 +163,8 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package == "trainmark":
             raise
-        wanted = f"'trainmark[{_EXTRAS[package]}]'" if package in _EXTRAS else package
-        fix = f"pip install {wanted}"
+        requirement = f"'trainmark[{_EXTRAS[package]}]'" if package in _EXTRAS else package
+        fix = f"pip install {requirement}"
         fault = EnvironmentFault(f"{error.name} is not installed", fix=fix)
     except OSError as error:
         fault = EnvironmentFault(str(error.strerror or error), where=str(error.filename or "")[:80])

@@ -52,7 +52,6 @@ def audit(
     The exit code is 1 if there is an error, a broken rule or a record that cannot be read.
     """
     from trainmark.api import audit_selection
-    from trainmark.record.messages import render
     from trainmark.results.selection import select_results
 
     selection = select_results(results or [], rows=not rules)
@@ -72,10 +71,7 @@ def audit(
     if selection.unread:
         summary += f"; {format_count(len(selection.unread), 'place')} not read"
     print_text(summary, err=True)
-    for row in selection.rows:
-        for note in row.notes:
-            if note.code == "log_not_checkable":
-                print_text(f"{row.file}:{row.line} {render(note, lang)}", err=True)
+    _print_uncheckable_logs(selection.rows, lang)
     _print_unknown_models(selection.rows)
     fail_if_damaged(selection)
     if any(finding.severity == "error" for finding in findings):
@@ -83,6 +79,11 @@ def audit(
 
 
 def _print_finding(document: dict[str, Any]) -> None:
+    """Print the place of a finding, and below it its message.
+
+    Args:
+        document: as ``Finding.as_dict`` returns it.
+    """
     place = document["file"]
     if document["line"]:
         place += f":{document['line']}"
@@ -113,23 +114,34 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
     return choose_exit_code(EXIT_PASSED if all_comply else EXIT_FAILED, [selection])
 
 
+def _print_uncheckable_logs(rows: Sequence[Row], lang: str) -> None:
+    """Print to standard error which rows are of logs that lack what a check needs."""
+    from trainmark.record.messages import render
+
+    for row in rows:
+        for note in row.notes:
+            if note.code == "log_not_checkable":
+                print_text(f"{row.file}:{row.line} {render(note, lang)}", err=True)
+
+
 def _print_unknown_models(rows: Sequence[Row]) -> None:
     """Print the models to which the rules about data and FLOPs cannot be applied."""
     from trainmark.published.audit.workloads import count_unknown_models
 
-    num_unnamed, unknown = count_unknown_models(rows)
-    if num_unnamed:
+    unknown_models = count_unknown_models(rows)
+    rows_by_name = unknown_models.counts
+    if unknown_models.num_unnamed:
         print_text(
-            f"{format_count(num_unnamed, 'row')} without a model name: "
+            f"{format_count(unknown_models.num_unnamed, 'row')} without a model name: "
             f"{_SKIPPED_RULES}; add a column `model`",
             err=True,
         )
-    if unknown:
-        names = ", ".join(list(unknown)[:_MAX_SHOWN_MODELS])
-        if len(unknown) > _MAX_SHOWN_MODELS:
-            names += f" and {len(unknown) - _MAX_SHOWN_MODELS} more"
+    if rows_by_name:
+        names = ", ".join(list(rows_by_name)[:_MAX_SHOWN_MODELS])
+        if len(rows_by_name) > _MAX_SHOWN_MODELS:
+            names += f" and {len(rows_by_name) - _MAX_SHOWN_MODELS} more"
         print_text(
-            f"{format_count(sum(unknown.values()), 'row')} with unknown models "
+            f"{format_count(sum(rows_by_name.values()), 'row')} with unknown models "
             f"({names}): {_SKIPPED_RULES}; a size in the name (`qwen3_8b`) or a "
             "column `parameters` helps",
             err=True,

@@ -54,37 +54,45 @@ def bundle(
             "neither -o nor --push is given" if output is None else "both -o and --push are given"
         )
         raise UsageError(what, where="bundle", fix="give -o FILE, or --push URL")
-    words = runs or [find_newest_run()]
+    paths = runs or [find_newest_run()]
     if push is not None:
-        _push(words, push)
+        _push(paths, push)
         return
-    assert output is not None
-    runs_to_pack = [launches for run in words for launches in find_runs(run)]
+    assert output is not None, "either -o or --push is given"
+    runs_to_pack = [launches for path in paths for launches in find_runs(path)]
     manifest = pack(runs_to_pack, output)
     print_text(str(output))
     print_remark(f"{len(manifest.files)} files, {output.stat().st_size / 1e6:,.1f} MB")
 
 
-def _push(words: Sequence[Path], url: str) -> None:
-    """Send a bundle of each run, so that each is small and sent once; print their pages."""
+def _push(paths: Sequence[Path], url: str) -> None:
+    """Send a bundle of each run, so that each is small and sent once; print their pages.
+
+    Args:
+        paths: runs, folders of runs and bundles.
+        url: address of the server.
+    """
     from trainmark.results.archive import ENDING, BundleError
     from trainmark.results.bundle import pack
     from trainmark.results.selection import find_runs
     from trainmark.server.client import RefusedBundleError, open_client, send_bundle
 
-    failed = False
+    has_failed = False
     with open_client(url) as server, tempfile.TemporaryDirectory() as folder:
-        for word in words:
-            is_bundle = word.name.endswith(ENDING)
-            for launches in [[word]] if is_bundle else find_runs(word):
+        for path in paths:
+            is_bundle = path.name.endswith(ENDING)
+            runs = [[path]] if is_bundle else find_runs(path)
+            for launches in runs:
                 try:
-                    file = word if is_bundle else Path(folder) / f"run{ENDING}"
-                    if not is_bundle:
+                    if is_bundle:
+                        file = path  # sent as it is
+                    else:
+                        file = Path(folder) / f"run{ENDING}"
                         pack([launches], file)
-                    for run in send_bundle(server, file).runs:
-                        print_text(run.page)
+                    for stored_run in send_bundle(server, file).runs:
+                        print_text(stored_run.page)
                 except (BundleError, RefusedBundleError) as error:
                     print_remark(f"{launches[0]}: {error}")
-                    failed = True
-    if failed:
+                    has_failed = True
+    if has_failed:
         raise typer.Exit(EXIT_FAILED)

@@ -36,24 +36,24 @@ def ceilings(
     """Measure matmul, memory, transfer and collective rates of this machine."""
     from trainmark.launch.processes import note_stop_signals
     from trainmark.machine.ceilings import measure_ceilings
-    from trainmark.pages.judgements import build_ceilings as lay_out_ceilings
+    from trainmark.pages.judgements import build_ceilings as build_ceilings_page
     from trainmark.pages.judgements import has_wrong_results
     from trainmark.pages.terminal import show
     from trainmark.results.redaction import Redactor
 
     request = RunRequest.build(case="-", **fields)
     with note_stop_signals() as stop, redirect_to_stderr():
-        measured = measure_ceilings(
+        rates = measure_ceilings(
             stop,
             device=request.device,
             nproc=request.nproc or 1,
             budget_s=budget_s,
-            timeout_s=_STARTUP_S + 3 * _MAX_ROWS * budget_s,
+            timeout_s=_STARTUP_S + 3 * _MAX_ROWS * budget_s,  # 3: a margin
         )
     if as_json:
-        print_json(Redactor().redact_document(measured))  # without names, because users share it
+        print_json(Redactor().redact_document(rates))  # without names, because users share it
     else:
-        typer.echo(show(lay_out_ceilings(measured), lang))
-    if has_wrong_results(measured):
+        typer.echo(show(build_ceilings_page(rates), lang))
+    if has_wrong_results(rates):
         print_text("trainmark: a rank computed wrong results", err=True)
         raise typer.Exit(EXIT_FAILED)

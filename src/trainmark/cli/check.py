@@ -15,7 +15,10 @@ from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainmark.conformance.case_check import CaseReport
+    from trainmark.spec import Message
 
 
 EXAMPLES = """\
@@ -58,35 +61,41 @@ def check(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
     with note_stop_signals() as stop:
-        result = check_case(request, steps=steps, stop=stop, say=print_remark)
+        report = check_case(request, steps=steps, stop=stop, say=print_remark)
     if as_json:
-        print_json(_build_document(case, result, lang))
+        print_json(_build_document(case, report, lang))
     else:
-        _print_checks(case, result, lang)
+        _print_checks(case, report, lang)
     if stop.signal_name is not None:
         print_text(f"trainmark: stopped by {stop.signal_name}: nothing was checked", err=True)
-    if stop.signal_name is not None or not result.passed:
+    if stop.signal_name is not None or not report.passed:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_checks(case: str, result: CaseReport, lang: str) -> None:
+def _print_checks(case: str, report: CaseReport, lang: str) -> None:
+    """Print each check with its faults, why it was skipped, or that it passed; then a summary."""
     from trainmark.record.messages import render
 
     num_failed = 0
-    for check in result.checks:
+    messages: Sequence[Message]
+    for check in report.checks:
         if check.faults:
-            sign, messages = "FAULT", check.faults
+            sign = "FAULT"
+            messages = check.faults
             num_failed += 1
         elif check.skipped:
-            sign, messages = "-    ", (check.skipped,)
+            sign = "-    "
+            messages = [check.skipped]
         else:
-            sign, messages = "ok   ", (message(f"check_ok.{check.check}"),)
-        for sentence in messages:
-            text = render(sentence, lang, result.messages)
-            print_lines([f"{check.check}: {text}"], before=f"{sign} ")
-    if result.checks:
-        code, num_checks = "check_done" if num_failed else "check_passed", len(result.checks)
-        print_text(render(message(code, case=case, faults=num_failed, checks=num_checks), lang))
+            sign = "ok   "
+            messages = [message(f"check_ok.{check.check}")]
+        for item in messages:
+            sentence = render(item, lang, report.messages)
+            print_lines([f"{check.check}: {sentence}"], before=f"{sign} ")
+    if report.checks:
+        code = "check_done" if num_failed else "check_passed"
+        summary = message(code, case=case, faults=num_failed, checks=len(report.checks))
+        print_text(render(summary, lang))
 
 
 def _write_template(name: str, folder: Path) -> None:
@@ -100,14 +109,22 @@ def _write_template(name: str, folder: Path) -> None:
     print_text("docs/adding-a-case.md explains each file", err=True)
 
 
-def _build_document(case: str, result: CaseReport, lang: str) -> dict[str, Any]:
+def _build_document(case: str, report: CaseReport, lang: str) -> dict[str, Any]:
     """Return the checks of a case as JSON has them: ``ok``, ``skipped`` or ``fault`` each."""
     from trainmark.record.messages import render
 
     checks = []
-    for check in result.checks:
-        state = "fault" if check.faults else "skipped" if check.skipped else "ok"
-        messages = check.faults or ([check.skipped] if check.skipped else [])
-        sentences = [render(sentence, lang, result.messages) for sentence in messages]
+    messages: Sequence[Message]
+    for check in report.checks:
+        if check.faults:
+            state = "fault"
+            messages = check.faults
+        elif check.skipped:
+            state = "skipped"
+            messages = [check.skipped]
+        else:
+            state = "ok"
+            messages = []
+        sentences = [render(item, lang, report.messages) for item in messages]
         checks.append({"check": check.check, "state": state, "messages": sentences})
-    return {"case": case, "passed": result.passed, "checks": checks}
+    return {"case": case, "passed": report.passed, "checks": checks}

@@ -49,10 +49,11 @@ def compare(
     little data to tell.
     """
     from trainmark.judge.comparison import compare as compare_records
-    from trainmark.pages.judgements import build_comparison as lay_out_comparison
+    from trainmark.pages.judgements import build_comparison as build_comparison_page
     from trainmark.pages.terminal import show
 
-    side_a, side_b = select_records(_split_words(a)), select_records(_split_words(b))
+    side_a = select_records(_split_words(a))
+    side_b = select_records(_split_words(b))
     comparison = compare_records(
         side_a.records, side_b.records, figures=figure, threshold=threshold, allow=allow or ()
     )
@@ -60,7 +61,7 @@ def compare(
     if as_json:
         print_json(comparison.as_dict() | {"exit_code": code})
     else:
-        typer.echo(show(lay_out_comparison(comparison), lang=lang))
+        typer.echo(show(build_comparison_page(comparison), lang=lang))
     raise typer.Exit(code)
 
 

@@ -57,10 +57,14 @@ def doctor(
 
 
 def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> None:
-    """Print the conditions of the machine, the worst first, each with its fix."""
+    """Print the conditions of the machine, the worst first, each with its fix.
+
+    Args:
+        quiet: print only the conditions that fail a run ("stops") or skew its results ("spoils").
+    """
     from trainmark.machine.doctor import render_sentence
 
-    def render_heading(key: str, **values: Any) -> str:
+    def render_heading(key: str, **values: Any) -> str:  # in the language of the output
         return render_sentence(message(f"heading.{key}", **values), lang)
 
     width = max((len(condition.code) for condition in examination.checks), default=0)

@@ -36,22 +36,33 @@ if TYPE_CHECKING:
 def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Print the plan and its command, or the script that submits it; start nothing."""
     if plan.node_processes == 0:
+        _print_local_dry_run(plan, as_json=as_json)
+    else:
+        _print_submission_dry_run(plan, cluster, as_json=as_json)
+
+
+def _print_local_dry_run(plan: Plan, *, as_json: bool) -> None:
+    """Print the plan of a run on this machine, and the command of its ranks or its program."""
+    if plan.witness is None:
         argv = build_rank_command("python", plan.run_dir)
-        if plan.witness is not None:
-            argv = list(plan.witness.command)
-        if as_json:
-            print_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
-            return
-        typer.echo(show([Facts(tuple(describe_plan(plan)))]))  # whose text is escaped
-        print_text(f"each rank: {shlex.join(argv)}")
-        print_text("nothing was started; --json prints the whole plan", err=True)
+    else:
+        argv = list(plan.witness.command)
+    if as_json:
+        print_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
         return
+    typer.echo(_format_summary(plan))
+    print_text(f"each rank: {shlex.join(argv)}")
+    print_text("nothing was started; --json prints the whole plan", err=True)
+
+
+def _print_submission_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
+    """Print the plan of a run on other machines to standard error, and its script."""
     first = list_launches(plan)[0]
     script = build_command(first, cluster).render_script(Path(first.run_dir))
     if as_json:
         print_json({"plan": first.model_dump(mode="json"), "script": script}, indent=2)
         return
-    typer.echo(show([Facts(tuple(describe_plan(plan)))]), err=True)
+    typer.echo(_format_summary(plan), err=True)
     if plan.repeat_count > 1:
         print_text(
             f"the first of {plan.repeat_count} launches; they run one after another", err=True
@@ -60,6 +71,11 @@ def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     print_text(
         f"to wait for the job: trainmark run --attach {shlex.quote(first.run_dir)}", err=True
     )
+
+
+def _format_summary(plan: Plan) -> str:
+    """Return what a run will do, as lines for a terminal; control characters are escaped."""
+    return show([Facts(tuple(describe_plan(plan)))])
 
 
 def describe_plan(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -106,6 +122,7 @@ def _describe_device(plan: Plan) -> str:
 
 
 def _describe_data(plan: Plan) -> str:
+    """Return where the data comes from and how many samples it has, if it could be checked."""
     data = plan.data
     if data.layout == UNCHECKED:
         return f"{data.folder}, which is not on this machine and was not checked"
@@ -115,25 +132,29 @@ def _describe_data(plan: Plan) -> str:
 
 
 def _describe_steps(plan: Plan) -> str:
+    """Return the samples of an optimizer step, and how many steps there are at most."""
     recipe = plan.recipe
-    batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
-    samples = f"{batch:,} samples a step"
+    samples_per_step = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
+    samples = f"{samples_per_step:,} samples a step"
     if recipe["grad_accum_steps"] > 1 or plan.world_size > 1:
         samples += (
             f" ({recipe['micro_batch_size']} x {recipe['grad_accum_steps']} micro-batches x "
             f"{plan.world_size} ranks)"
         )
-    limits = [f"{recipe['max_epochs']:,} epochs"]
+    limits = f"{recipe['max_epochs']:,} epochs"
     if plan.data.train_samples:
-        limits[0] += f" of about {max(1, round(plan.data.train_samples / batch)):,} steps"
+        steps_per_epoch = max(1, round(plan.data.train_samples / samples_per_step))
+        limits += f" of about {steps_per_epoch:,} steps"
     if recipe["max_steps"] is not None:
-        limits.append(f"{recipe['max_steps']:,} steps")
-    return f"{samples}; at most {' and '.join(limits)}"
+        limits += f" and {recipe['max_steps']:,} steps"
+    return f"{samples}; at most {limits}"
 
 
 def _describe_memory(plan: Plan) -> str:
     """Return the memory that a rank needs and that it can have; empty if neither is known."""
-    vendor = None if plan.node_processes else devices.list_vendors().get(plan.device.vendor)
+    if plan.node_processes > 0:  # the devices are on other machines
+        return ""
+    vendor = devices.list_vendors().get(plan.device.vendor)
     memory = vendor.rank_memory(plan.nproc) if vendor else None
     if memory is None or not hasattr(cases.import_part(plan.case, "data"), "check_fit"):
         return ""
@@ -179,6 +200,10 @@ class PlannedLaunch(NamedTuple):
     """A launch of a plan file that is to be done.
 
     Args:
+        name: name of the entry.
+        launch: number of this launch among those of its entry, from 1.
+        launches: number of launches of the entry.
+        run_dir: the run directory.
         expected_s: time of an earlier launch of the same work; None: there is none.
         limit_s: time limit of the launch.
     """
@@ -193,21 +218,21 @@ class PlannedLaunch(NamedTuple):
 
 def list_planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]:
     """Return the launches to do, in their order."""
-    earlier_s: dict[str, float | None] = {}
+    expected_s_by_entry: dict[str, float | None] = {}
     planned = []
     for entry, plan in series.order_launches(entries):
-        if entry.name not in earlier_s:
+        if entry.name not in expected_s_by_entry:
             assert entry.plan is not None, "a skipped entry has no launch"
             folder = Path(entry.plan.run_dir).parent  # of the plan file's runs
             earlier = _find_earlier_run(plan, folder) or _find_earlier_run(plan, folder.parent)
-            earlier_s[entry.name] = None if earlier is None else earlier.took_s
+            expected_s_by_entry[entry.name] = None if earlier is None else earlier.took_s
         planned.append(
             PlannedLaunch(
                 name=entry.name,
                 launch=plan.repeat_index,
                 launches=plan.repeat_count,
                 run_dir=shorten_path(Path(plan.run_dir)),
-                expected_s=earlier_s[entry.name],
+                expected_s=expected_s_by_entry[entry.name],
                 limit_s=float(plan.recipe["timeout_s"]),
             )
         )
@@ -235,29 +260,30 @@ def print_series_dry_run(
 
 
 def _build_order_table(planned: Sequence[PlannedLaunch]) -> Table:
+    """Return a table with a row for each launch, in the order in which they start."""
     rows = [
         (
-            str(place),
+            str(number),
             launch.name,
             f"{launch.launch}/{launch.launches}",
             "not known" if launch.expected_s is None else cells.format_duration(launch.expected_s),
         )
-        for place, launch in enumerate(planned, 1)
+        for number, launch in enumerate(planned, start=1)
     ]
     return build_table(("order", "run", "launch", "time"), rows)
 
 
 def _format_total_time(planned: Sequence[PlannedLaunch]) -> str:
-    """Return the time of all launches as the end of a sentence."""
-    known = [launch.expected_s for launch in planned if launch.expected_s is not None]
-    unknown = [launch.limit_s for launch in planned if launch.expected_s is None]
-    parts = []
-    if known:
-        count = "" if not unknown else f" for {len(known)} of them"
-        parts.append(f"about {cells.format_duration(sum(known))}{count}, as in earlier runs")
-    if unknown:
-        others = "the others are" if known else "their time is"
-        parts.append(
-            f"{others} unknown before a run, at most {cells.format_duration(sum(unknown))} in all"
-        )
-    return f"; {'; '.join(parts)}" if parts else ""
+    """Return the time of all launches as the end of a sentence; empty: there is no launch."""
+    expected_s = [launch.expected_s for launch in planned if launch.expected_s is not None]
+    # Time limits of the launches for which there is no earlier run.
+    limits_s = [launch.limit_s for launch in planned if launch.expected_s is None]
+    text = ""
+    if expected_s:
+        count = f" for {len(expected_s)} of them" if limits_s else ""
+        text += f"; about {cells.format_duration(sum(expected_s))}{count}, as in earlier runs"
+    if limits_s:
+        subject = "the others are" if expected_s else "their time is"
+        limit = cells.format_duration(sum(limits_s))
+        text += f"; {subject} unknown before a run, at most {limit} in all"
+    return text

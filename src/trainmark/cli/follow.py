@@ -50,28 +50,30 @@ def follow(
     targets = api.select_followers(to, where="--to")
     documents = []
     has_failed = False
-    followed = api.follow_runs(runs, targets)
+    followings = api.follow_runs(runs, targets)
     while True:
-        with redirect_to_stderr():  # MLflow prints addresses, for example
-            following = next(followed, None)
-        if following is None:
+        # A run is handed over inside `next`; meanwhile MLflow, for example, prints addresses.
+        with redirect_to_stderr():
+            following = next(followings, None)
+        if following is None:  # every run is done
             break
         has_failed = has_failed or following.fault is not None
-        documents.append(_describe(following))
+        documents.append(_build_document(following))
         if following.fault is not None:
             print_remark(
                 f"{shorten_path(following.run_dir)}: {following.target}: {following.fault}"
             )
         elif not as_json:
-            handed = f"{format_count(following.num_steps, 'step')}, {following.num_points:,} points"
-            print_text(f"{shorten_path(following.run_dir)}: {handed} to {following.target}")
+            counts = f"{format_count(following.num_steps, 'step')}, {following.num_points:,} points"
+            print_text(f"{shorten_path(following.run_dir)}: {counts} to {following.target}")
     if as_json:
         print_json(documents)
     if has_failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _describe(following: Following) -> dict[str, str | int | bool | None]:
+def _build_document(following: Following) -> dict[str, str | int | bool | None]:
+    """Return for JSON how much of a run a program received."""
     return {
         "run_dir": str(shorten_path(following.run_dir)),
         "to": str(following.target),

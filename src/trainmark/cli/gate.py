@@ -56,10 +56,9 @@ def gate(
     Exit codes: 0: passed; 1: failed, or a record cannot be read; 2: the work differs; 3: too noisy
     or too little data to tell.
     """
-    from trainmark.judge.comparison import gate as gating
-    from trainmark.pages import judgements as report
+    from trainmark.judge.comparison.gate import combine_exit_codes
+    from trainmark.pages import judgements as judgements_page
     from trainmark.pages.terminal import show
-    from trainmark.record.work import reject_duplicates
     from trainmark.results.selection import Selection
 
     if not (baseline or history):
@@ -76,29 +75,58 @@ def gate(
     selections = [checked, baseline_runs, earlier_runs]
     if not unverified:
         _refuse_unverified(selections)
-    reject_duplicates(record.run_id for record in checked.records)
-    judgements: list[Judgement] = []
-    if baseline:
-        judgements += gating.judge_against_baseline(
-            checked.records, baseline_runs.records, figure or (), worse_by=worse_by
-        )
-    if history:
-        judgements += gating.judge_against_history(
-            checked.records, earlier_runs.records, figure or ()
-        )
-    judgements += [gating.fail_unreadable(fault) for fault in checked.skipped]
-    code = choose_exit_code(gating.combine_exit_codes(judgements), selections)
+    judgements = _judge_runs(
+        checked,
+        baseline_runs if baseline else None,
+        earlier_runs if history else None,
+        figures=figure or (),
+        worse_by=worse_by,
+    )
+    code = choose_exit_code(combine_exit_codes(judgements), selections)
     if junit:
-        write_text(junit, report.to_junit(judgements, lang))
+        write_text(junit, judgements_page.to_junit(judgements, lang))
     if as_json:
-        documents = report.to_json_documents(judgements, lang)
+        documents = judgements_page.to_json_documents(judgements, lang)
         print_json({"schema_version": 1, "exit_code": code, "judgements": documents})
     else:
-        typer.echo(show([report.build_gate_rows(judgements, lang)], lang=lang))
+        typer.echo(show([judgements_page.build_gate_rows(judgements, lang)], lang=lang))
     raise typer.Exit(code)
 
 
+def _judge_runs(
+    checked: Selection,
+    baseline: Selection | None,
+    history: Selection | None,
+    *,
+    figures: Sequence[str],
+    worse_by: float | None,
+) -> list[Judgement]:
+    """Return the judgements on runs, and one for each record that cannot be read.
+
+    Args:
+        checked: the runs to check.
+        baseline: good runs to check against; None: there is no such check.
+        history: earlier runs to check against; None: there is no such check.
+        figures: names of the figures to check; empty: the default ones.
+        worse_by: allowed loss against the baseline, as a share; None: from its spread.
+    """
+    from trainmark.judge.comparison import gate as gating
+    from trainmark.record.work import reject_duplicates
+
+    reject_duplicates(record.run_id for record in checked.records)
+    judgements: list[Judgement] = []
+    if baseline is not None:
+        judgements += gating.judge_against_baseline(
+            checked.records, baseline.records, figures, worse_by=worse_by
+        )
+    if history is not None:
+        judgements += gating.judge_against_history(checked.records, history.records, figures)
+    judgements += [gating.fail_unreadable(fault) for fault in checked.skipped]
+    return judgements
+
+
 def _refuse_unverified(selections: Sequence[Selection]) -> None:
+    """Raise ``UsageError`` if a record was not verified against its raw events."""
     for selection in selections:
         for record in selection.records:
             if record.verification == "unverified":

@@ -32,12 +32,12 @@ def import_(
     from trainmark.pages.terminal import show
     from trainmark.published.importers import files
 
-    results = files.read_files(paths)
+    imported = files.read_files(paths)
     if as_json:
-        print_json(results.as_dict())
-    elif results.rows:
-        typer.echo(show([build_imported_table(results.rows)]))
-    for line in summarize_import(results.rows, results.unread):
+        print_json(imported.as_dict())
+    elif imported.rows:
+        typer.echo(show([build_imported_table(imported.rows)]))
+    for line in summarize_import(imported.rows, imported.unread):
         print_text(line, err=True)
-    if not results.rows:
+    if not imported.rows:
         raise typer.Exit(EXIT_FAILED)

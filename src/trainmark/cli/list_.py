@@ -56,42 +56,55 @@ What = Literal[
 _SECTIONS = f"One section only: {', '.join(get_args(What))}."
 
 
-def _list_case_rows(what: str, case: Case, lang: str) -> Rows:
-    """Return the rows of a case in the section ``what``."""
+def _list_case(case: Case, lang: str) -> Rows:
+    """Return the row of a case in the section ``cases``."""
+    dataset = case.dataset
+    if not isinstance(dataset, str):
+        dataset = dataset.in_language(lang)
+    return [
+        {
+            "name": case.name,
+            "aliases": ", ".join(case.aliases),
+            "model": case.model,
+            "dataset": dataset,
+            "quality": case.metric,
+            "task": case.task.in_language(lang),
+        }
+    ]
+
+
+def _list_recipes(case: Case, _lang: str) -> Rows:
+    """Return a row for each recipe of a case, with its main fields."""
+    rows: Rows = []
+    for name, recipe in case.recipes.items():
+        row = {"case": case.name, "recipe": name}
+        for column, field in _RECIPE_COLUMNS.items():
+            row[column] = getattr(recipe, field)
+        rows.append(row)
+    return rows
+
+
+def _list_fields(case: Case, _lang: str) -> Rows:
+    """Return a row for each recipe field of a case."""
     from trainmark.recipe import FIELD_ALIASES
 
-    short = {full: alias for alias, full in reversed(FIELD_ALIASES.items())}
-    if what == "cases":
-        dataset = case.dataset
-        if not isinstance(dataset, str):
-            dataset = dataset.in_language(lang)
-        return [
-            {
-                "name": case.name,
-                "aliases": ", ".join(case.aliases),
-                "model": case.model,
-                "dataset": dataset,
-                "quality": case.metric,
-                "task": case.task.in_language(lang),
-            }
-        ]
-    if what == "recipes":
-        return [
-            {"case": case.name, "recipe": name}
-            | {head: getattr(recipe, field) for head, field in _RECIPE_COLUMNS.items()}
-            for name, recipe in case.recipes.items()
-        ]
-    if what == "fields":
-        return [
-            {
-                "case": case.name,
-                "field": item.name,
-                "short": short.get(item.name, ""),
-                "rule": item.metadata["rule"],
-                "meaning": item.metadata["doc"],
-            }
-            for item in fields(case.recipe_type)
-        ]
+    short_names: dict[str, str] = {}
+    for alias, field_name in FIELD_ALIASES.items():
+        short_names.setdefault(field_name, alias)  # of several aliases, the first
+    return [
+        {
+            "case": case.name,
+            "field": item.name,
+            "short": short_names.get(item.name, ""),
+            "rule": item.metadata["rule"],
+            "meaning": item.metadata["doc"],
+        }
+        for item in fields(case.recipe_type)
+    ]
+
+
+def _list_prepare_options(case: Case, _lang: str) -> Rows:
+    """Return a row for each option that ``trainmark prepare`` takes for a case."""
     return [
         {"case": case.name, "option": option.name, "values": option.rule, "meaning": option.help}
         for option in case.prepare_options
@@ -99,12 +112,13 @@ def _list_case_rows(what: str, case: Case, lang: str) -> Rows:
 
 
 def _list_devices(lang: str) -> Rows:
+    """Return a row for each vendor; print those that cannot be used, and why."""
     from trainmark import devices
 
-    known, faults = devices.load_all()
+    vendors, faults = devices.load_all()
     print_faults([*faults, *devices.list_unusable()])
     rows = []
-    for vendor in known.values():
+    for vendor in vendors.values():
         products = sorted(set(vendor.product_names()))
         is_named_only = devices.is_named_only(vendor)
         rows.append(
@@ -122,6 +136,7 @@ def _list_devices(lang: str) -> Rows:
 
 
 def _list_launchers(lang: str) -> Rows:
+    """Return a row for each launcher, with the reason if it cannot be used on this machine."""
     from trainmark.launch import launchers
     from trainmark.launch.cluster import LOCAL, TESTED, read_cluster
 
@@ -141,6 +156,7 @@ def _list_launchers(lang: str) -> Rows:
 
 
 def _list_followers(_lang: str) -> Rows:
+    """Return a row for each program that runs can be handed to."""
     from trainmark.export.followers.targets import BACKENDS, FollowTarget, list_missing_packages
 
     rows = []
@@ -157,6 +173,7 @@ def _list_followers(_lang: str) -> Rows:
 
 
 def _list_audit_rules(lang: str) -> Rows:
+    """Return a row for each rule of ``trainmark audit``."""
     from trainmark.published import audit
     from trainmark.record.messages import render
     from trainmark.spec import message
@@ -171,10 +188,26 @@ def _list_audit_rules(lang: str) -> Rows:
     ]
 
 
+# The functions that list the rows of each section: of one case, and of what is no case.
+_CASE_SECTIONS: dict[str, Callable[[Case, str], Rows]] = {
+    "cases": _list_case,
+    "recipes": _list_recipes,
+    "fields": _list_fields,
+    "options": _list_prepare_options,
+}
+_OTHER_SECTIONS: dict[str, Callable[[str], Rows]] = {
+    "devices": _list_devices,
+    "launchers": _list_launchers,
+    "followers": _list_followers,
+    "audit-rules": _list_audit_rules,
+}
+
+
 def _print_table(title: str, rows: Rows) -> None:
     """Print rows in columns that fit the terminal; in a pipe each row is one line."""
+    # An empty section shows the word "none".
     heads = [name for name in rows[0] if name not in _JSON_ONLY] if rows else ["none"]
-    texts = [["-" if row[x] is None else escape_controls(row[x]) for x in heads] for row in rows]
+    texts = [[_format_cell(row[head]) for head in heads] for row in rows]
     print_text(title.upper())
     if sys.stdout.isatty():
         from trainmark.pages.document import build_table
@@ -189,19 +222,28 @@ def _print_table(title: str, rows: Rows) -> None:
     print_text("")
 
 
+def _format_cell(value: object) -> str:
+    """Return a value as text; ``-`` in place of None."""
+    return "-" if value is None else escape_controls(value)
+
+
 def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a line for each row, however long; rich would take longer to start than all else."""
+    """Return a line for each row, however long; the first row has the heads of the columns.
+
+    ``rich`` is not used, because it would take longer to import than the rest of ``list``.
+    """
     columns = []
     for column in zip(*rows, strict=True):
         width = max(map(measure_width, column))
-        is_right = are_numbers(column[1:])
-        columns.append([_pad(cell, width, is_right=is_right) for cell in column])
+        is_right_aligned = are_numbers(column[1:])  # without the head
+        columns.append([_pad(cell, width, is_right_aligned=is_right_aligned) for cell in column])
     return [_GAP.join(cells) for cells in zip(*columns, strict=True)]
 
 
-def _pad(cell: str, width: int, *, is_right: bool) -> str:
+def _pad(cell: str, width: int, *, is_right_aligned: bool) -> str:
+    """Return a cell with blanks before or after it, ``width`` columns of the terminal wide."""
     blanks = " " * (width - measure_width(cell))
-    return blanks + cell if is_right else cell + blanks
+    return blanks + cell if is_right_aligned else cell + blanks
 
 
 def list_(
@@ -217,25 +259,19 @@ def list_(
         return
     from trainmark import cases
 
-    list_functions: dict[str, Callable[[str], Rows]] = {
-        "devices": _list_devices,
-        "launchers": _list_launchers,
-        "followers": _list_followers,
-        "audit-rules": _list_audit_rules,
-    }
-    names = (what,) if what else ("cases", "recipes", "devices")
+    section_names = (what,) if what else ("cases", "recipes", "devices")
     loaded_cases: Sequence[Case] = ()
-    if any(name not in list_functions for name in names):
+    if any(name in _CASE_SECTIONS for name in section_names):
         loaded_cases, faults = cases.load_all()
         print_faults(faults)
     sections: dict[str, Rows] = {}
-    for name in names:
-        if name in list_functions:
-            sections[name] = list_functions[name](lang)
-        else:
+    for name in section_names:
+        if name in _CASE_SECTIONS:
             sections[name] = []
             for case in loaded_cases:
-                sections[name] += _list_case_rows(name, case, lang)
+                sections[name] += _CASE_SECTIONS[name](case, lang)
+        else:
+            sections[name] = _OTHER_SECTIONS[name](lang)
     if as_json:
         print_json(sections, indent=2)
         return

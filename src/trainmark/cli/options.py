@@ -76,17 +76,21 @@ def lay_out_examples(examples: str, width: int) -> str:
         examples: lines with a command and, after three blanks or more, perhaps a note.
         width: columns of the terminal.
     """
-    rows = [re.split(r"\s{3,}", line.strip(), maxsplit=1) for line in examples.splitlines()]
-    widths = [len(command) for command, *note in rows if note]
-    column = max(widths, default=0) + 5
+    rows: list[tuple[str, str]] = []  # a command and its note, which may be empty
+    for line in examples.splitlines():
+        command, *notes = re.split(r"\s{3,}", line.strip(), maxsplit=1)
+        rows.append((command, notes[0] if notes else ""))
+    widths = [len(command) for command, note in rows if note]
+    # The column in which notes begin: two blanks, the longest command, three blanks.
+    note_column = max(widths, default=0) + 5
     lines: list[str] = []
-    for command, *note in rows:
-        if note and column + len(note[0]) <= width:
-            lines.append(f"  {command}".ljust(column) + note[0])
+    for command, note in rows:
+        if note and note_column + len(note) <= width:
+            lines.append(f"  {command}".ljust(note_column) + note)
             continue
-        first, *others = wrap(command, width - 4)
-        lines.append("  " + " \\\n      ".join([first, *others]))
-        lines += [f"      {line}" for line in wrap(note[0], width - 6)] if note else []
+        lines.append("  " + " \\\n      ".join(wrap(command, width - 4)))
+        if note:
+            lines += [f"      {line}" for line in wrap(note, width - 6)]
     return "\n".join(lines) + "\n"
 
 
@@ -110,28 +114,31 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
         model: a request model.
         names: of fields; none: all optional fields that have a description.
     """
-    chosen = names or tuple(
+    option_names = names or tuple(
         name
         for name, field in model.model_fields.items()
         if field.description and not field.is_required()
     )
 
     def decorate(verb: Verb) -> Verb:
+        # typer calls this with a value for every parameter: None for options that are not given.
         def call(**arguments: Any) -> None:
-            fields = {name: arguments.pop(name) for name in chosen}
+            fields = {name: arguments.pop(name) for name in option_names}
             given_fields = {name: value for name, value in fields.items() if value is not None}
             verb(**arguments, **given_fields)
 
+        # typer builds the command from this signature: the parameters of the function, with one
+        # for each field in place of `**fields`.
         verb_parameters = [
             parameter
             for parameter in signature(verb, eval_str=True).parameters.values()
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
-        model_parameters = [_build_option(model, name) for name in chosen]
+        model_parameters = [_build_option(model, name) for name in option_names]
         call.__signature__ = signature(verb).replace(  # type: ignore[attr-defined]
             parameters=[*verb_parameters, *model_parameters], return_annotation=None
         )
-        call.__annotations__ = {}  # typer takes the signature's
+        call.__annotations__ = {}  # typer reads those of the signature
         call.__doc__ = verb.__doc__
         return call
 
@@ -141,20 +148,35 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
 def _build_option(model: type[BaseModel], name: str) -> Parameter:
     """Return the parameter from which typer makes the option of a field."""
     field = model.model_fields[name]
-    kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind != NoneType]
-    kind = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
+    value_type = _find_value_type(field.annotation)
     default = "" if field.default is None else f" Default: {field.default:g}."
     option = typer.Option(
         "--" + name.replace("_", "-"),
         help=f"{field.description}{default}",
         autocompletion=_COMPLETIONS.get(name),
     )
-    annotation: Any = Annotated[kind | None, option]
+    annotation: Any = Annotated[value_type | None, option]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def _find_value_type(annotation: Any) -> Any:
+    """Return the type of a field's value without None and without pydantic's constraints.
+
+    For example ``int`` of ``Annotated[int, Gt(0)] | None``.
+    """
+    union_members = get_args(annotation) or (annotation,)
+    value_type = next(member for member in union_members if member is not NoneType)
+    if get_origin(value_type) is Annotated:
+        return get_args(value_type)[0]
+    return value_type
+
+
 def build_command(name: str, examples: str, verb: Verb) -> Any:
-    """Return the command of one verb."""
+    """Return the command of one verb, for typer's program.
+
+    Args:
+        verb: the function that does it; its parameters are the arguments and options.
+    """
     program = typer.Typer(
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )

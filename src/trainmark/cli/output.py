@@ -38,12 +38,14 @@ def print_lines(lines: Iterable[str], *, before: str = "") -> None:
     """
     from trainmark.pages.wrapping import measure_width, wrap
 
-    first, indent = escape_controls(before), " " * measure_width(escape_controls(before))
+    prefix = escape_controls(before)
+    indent = " " * measure_width(prefix)
     width = max(shutil.get_terminal_size().columns - len(indent), _MIN_TEXT_WIDTH)
     for line in map(escape_controls, lines):
-        for part in wrap(line, width) if sys.stdout.isatty() else [line]:
-            print_text(f"{first}{part}".rstrip())
-            first = indent
+        parts = wrap(line, width) if sys.stdout.isatty() else [line]
+        for part in parts:
+            print_text(f"{prefix}{part}".rstrip())
+            prefix = indent  # after the first line
 
 
 def format_count(number: int, noun: str) -> str:
@@ -60,7 +62,10 @@ def print_json(document: Any, *, indent: int | None = None) -> None:
 
 @contextmanager
 def redirect_to_stderr() -> Iterator[None]:
-    """Redirect standard output in the block to standard error, also that of C libraries."""
+    """Redirect standard output in the block to standard error, also that of C libraries.
+
+    Those write to the file descriptor and do not know of ``sys.stdout``.
+    """
     stdout = sys.stdout.fileno()
     sys.stdout.flush()
     saved_stdout = os.dup(stdout)
@@ -84,12 +89,17 @@ def tolerate_lost_output() -> Iterator[None]:
         flush_output()
     except LostOutputError as error:
         drop_output()
-        if error.has_reader:
+        if error.has_reader:  # without a reader, as of `head`, this is no fault
             print_remark(error)
 
 
 def print_remark(text: object, *, lang: str = "en") -> None:
-    """Print a remark to standard error; an object with a method ``render`` is rendered first."""
+    """Print a remark to standard error.
+
+    Args:
+        text: a text, or an object whose method ``render`` returns the text in a language.
+        lang: the language, ``en`` or ``zh``.
+    """
     render = getattr(text, "render", None)
     sentence = text if render is None else render(lang)
     print_text(f"trainmark: {sentence}", err=True)
@@ -111,7 +121,7 @@ def select_records(words: Sequence[str]) -> Selection:
 
 
 def choose_exit_code(code: int, selections: Iterable[Selection]) -> int:
-    """Return ``code``, or 1 if a record could not be read."""
+    """Return the exit code ``code``, or 1 if a record of the selections could not be read."""
     if any(selection.skipped for selection in selections):
         return EXIT_FAILED
     return code

@@ -31,7 +31,7 @@ EXAMPLES = """\
   trainmark list options                                 the options that cases take
   trainmark run CASE --data data/mine --recipe standard
 """
-LINE_EVERY_S = 60.0
+LINE_EVERY_S = 60.0  # time between two lines of a long stage
 
 
 def prepare(
@@ -55,31 +55,37 @@ def prepare(
     """Check raw data and convert it to the format that a case reads."""
     from trainmark import cases
 
-    chosen = cases.load(case)
-    if not cases.has_part(chosen.name, "prepare"):
+    loaded_case = cases.load(case)
+    name = loaded_case.name  # ``case`` may be an alias
+    if not cases.has_part(name, "prepare"):
         raise UsageError(
-            f"case {chosen.name} has nothing to prepare",
+            f"case {name} has nothing to prepare",
             where="CASE",
-            fix=f"`trainmark run {chosen.name}` generates its data",
+            fix=f"`trainmark run {name}` generates its data",
         )
-    values = _read_options(chosen, options or [])
+    values = _read_options(loaded_case, options or [])
     with open_reporter(quiet=quiet) as reporter:
-        cases.import_part(chosen.name, "prepare").prepare(raw, data, reporter, **values)
+        cases.import_part(name, "prepare").prepare(raw, data, reporter, **values)
     print_text(str(data))
 
 
 def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
-    """Return the values of a case's options.
+    """Return the values of a case's options by their names.
+
+    Args:
+        words: as the user wrote them, ``KEY=VALUE``.
 
     Raises:
         UsageError: an unknown option, a value that does not fit, or a required option is missing.
     """
-    known = {option.name: option for option in case.prepare_options}
-    given = parse_assignments(words, example=f"{next(iter(known), 'name')}=VALUE")
-    for name in given.keys() - known.keys():
-        fix = suggest_nearest(name, known) if known else f"{case.name} takes no option"
-        raise UsageError(f"no such option of case {case.name}", where=name, fix=fix)
-    for name, option in known.items():
+    options = {option.name: option for option in case.prepare_options}
+    example_name = next(iter(options), "name")
+    given = parse_assignments(words, example=f"{example_name}=VALUE")
+    for name in given:
+        if name not in options:
+            fix = suggest_nearest(name, options) if options else f"{case.name} takes no option"
+            raise UsageError(f"no such option of case {case.name}", where=name, fix=fix)
+    for name, option in options.items():
         if option.required and name not in given:
             raise UsageError(
                 f"option {name} is missing",
@@ -87,12 +93,12 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
                 rule=f"{name}: {option.help}",
                 fix=f"add {name}=VALUE",
             )
-    return {name: known[name].read(text) for name, text in given.items()}
+    return {name: options[name].read(text) for name, text in given.items()}
 
 
 @contextmanager
 def open_reporter(*, quiet: bool) -> Iterator[Reporter]:
-    """Return, as a context, what shows the progress: a bar on a terminal, else a few lines."""
+    """Open what shows the progress in the block: a bar on a terminal, else a few lines."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -110,7 +116,8 @@ class LineReporter(Reporter):
     """Prints each line, each stage, and how far a long stage is once a minute.
 
     Args:
-        clock: seconds that pass.
+        say: prints a line.
+        clock: returns a time in seconds.
     """
 
     def __init__(
@@ -119,14 +126,14 @@ class LineReporter(Reporter):
         super().__init__(say)
         self._clock = clock
         self._stage = ""
-        self._total = 0
-        self._done = 0
-        self._done_before = 0  # units that an earlier call had done
+        self._total = 0  # units of work of the stage, for example bytes
+        self._done = 0  # of these, how many are done
+        self._done_before = 0  # of these, how many an interrupted earlier call had done
         self._begin_s = 0.0
-        self._shown_s = 0.0
+        self._shown_s = 0.0  # time of the last line
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
-        """Print the stage."""
+        """Print the name of a stage of ``total`` units of work, of which ``done`` are done."""
         self._stage = stage
         self._total = total
         self._done = done

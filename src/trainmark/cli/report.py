@@ -13,8 +13,10 @@ from trainmark.cli.output import fail_if_damaged, write_bytes, write_text
 from trainmark.errors import UsageError, escape_controls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from trainmark.pages.document import Document
     from trainmark.pages.terminal import Extent
     from trainmark.record.work import Result
     from trainmark.results.selection import Selection
@@ -78,55 +80,109 @@ def report(
     If the launcher of a run was killed, its record is written first. The exit code is 1 if a record
     cannot be read or does not match its raw events; the others are shown.
     """
-    from trainmark.pages.page import build_documents
-    from trainmark.pages.pictures import choose_chart, to_png, to_svg
-    from trainmark.pages.rendering import to_html, to_markdown
-    from trainmark.pages.terminal import show_page
-    from trainmark.pages.tiles import Price
     from trainmark.results.selection import select_results
 
-    wanted = form or ("json" if as_json else _choose_form(output))
-    if chart is not None and wanted not in _PICTURES:
+    form_to_write = form or ("json" if as_json else _choose_form(output))
+    _refuse_contradicting_options(form_to_write, output, chart)
+    selection = select_results(runs or [], rows=False)
+    if as_json:
+        records = [record.model_dump(mode="json") for record in selection.records]
+        write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
+    else:
+        pages = _build_pages(selection, form_to_write, against, price_per_hour)
+        if form_to_write == "terminal":
+            _write_terminal_text(pages, selection, output, lang, everything=everything)
+        else:
+            _write_pages(pages, form_to_write, output, lang, chart)
+    fail_if_damaged(selection)
+
+
+def _refuse_contradicting_options(form: str, output: Path | None, chart: str | None) -> None:
+    """Raise ``UsageError`` for a chart in a form without pictures, and for a PNG without a file."""
+    if chart is not None and form not in _PICTURES:
         raise UsageError(
             "--chart needs an svg or png output",
             where="--chart",
             fix="add -o chart.svg or -o chart.png",
         )
-    if wanted == "png" and output is None:
+    if form == "png" and output is None:
         raise UsageError(
             "a PNG cannot be printed", where="--format", fix="write it to a file: -o X.png"
         )
-    selection = select_results(runs or [], rows=False)
-    if as_json:
-        records = [record.model_dump(mode="json") for record in selection.records]
-        write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
-        fail_if_damaged(selection)
-        return
-    if against and wanted == "md":
+
+
+def _build_pages(
+    selection: Selection, form: str, against: list[str] | None, price_per_hour: str | None
+) -> Sequence[Document]:
+    """Return the page of each run, compared with other results unless it becomes Markdown."""
+    from trainmark.pages.page import build_documents
+    from trainmark.pages.tiles import Price
+
+    if against and form == "md":
         fix = "remove --format md, or write HTML: -o report.html"
         raise UsageError("--against is not available for Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
-    others = None if wanted == "md" else _select_others(selection, against)
-    pages = build_documents(selection.records, others, price=price)
-    if wanted == "terminal":
-        text, colour = "", None if output is None else False
-        for page in pages:
-            extent: Extent = "all" if everything else "head" if len(pages) > 1 else "screen"
-            text += show_page(page, lang, colour=colour, extent=extent) + "\n\n"
-        text += "".join(f"record: {escape_controls(place)}\n" for place in selection.places)
-        if output is None:
-            typer.echo(text, nl=False)  # whose text is escaped, and which may have colours
-        else:
-            write_text(output, text)
-    elif wanted == "html":
+    others = None if form == "md" else _select_others(selection, against)
+    return build_documents(selection.records, others, price=price)
+
+
+def _write_terminal_text(
+    pages: Sequence[Document],
+    selection: Selection,
+    output: Path | None,
+    lang: str,
+    *,
+    everything: bool,
+) -> None:
+    """Print the pages as text, or write them to a file; then the paths of the records.
+
+    Args:
+        selection: the records of the pages.
+        output: the file; None: print.
+        everything: all figures and sections, not only the first screen of a page.
+    """
+    from trainmark.pages.terminal import show_page
+
+    extent: Extent
+    if everything:
+        extent = "all"
+    elif len(pages) > 1:
+        extent = "head"
+    else:
+        extent = "screen"
+    colour = None if output is None else False  # None: if standard output is a terminal
+    text = ""
+    for page in pages:
+        text += show_page(page, lang, colour=colour, extent=extent) + "\n\n"
+    for place in selection.places:
+        text += f"record: {escape_controls(place)}\n"
+    if output is None:
+        typer.echo(text, nl=False)  # whose text is escaped, and which may have colours
+    else:
+        write_text(output, text)
+
+
+def _write_pages(
+    pages: Sequence[Document], form: str, output: Path | None, lang: str, chart: str | None
+) -> None:
+    """Write or print the pages as HTML or Markdown, or one of their charts as a picture.
+
+    Args:
+        form: ``html``, ``md``, ``svg`` or ``png``.
+        output: the file; None: print, which ``png`` does not allow.
+        chart: name of the chart of a picture; None: the first.
+    """
+    from trainmark.pages.pictures import choose_chart, to_png, to_svg
+    from trainmark.pages.rendering import to_html, to_markdown
+
+    if form == "html":
         write_text(output, to_html(pages, lang, progress=_show_drawing))
-    elif wanted == "md":
+    elif form == "md":
         write_text(output, to_markdown(pages, lang))
-    elif wanted == "svg":
+    elif form == "svg":
         write_text(output, to_svg(choose_chart(pages, chart), lang))
     elif output is not None:
         write_bytes(output, to_png(choose_chart(pages, chart), lang))
-    fail_if_damaged(selection)
 
 
 def _choose_form(output: Path | None) -> str:
@@ -151,23 +207,34 @@ def _choose_form(output: Path | None) -> str:
 
 
 def _show_drawing(number: int, charts: int) -> None:
-    """Show on a terminal how many charts of a report are drawn, unless there are few."""
+    """Show on a terminal how many charts of a report are drawn, unless there are few.
+
+    Args:
+        number: charts that are drawn.
+        charts: charts of the report.
+    """
     if charts < _MIN_CHARTS_FOR_PROGRESS or not sys.stderr.isatty():
         return
-    erase = "\r\033[K"
+    erase = "\r\033[K"  # go to the begin of the line and clear it
     sys.stderr.write(f"{erase}charts drawn: {number} of {charts}")
-    if number == charts:
+    if number == charts:  # nothing is left on the screen
         sys.stderr.write(erase)
     sys.stderr.flush()
 
 
 def _select_others(shown: Selection, against: list[str] | None) -> list[Result]:
-    """Return the results that ``--against`` names; without it, the default comparisons."""
+    """Return the results to compare with: what ``--against`` names, or the default comparisons.
+
+    Args:
+        shown: the results of the report.
+        against: the words of ``--against``; None: it is not given.
+    """
     from trainmark.pages.page import find_default_comparisons
     from trainmark.results.selection import select_results
 
     if against is None:
-        return find_default_comparisons(shown.records, shown.folders[0] if shown.folders else None)
+        first_folder = shown.folders[0] if shown.folders else None
+        return find_default_comparisons(shown.records, first_folder)
     selection = select_results(against)
     if not selection.records and not selection.rows:
         raise UsageError(f"{' '.join(against)}: no results found", where="--against")

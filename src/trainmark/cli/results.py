@@ -19,6 +19,7 @@ EXAMPLES = """\
 
 _COLUMNS = "case,device,world,precision,status,trust,verification,p_core,path"
 
+# `settings` is replaced by a column for each setting that differs.
 _WITH_SETTINGS = _COLUMNS.replace("precision,", "precision,recipe,settings,")
 
 
@@ -58,12 +59,11 @@ def results(
 
     index = Index(store)
     index.refresh()
-    usual = None if as_json else _WITH_SETTINGS.split(",")
     failed = list_unreadable(index)
     listing = list_runs(
         index,
         words or [],
-        columns=columns.split(",") if columns else usual,
+        columns=_choose_columns(columns, as_json=as_json),
         sort=sort,
         limit=limit or None,
     )
@@ -79,3 +79,16 @@ def results(
             print_text(line, err=True)
     if failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _choose_columns(columns: str | None, *, as_json: bool) -> list[str] | None:
+    """Return the names of the columns to read; None: all, which JSON has by default.
+
+    Args:
+        columns: the option, names separated by commas; None: it is not given.
+    """
+    if columns:
+        return columns.split(",")
+    if as_json:
+        return None
+    return _WITH_SETTINGS.split(",")

@@ -23,7 +23,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.witness import WITNESSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from trainmark.api import Records
     from trainmark.export.followers.targets import FollowTarget
@@ -78,7 +78,7 @@ def run(
 
     Exit codes: 0: passed; 1: the run failed; 2: nothing was started.
     """
-    from trainmark import api
+    from trainmark.api import select_followers
     from trainmark.plan.plan_file import is_plan_file
     from trainmark.plan.recipes import parse_assignments
 
@@ -87,15 +87,11 @@ def run(
             "run needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
             where="CASE",
         )
-    show_remark = partial(print_remark, lang=lang)
-    followers = api.select_followers(fields.get("follow"))
+    followers = select_followers(fields.get("follow"))
     if attach is not None:
-        records = api.attach_run(
-            attach, cancel=cancel, quiet=quiet, follow=followers, show_remark=show_remark
-        )
-        _print_records(records, lang, as_json=as_json, quiet=quiet)
+        _attach(attach, followers, lang, cancel=cancel, as_json=as_json, quiet=quiet)
         return
-    if "witness" in fields:
+    if "witness" in fields:  # the words are a program with its arguments
         fields |= {"case": WITNESSED, "command": (case, *(overrides or []))}
     else:
         fields |= {"case": case, "overrides": parse_assignments(overrides or []) or None}
@@ -103,9 +99,49 @@ def run(
     if is_plan_file(request.case):
         if detach:
             raise UsageError("--detach is not possible with a plan file", where=case)
-        _run_plan_file(request, show_remark, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        _run_plan_file(request, lang, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
-    plan, cluster = api.plan_run(request, show_remark=print_remark, dry_run=dry_run)
+    _run_case(
+        request, followers, lang, dry_run=dry_run, detach=detach, as_json=as_json, quiet=quiet
+    )
+
+
+def _attach(
+    folder: Path,
+    followers: Sequence[FollowTarget],
+    lang: str,
+    *,
+    cancel: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Wait for the submitted run in a folder, or cancel it, and print its record."""
+    from trainmark.api import attach_run
+
+    records = attach_run(
+        folder,
+        cancel=cancel,
+        quiet=quiet,
+        follow=followers,
+        show_remark=partial(print_remark, lang=lang),
+    )
+    _print_records(records, lang, as_json=as_json, quiet=quiet, has_repeats=False)
+
+
+def _run_case(
+    request: RunRequest,
+    followers: Sequence[FollowTarget],
+    lang: str,
+    *,
+    dry_run: bool,
+    detach: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Plan a run of a case; then print the plan, submit the run, or launch it."""
+    from trainmark.api import plan_run
+
+    plan, cluster = plan_run(request, show_remark=print_remark, dry_run=dry_run)
     if dry_run:
         from trainmark.cli.dry_run import print_dry_run
 
@@ -117,17 +153,23 @@ def run(
                 where="--follow",
                 fix="follow the job with `trainmark follow RUN --to BACKEND`",
             )
-        number = api.submit_run(plan, cluster)
-        folder = str(shorten_path(Path(plan.run_dir)))
-        if as_json:
-            print_json({"job": number, "run_dir": folder})
-        else:
-            print_text(
-                f"submitted {number}; to wait for the job: trainmark run --attach "
-                f"{shlex.quote(folder)}"
-            )
+        _submit(plan, cluster, as_json=as_json)
     else:
         _run_once(plan, cluster, followers, lang, as_json=as_json, quiet=quiet)
+
+
+def _submit(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
+    """Submit the job of a run, and print its id and the folder by which to wait for it."""
+    from trainmark.api import submit_run
+
+    job_id = submit_run(plan, cluster)
+    folder = str(shorten_path(Path(plan.run_dir)))
+    if as_json:
+        print_json({"job": job_id, "run_dir": folder})
+    else:
+        print_text(
+            f"submitted {job_id}; to wait for the job: trainmark run --attach {shlex.quote(folder)}"
+        )
 
 
 def _run_once(
@@ -154,53 +196,59 @@ def _run_once(
         )
     was_stopped = stop.signal_name is not None and len(records) < plan.repeat_count
     if was_stopped:
-        done = f"after {len(records)} of {plan.repeat_count} launches"
-        print_remark(f"stopped by {stop.signal_name} {done}")
-    repeated = plan.repeat_count > 1
-    _print_records(records, lang, as_json=as_json, quiet=quiet, repeated=repeated)
+        progress = f"after {len(records)} of {plan.repeat_count} launches"
+        print_remark(f"stopped by {stop.signal_name} {progress}")
+    has_repeats = plan.repeat_count > 1
+    _print_records(records, lang, as_json=as_json, quiet=quiet, has_repeats=has_repeats)
     if was_stopped:
         raise typer.Exit(EXIT_FAILED)
 
 
 def _print_records(
-    records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool = False
+    records: Records, lang: str, *, as_json: bool, quiet: bool, has_repeats: bool
 ) -> None:
-    """Print the records of a run, as JSON or as a summary; end with 1 if a launch failed."""
+    """Print the records of a run, as JSON or as a summary; end with 1 if a launch failed.
+
+    Args:
+        has_repeats: whether the plan asks for several launches; fewer may have a record.
+    """
     with tolerate_lost_output():
-        _print_result(records, lang, as_json=as_json, quiet=quiet, repeated=repeated)
+        if as_json:
+            documents = [record.model_dump(mode="json") for record in records]
+            if has_repeats:
+                print_json(documents)
+            elif documents:
+                print_json(documents[0])
+        elif records:
+            _print_summary(records, lang, quiet=quiet, has_repeats=has_repeats)
     if not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_result(
-    records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool
-) -> None:
+def _print_summary(records: Records, lang: str, *, quiet: bool, has_repeats: bool) -> None:
+    """Print the main figures of a run, where its records and its page are, and what to do next."""
     from trainmark.pages.next_steps import suggest_next_steps
     from trainmark.pages.page import find_default_comparisons
     from trainmark.pages.summary import list_first_lines
     from trainmark.pages.terminal import show
 
-    documents = [record.model_dump(mode="json") for record in records] if as_json else []
-    if as_json and repeated:
-        print_json(documents)
-    elif as_json and records:
-        print_json(documents[0])
-    elif records:
-        folder = shorten_path(records.places[0])
-        whole = folder.parent if repeated else folder
-        print_lines(list_first_lines(records, find_default_comparisons(records, whole), lang))
-        print_text(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
-        page = whole / "page.html"
-        if page.exists():
-            print_text(f"page: {page}")
-        steps = [] if quiet else suggest_next_steps(records)
-        if steps:
-            typer.echo(f"\n{show(steps, lang)}", err=True)  # whose text is escaped
+    first_folder = shorten_path(records.places[0])
+    # The launches of a repeat are in the folders r1, r2 … of the run.
+    run_folder = first_folder.parent if has_repeats else first_folder
+    record_folder = run_folder / "r*" if has_repeats else run_folder
+    print_lines(list_first_lines(records, find_default_comparisons(records, run_folder), lang))
+    print_text(f"record: {record_folder}/record.json")
+    page = run_folder / "page.html"
+    if page.exists():
+        print_text(f"page: {page}")
+    next_steps = [] if quiet else suggest_next_steps(records)
+    if next_steps:
+        typer.echo(f"\n{show(next_steps, lang)}", err=True)  # whose text is escaped
 
 
 def _run_plan_file(
     request: RunRequest,
-    show_remark: Callable[[object], None],
+    lang: str,
     *,
     dry_run: bool,
     as_json: bool,
@@ -212,11 +260,12 @@ def _run_plan_file(
 
     file, entries = plan_entries(request, show_remark=print_remark, dry_run=dry_run)
     if not dry_run:
-        run_entries(entries, quiet=quiet, show_remark=show_remark)
-    for entry in entries:
+        run_entries(entries, quiet=quiet, show_remark=partial(print_remark, lang=lang))
+    for entry in entries:  # paths are printed relative to the current folder
         if entry.run_dir is not None:
             entry.run_dir = shorten_path(entry.run_dir)
     code = series.choose_exit_code(entries)
+    # An existing run that is not the one that the plan file asks for is a failure.
     if not dry_run and any(entry.contradiction for entry in entries):
         code = EXIT_FAILED
     if dry_run:
@@ -233,6 +282,7 @@ def _run_plan_file(
 def _print_series(
     entries: Sequence[SeriesEntry], *, name: str, exit_code: int, as_json: bool
 ) -> None:
+    """Print the state of each entry of the plan file ``name``, as a table or as JSON."""
     from trainmark.pages.results import build_series_table, to_series_json
 
     if as_json:

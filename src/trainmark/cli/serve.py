@@ -32,22 +32,22 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = 8722,
 ) -> None:
     """Serve a folder of runs: pages, JSON, uploads."""
-    if ctx.invoked_subcommand is not None:
+    if ctx.invoked_subcommand is not None:  # `serve token`: typer calls this function before it
         return
     from trainmark.server.app import create_app
     from trainmark.server.serving import open_socket, serve
 
-    listening = open_socket(host, port)
+    listening_socket = open_socket(host, port)
     app = create_app(store)
-    name, number = listening.getsockname()[:2]
-    if not ipaddress.ip_address(name).is_loopback:
+    address, actual_port = listening_socket.getsockname()[:2]
+    if not ipaddress.ip_address(address).is_loopback:
         print_remark(
             "other machines reach this server without TLS: anybody on the network "
             "path can read pages and tokens"
         )
-    address = f"[{name}]" if ":" in name else name
-    print_text(f"http://{address}:{number}/")
-    serve(app, listening)
+    url_host = f"[{address}]" if ":" in address else address  # IPv6 in brackets
+    print_text(f"http://{url_host}:{actual_port}/")
+    serve(app, listening_socket)
 
 
 def build(name: str) -> Any:
@@ -75,8 +75,9 @@ def token(
     from trainmark.results.store.index import VARIABLE
     from trainmark.server.serving import Tokens
 
+    # `serve --store A token --store B`: the option of `serve` itself.
     server_store = ctx.parent.params["store"] if ctx.parent is not None else None
-    if None not in (store, server_store) and store != server_store:
+    if store is not None and server_store is not None and store != server_store:
         what = f"the server uses {server_store}, but the token is for {store}"
         raise UsageError(what, where="--store", fix="give --store once")
     folder = Path(store or server_store or os.environ.get(VARIABLE) or RUNS_DIR)

@@ -34,8 +34,8 @@ def site(
     index = Index(store)
     index.refresh()
     with explain_write_errors(output):
-        launches, anew = write_site(index, output)
-    print_text(f"{output}: {launches} launches, {anew} pages written", err=True)
+        num_launches, num_written = write_site(index, output)
+    print_text(f"{output}: {num_launches} launches, {num_written} pages written", err=True)
     failed = list_unreadable(index)
     for path, reason in failed:
         print_remark(f"{path}: {render(reason, 'en')}")

@@ -36,6 +36,7 @@ class _Output(io.FileIO):
     """Standard output whose errors are distinguishable from those of other files."""
 
     def write(self, data: ReadableBuffer, /) -> int:
+        """Write to the descriptor; return the number of bytes."""
         try:
             return super().write(data) or 0
         except OSError as error:
@@ -46,6 +47,7 @@ class _Errors(io.FileIO):
     """Standard error that ignores errors of writing."""
 
     def write(self, data: ReadableBuffer, /) -> int:
+        """Write to the descriptor; return the number of bytes, that of lost ones too."""
         try:
             return super().write(data) or 0
         except OSError:
@@ -75,7 +77,7 @@ def _open_text(raw: io.FileIO, previous: TextIO | None) -> io.TextIOWrapper:
         io.BufferedWriter(raw),
         encoding=previous.encoding if previous else "utf-8",
         errors="replace",
-        line_buffering=raw.isatty() or raw.fileno() == 2,
+        line_buffering=raw.isatty() or raw.fileno() == 2,  # 2: standard error
         write_through=bool(previous and getattr(previous, "write_through", False)),
     )
 

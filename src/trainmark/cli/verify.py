@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +24,7 @@ EXAMPLES = """\
   trainmark verify runs/RUN runs/OTHER
 """
 
+# What is printed for the state of a check.
 _SIGNS = {"held": "ok   ", "noted": "-    ", "unverifiable": "?    ", "broken": "FAULT"}
 
 
@@ -44,10 +44,11 @@ def verify(
     codes = {EXIT_PASSED}
     for path in paths:
         try:
-            for launch in chain(*find_runs(path)):
-                verification = verify_launch(launch)
-                verifications.append(verification)
-                codes.add(verification.exit_code)
+            for launches_of_run in find_runs(path):
+                for launch in launches_of_run:
+                    verification = verify_launch(launch)
+                    verifications.append(verification)
+                    codes.add(verification.exit_code)
         except TrainmarkError as error:
             print_faults([error])
             codes.add(error.exit_code)
@@ -56,10 +57,12 @@ def verify(
     else:
         for verification in verifications:
             _print_checks(verification, lang)
+    # A contradiction (1) matters more than a result that cannot be read (2).
     raise typer.Exit(EXIT_FAILED if EXIT_FAILED in codes else max(codes))
 
 
 def _print_checks(verification: Verification, lang: str) -> None:
+    """Print the path of a result, and below it its checks."""
     from trainmark.record.messages import render
 
     print_text(verification.path)
