@@ -84,8 +84,8 @@ class LlamaRecipe(Recipe):
         Raises:
             UsageError: a field is invalid; the error has its rule and fix.
         """
-        del world_size
-        parse_targets(self)
+        del world_size  # no rule depends on it
+        parse_targets(self)  # refuses unknown names
         if self.seq_length < 2:
             raise UsageError(
                 f"seq_length={self.seq_length}",
@@ -109,6 +109,7 @@ class LlamaRecipe(Recipe):
             raise self._make_target_error("init", "random", rule)
 
     def _make_target_error(self, field: str, value: str, rule: str) -> UsageError:
+        """Return the error for ``field=value`` with a target that the run can never reach."""
         return UsageError(
             f"{field}={value} with target_value={self.target_value:g}",
             where=f"recipe field {field}",
@@ -148,6 +149,9 @@ def _make_standard_recipe(world: str, precision: _Precision, micro_batch_size: i
     """Return the published training: 3 epochs, then MMLU.
 
     With a 16-bit precision, frozen weights are stored in 16 bits too, so that a batch of 4 fits.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
     """
     return LlamaRecipe(
         seed=SEED,
@@ -175,7 +179,11 @@ def _make_published_recipe(precision: _Precision, micro_batch_size: int) -> Llam
 def _make_throughput_recipe(
     world: str, precision: _Precision, micro_batch_size: int
 ) -> LlamaRecipe:
-    """Return a recipe that measures only speed, with random weights and generated dialogues."""
+    """Return a recipe that measures only speed, with random weights and generated dialogues.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+    """
     return LlamaRecipe(
         seed=SEED,
         world=world,

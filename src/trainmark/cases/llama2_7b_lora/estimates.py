@@ -34,28 +34,39 @@ _LAYER_GROUPS = (
 
 def count_matmul_weights(config: ModelConfig) -> int:
     """Return the number of weights in matrix products: blocks and LM head, no look-up tables."""
-    block = sum(out * into for out, into in compute_linear_shapes(config).values())
-    return config.num_layers * block + config.vocab_size * config.hidden_size
+    block_weights = sum(out * into for out, into in compute_linear_shapes(config).values())
+    return config.num_layers * block_weights + config.vocab_size * config.hidden_size
 
 
 def compute_unneeded_flops_per_token(
     config: ModelConfig, *, rank: int, targets: Sequence[str], seq_length: int
 ) -> float:
-    """Return the FLOPs of the first block's gradients that lead to no adapter."""
-    shapes, earlier_layers = compute_linear_shapes(config), set[str]()
+    """Return the FLOPs of the first block's gradients that lead to no adapter.
+
+    Args:
+        rank: of the adapters.
+        targets: names of the linear layers that have one.
+    """
+    shapes = compute_linear_shapes(config)
+    earlier_layers: set[str] = set()
     flops = 0.0
     for group in _LAYER_GROUPS:
         if earlier_layers.isdisjoint(targets):  # no adapter needs the gradient of this input
             for name in group:
                 out, into = shapes[name]
-                flops += 2.0 * out * into
+                flops += 2.0 * out * into  # the frozen weight's part of the gradient
                 if name in targets:
-                    flops += 2.0 * rank * into
+                    flops += 2.0 * rank * into  # the adapter's part
         earlier_layers.update(group)
-    query, key, value = (name in targets for name in _LAYER_GROUPS[0])
-    # Attention's backward pass has four matmuls: for probabilities, queries, keys and values.
-    needed_matmuls = (query or key) + query + key + value
-    return flops + (4 - needed_matmuls) * 2.0 * config.hidden_size * seq_length
+    # Attention's backward pass has four matmuls, for the gradients of these:
+    is_gradient_needed = {
+        "probabilities": "q_proj" in targets or "k_proj" in targets,
+        "queries": "q_proj" in targets,
+        "keys": "k_proj" in targets,
+        "values": "v_proj" in targets,
+    }
+    num_unneeded = list(is_gradient_needed.values()).count(False)
+    return flops + num_unneeded * 2.0 * config.hidden_size * seq_length
 
 
 def compute_model_flops_per_token(
@@ -68,7 +79,8 @@ def compute_model_flops_per_token(
         targets: names of the linear layers that have one.
     """
     trained = count_lora_parameters(config, rank, targets)
-    attention = 12.0 * config.num_layers * config.hidden_size * seq_length  # two matmuls, 3 passes
+    # 12 = 2 matmuls x 2 FLOPs x 3: one forward pass, and a backward pass of twice its FLOPs
+    attention = 12.0 * config.num_layers * config.hidden_size * seq_length
     unneeded = compute_unneeded_flops_per_token(
         config, rank=rank, targets=targets, seq_length=seq_length
     )
@@ -85,52 +97,63 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     The temporary tensors of a head that is computed in blocks are not included.
     """
     weight_bytes = FULL if recipe.weights_dtype == "fp32" else HALF  # of a frozen weight
-    trained = count_lora_parameters(config, recipe.lora_rank, parse_targets(recipe))
-    weights = count_parameters(config) * weight_bytes + trained * FULL
-    cached = 0
+    num_trained = count_lora_parameters(config, recipe.lora_rank, parse_targets(recipe))
+    bytes_of_weights = count_parameters(config) * weight_bytes + num_trained * FULL
+    cached_bytes = 0
     if recipe.fsdp and world_size > 1:  # FSDP2 gathers the tables and a block
-        trained = -(-trained // world_size)
-        gathered = config.vocab_size * config.hidden_size
-        gathered += sum(out * into for out, into in compute_linear_shapes(config).values())
-        weights = -(-weights // world_size) + gathered * weight_bytes
-        cached = gathered * weight_bytes  # in a separate stream; see ``step_memory``
-    number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # bytes, in matmuls
-    hidden, keys, layers = config.hidden_size, config.kv_size, config.num_layers
-    # Bytes per token that a block saves for its backward pass.
-    norms = 2 * (hidden + 1) * FULL  # the input in float32, and one number per token
-    attention = 2 * (hidden + keys) * number + config.num_heads * FULL  # q, k, v, result
-    feed_forward = 3 * config.intermediate_size * number  # gate, its activation, up
-    block = norms + attention + feed_forward + _predict_adapter_bytes(config, recipe, number)
-    saved = layers * block
+        num_trained = -(-num_trained // world_size)  # of a rank's shard, rounded up
+        num_gathered = config.vocab_size * config.hidden_size
+        num_gathered += sum(out * into for out, into in compute_linear_shapes(config).values())
+        shard_bytes = -(-bytes_of_weights // world_size)  # rounded up
+        bytes_of_weights = shard_bytes + num_gathered * weight_bytes
+        cached_bytes = num_gathered * weight_bytes  # in a separate stream; see ``step_memory``
+    block_bytes = _predict_block_bytes(config, recipe)
+    saved_bytes = config.num_layers * block_bytes  # per token, as all below
+    batch_tokens = recipe.micro_batch_size * recipe.seq_length
     if recipe.checkpoint_activations:  # one block is recomputed, the others keep their input
-        cached += recipe.micro_batch_size * recipe.seq_length * block  # fragmentation
-        saved = block + (layers - 1) * hidden * weight_bytes
+        cached_bytes += batch_tokens * block_bytes  # fragmentation
+        saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
     if recipe.kernels == "library":  # the scores, their softmax and its gradient
-        saved += 3 * FULL * config.vocab_size
+        saved_bytes += 3 * FULL * config.vocab_size
     return Prediction(
-        weights=weights,
-        gradients=trained * FULL,
-        optimizer=trained * FULL * ADAM_MOMENTS,
-        activations=recipe.micro_batch_size * recipe.seq_length * saved,
-        cached=cached,
+        weights=bytes_of_weights,
+        gradients=num_trained * FULL,
+        optimizer=num_trained * FULL * ADAM_MOMENTS,
+        activations=batch_tokens * saved_bytes,
+        cached=cached_bytes,
     )
 
 
-def _predict_adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number: int) -> int:
+def _predict_block_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
+    """Return the bytes per token that one block saves for its backward pass."""
+    number_bytes = HALF if recipe.precision in ("bf16", "fp16") else FULL  # of a matmul's result
+    norms = 2 * (config.hidden_size + 1) * FULL  # the input in float32, and one number per token
+    query_and_result = 2 * config.hidden_size * number_bytes
+    key_and_value = 2 * config.kv_size * number_bytes
+    softmax_sums = config.num_heads * FULL  # that fused attention keeps instead of probabilities
+    feed_forward = 3 * config.intermediate_size * number_bytes  # gate, its activation, up
+    adapters = _predict_adapter_bytes(config, recipe, number_bytes)
+    return norms + query_and_result + key_and_value + softmax_sums + feed_forward + adapters
+
+
+def _predict_adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number_bytes: int) -> int:
     """Return the bytes per token that the adapters of a block save for the backward pass.
 
     With dropout or autocast, each adapter saves its own copy of the input, and the dropout mask.
     Otherwise, the adapters with the same input save it once.
 
     Args:
-        number: bytes of a number in matmuls.
+        number_bytes: bytes of a number in matmuls.
     """
-    shapes, saved = compute_linear_shapes(config), 0
-    has_own_input = recipe.lora_dropout > 0 or number < FULL
-    mask = 1 if recipe.lora_dropout > 0 else 0
+    shapes = compute_linear_shapes(config)
+    copies_input = recipe.lora_dropout > 0 or number_bytes < FULL
+    mask_bytes = 1 if recipe.lora_dropout > 0 else 0
+    saved_bytes = 0
     for group in _LAYER_GROUPS:
         adapters = [name for name in group if name in parse_targets(recipe)]
-        inputs = adapters if has_own_input else adapters[:1]
-        saved += sum(shapes[name][1] * (number + mask) for name in inputs)
-        saved += len(adapters) * recipe.lora_rank * number
-    return saved
+        adapters_that_save = adapters if copies_input else adapters[:1]
+        for name in adapters_that_save:
+            _, input_width = shapes[name]
+            saved_bytes += input_width * (number_bytes + mask_bytes)
+        saved_bytes += len(adapters) * recipe.lora_rank * number_bytes
+    return saved_bytes

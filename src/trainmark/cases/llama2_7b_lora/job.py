@@ -73,8 +73,8 @@ class LlamaJob:
             data.config, recipe, weights=weights, device=context.device, sharded=self.sharded
         )
         parameters = list(self.model.parameters())
-        self.parameters = sum(item.numel() for item in parameters)
-        self.trained = sum(item.numel() for item in parameters if item.requires_grad)
+        self.num_parameters = sum(item.numel() for item in parameters)
+        self.num_trained = sum(item.numel() for item in parameters if item.requires_grad)
         replicas = parallelize(
             self.model,
             ranks,
@@ -98,20 +98,24 @@ class LlamaJob:
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
         )
-        self.step, self.check = self.stepper.step, self.stepper.check
+        # These methods of the protocol are the stepper's.
+        self.step = self.stepper.step
+        self.check = self.stepper.check
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        split, size = self.data.train, self.sharding.global_batch_size
+        split = self.data.train
+        batch_size = self.sharding.global_batch_size
         order = np.arange(len(split))
         if self.recipe.shuffle:
             np.random.default_rng([self.recipe.seed, epoch]).shuffle(order)
         step = 0
         for batch in training_batches(split, self.sharding, epoch, order=order):
-            # The loss of a step is the mean over its targets on all ranks.
-            targets = int(split.targets[order[step * size : (step + 1) * size]].sum())
-            # A step of a single token has no target: its loss is 0, not 0 / 0.
-            scale = batch.step_samples / max(targets, 1)
+            rows_of_step = order[step * batch_size : (step + 1) * batch_size]
+            num_targets = int(split.targets[rows_of_step].sum())
+            # The stepper divides the loss by the step's samples. It must be the mean over the
+            # targets on all ranks. A step of a single token has none: its loss is 0, not 0 / 0.
+            scale = batch.step_samples / max(num_targets, 1)
             yield replace(batch, tensors=(*batch.tensors, scale))
             if batch.closes_step:
                 step += 1
@@ -130,17 +134,19 @@ class LlamaJob:
         detail = {"val_loss": validation.value}
         if self.data.mmlu is None:
             reason = message("llama2_7b_lora.mmlu_off")
-            scores = validation.scores and replace(validation.scores, of="val_loss")
+            scores = validation.scores
+            if scores is not None:  # they are of the loss, not of the quality
+                scores = replace(scores, of="val_loss")
             return Evaluation(float("nan"), validation.samples, detail, reason, scores=scores)
-        scored = self.score_questions()
-        detail |= {"macro": scored.macro, "shots": scored.mean_shots, "cut": float(scored.cut)}
-        detail |= scored.per_category
+        result = self.score_questions()
+        detail |= {"macro": result.macro, "shots": result.mean_shots, "cut": float(result.cut)}
+        detail |= result.per_category
         breakdown = {
-            "subject": scored.per_subject,
-            "items by shots": {str(shots): items for shots, items in scored.shots_used.items()},
+            "subject": result.per_subject,
+            "items by shots": {str(shots): items for shots, items in result.shots_used.items()},
         }
-        scores = sum_right_answers(scored.items).scores()
-        return Evaluation(scored.micro, scored.asked, detail, breakdown=breakdown, scores=scores)
+        scores = sum_right_answers(result.items).scores()
+        return Evaluation(result.micro, result.asked, detail, breakdown=breakdown, scores=scores)
 
     @torch.no_grad()
     def compute_validation_loss(self) -> Evaluation:
@@ -148,11 +154,12 @@ class LlamaJob:
 
         Every rank makes the same number of forward passes, as a sharded model requires.
         """
-        rank, world_size = self.context.rank, self.context.world_size
-        split, device = self.data.validation, self.stepper.device
-        scored = EvaluationSum()
-        # The number of targets in each of this rank's rows.
-        targets = split.targets[evaluation_rows(len(split), rank=rank, world_size=world_size)]
+        rank = self.context.rank
+        world_size = self.context.world_size
+        split = self.data.validation
+        evaluation_sum = EvaluationSum()
+        own_rows = evaluation_rows(len(split), rank=rank, world_size=world_size)
+        num_targets_of_row = split.targets[own_rows]
         host_batches = evaluation_batches(
             split, size=self.recipe.micro_batch_size, rank=rank, world_size=world_size
         )
@@ -164,16 +171,18 @@ class LlamaJob:
             with self.stepper.autocast():
                 loss = self.model(*tensors)
             if rows.count:
-                first = scored.rows
-                scored.add(rows, loss, weight=int(targets[first : first + rows.count].sum()))
+                first = evaluation_sum.rows
+                num_targets = int(num_targets_of_row[first : first + rows.count].sum())
+                evaluation_sum.add(rows, loss, weight=num_targets)
         self.model.train()
-        return scored.mean(world_size=world_size, device=device)
+        return evaluation_sum.mean(world_size=world_size, device=self.stepper.device)
 
     def score_questions(self) -> MmluResult:
         """Answer the MMLU questions over all ranks; see ``mmlu.scoring.score_mmlu``."""
         assert self.data.mmlu is not None
         legacy = self.recipe.mmlu_mode == "legacy"
-        rank, world_size = self.context.rank, self.context.world_size
+        rank = self.context.rank
+        world_size = self.context.world_size
         max_length = self.recipe.seq_length if legacy else self.data.config.max_positions
         plan = plan_scoring(
             self.data.tokenizer,
@@ -185,7 +194,7 @@ class LlamaJob:
             world_size=world_size,
         )
         with fit_varying_shapes(self.context.device), self.stepper.autocast():
-            scored = score_mmlu(
+            result = score_mmlu(
                 self.model.causal_lm,
                 self.data.mmlu,
                 plan,
@@ -196,7 +205,7 @@ class LlamaJob:
                 world_size=world_size,
             )
         self.model.train()
-        return scored
+        return result
 
     def save(self, folder: Path) -> None:
         """Write the adapters in peft's format."""
@@ -221,8 +230,8 @@ class LlamaJob:
         technique = "FSDP2" if self.sharded else "DDP"
         strategy = {"technique": technique, "implementer": "PyTorch", "details": parallel}
         return {
-            "parameters": self.parameters,
-            "trainable_parameters": self.trained,
+            "parameters": self.num_parameters,
+            "trainable_parameters": self.num_trained,
             "flops_formula": FORMULA,
             "init": recipe.init,
             "model_config": select_sizes(config),
@@ -236,8 +245,8 @@ class LlamaJob:
         }
 
 
-# The fields of the configuration that the published page prints, in this order.
-SHOWN = (
+# The fields of peft's configuration that the published page prints, in this order.
+PUBLISHED_LORA_FIELDS = (
     "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r",
     "target_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias",
     "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern",
@@ -260,26 +269,22 @@ def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
     save_file(state, staging, metadata={"format": "pt"})
     staging.rename(folder / SAFETENSORS_WEIGHTS_NAME)
     settings = _get_lora_config(model)
-    saved_settings = LoraConfig(
-        **{
-            **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
-            "base_model_name_or_path": base,
-            "inference_mode": True,  # peft's default when it loads adapters
-        }
-    )
-    saved_settings.save_pretrained(str(folder))
+    values = {item.name: getattr(settings, item.name) for item in fields(settings) if item.init}
+    values["base_model_name_or_path"] = base
+    values["inference_mode"] = True  # peft's default when it loads adapters
+    LoraConfig(**values).save_pretrained(str(folder))
 
 
 def describe_adaptation(model: LlamaLora) -> dict[str, str]:
     """Return the adaptation scheme, the library that implements it, and its configuration."""
     settings = _get_lora_config(model)
     arguments = []
-    for name in SHOWN:
+    for name in PUBLISHED_LORA_FIELDS:
         value: Any = getattr(settings, name)
         if name == "target_modules":
             value = sorted(value)
         elif name == "task_type":
-            value = str(getattr(value, "value", value))
+            value = str(getattr(value, "value", value))  # in some versions of peft an enum
         arguments.append(f"{name}={value!r}")
     return {
         "scheme": "lora",
@@ -295,10 +300,8 @@ def _get_lora_config(model: LlamaLora) -> LoraConfig:
 def _collect_adapters(model: LlamaLora) -> dict[str, Tensor]:
     """Return the weights of the adapters by the names that peft uses in files."""
     # Without ``state_dict``, peft would collect the frozen weights too.
-    named_parameters = model.peft.named_parameters()
-    trained = {name: parameter for name, parameter in named_parameters if parameter.requires_grad}
     adapters: dict[str, Tensor] = get_peft_model_state_dict(
-        model.peft, state_dict=trained, save_embedding_layers=False
+        model.peft, state_dict=trained(model.peft), save_embedding_layers=False
     )
     return adapters
 

@@ -53,7 +53,8 @@ class LlamaLora(nn.Module):
 
     def __init__(self, peft: PeftModel, *, checkpoint_activations: bool, kernels: Kernels) -> None:
         super().__init__()
-        self.peft, self.kernels = peft, kernels
+        self.peft = peft
+        self.kernels = kernels
         self._checkpoint = checkpoint_activations
 
     @property
@@ -124,7 +125,7 @@ def build_model(
         _draw_weights(causal_lm, config, torch_device, seed=recipe.seed)
     else:
         _load_weights(causal_lm, config, torch_device, weights)
-    with torch.device(torch_device):  # not in the files: it is computed from the sizes
+    with torch.device(torch_device):  # the rotary angles are not in the files, but computed
         causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
     if config.tie_embeddings:
         causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
@@ -139,6 +140,7 @@ def build_model(
 
 
 def _build_library_config(config: ModelConfig) -> LlamaConfig:
+    """Return the configuration of the library's model, which computes attention by SDPA."""
     library_config = LlamaConfig.from_dict({**config.raw, "use_cache": False})
     library_config._attn_implementation = "sdpa"
     return library_config
@@ -148,7 +150,8 @@ def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, torch_device
     """Add float32 adapters, drawn on the host so that their values do not depend on the device."""
     torch.manual_seed(recipe.seed)
     alpha: Any = recipe.lora_alpha  # peft accepts any number, its type annotation only int
-    alpha = int(alpha) if alpha.is_integer() else alpha
+    if alpha.is_integer():
+        alpha = int(alpha)  # so that peft writes 32, not 32.0
     settings = LoraConfig(
         task_type="CAUSAL_LM",
         r=recipe.lora_rank,
@@ -221,6 +224,7 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
             out.copy_(reader.get_tensor(stored.key))
     except SafetensorError as error:
         raise FAULT(f"not readable as safetensors: {error}", where=location) from None
+    # One number to copy from the device: the sum is finite only if every value is.
     if not torch.isfinite(out.abs().sum(dtype=torch.float64)):
         kind = str(out.dtype).removeprefix("torch.")
         rule = f"every weight must be a finite number in {kind}"
@@ -229,16 +233,16 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
 
 def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
     """Return name and (empty) tensor of each weight; a tied embedding table occurs once."""
-    named_parameters = causal_lm.named_parameters(remove_duplicate=False)
-    tied = config.tie_embeddings
-    return [
-        (name, value) for name, value in named_parameters if not (tied and name == "lm_head.weight")
-    ]
+    weights = list(causal_lm.named_parameters(remove_duplicate=False))
+    if config.tie_embeddings:
+        weights = [(name, value) for name, value in weights if name != "lm_head.weight"]
+    return weights
 
 
 def _skip_broadcast(model: LlamaLora) -> None:
     """Exclude frozen weights from DDP's broadcast: every rank has read or drawn the same values."""
     frozen = [name for name, item in model.named_parameters() if not item.requires_grad]
+    # A private method, but the only way that torch offers to exclude parameters.
     torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
         model, frozen
     )

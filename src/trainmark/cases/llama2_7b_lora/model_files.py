@@ -99,18 +99,25 @@ class ModelConfig(ConfigKeys):
 
     @field_validator("rope_parameters")
     @classmethod
-    def _not_scaled(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _check_rope_parameters(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Refuse all kinds of rotary angles but the unscaled ones."""
         angles = value or {}
-        if unknown := sorted(angles.keys() - {"rope_type", "rope_theta"}):
-            raise ValueError(f"the keys must be rope_type and rope_theta; {unknown[0]} is unknown")
+        unknown_keys = sorted(angles.keys() - {"rope_type", "rope_theta"})
+        if unknown_keys:
+            raise ValueError(
+                f"the keys must be rope_type and rope_theta; {unknown_keys[0]} is unknown"
+            )
         if angles.get("rope_type", "default") != "default":
             raise ValueError('rope_type must be "default" for a Llama-2')
         return value
 
     @field_validator("head_dim")
     @classmethod
-    def _shares_hidden_size(cls, value: int | None, info: ValidationInfo) -> int | None:
-        hidden, heads = info.data.get("hidden_size", 0), info.data.get("num_heads", 1)
+    def _check_head_dim(cls, value: int | None, info: ValidationInfo) -> int | None:
+        """Refuse another width than an equal share of ``hidden_size``."""
+        # A field that is itself invalid is not in ``data``; its own error is enough.
+        hidden = info.data.get("hidden_size", 0)
+        heads = info.data.get("num_heads", 1)
         if value is not None and value * heads != hidden:
             raise ValueError(
                 f"head_dim must be hidden_size / num_attention_heads: {hidden} / {heads}"
@@ -119,18 +126,21 @@ class ModelConfig(ConfigKeys):
 
     @field_validator("bos_token_id", "eos_token_id", "pad_token_id")
     @classmethod
-    def _in_vocabulary(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_token_id(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse ids outside the vocabulary."""
         size = info.data.get("vocab_size", 0)
         ids = value if isinstance(value, list) else [value]
-        if info.field_name == "pad_token_id" and ids == [-1]:  # early folders: none
+        if info.field_name == "pad_token_id" and ids == [-1]:  # early folders' way to say none
             return None
         if not all(number is None or 0 <= number < size for number in ids):
             raise ValueError(f"must be an id in [0, vocab_size), here [0, {size})")
         return value
 
     @model_validator(mode="after")
-    def _of_sizes_that_fit(self) -> ModelConfig:
-        hidden, heads = self.hidden_size, self.num_heads
+    def _check_sizes(self) -> ModelConfig:
+        """Refuse sizes that contradict each other."""
+        hidden = self.hidden_size
+        heads = self.num_heads
         theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
             rule = f"must equal rope_theta {theta} in rope_parameters"
@@ -145,8 +155,14 @@ class ModelConfig(ConfigKeys):
 
 
 def _make_preset(
-    hidden: int, layers: int, heads: int, intermediate: int, **more: Any
+    hidden: int, layers: int, heads: int, intermediate: int, **other_keys: Any
 ) -> ModelConfig:
+    """Return a config with the given sizes and Llama-2's other values.
+
+    Args:
+        intermediate: width of the feed-forward layers.
+        other_keys: keys of ``config.json`` that differ from those of Llama-2.
+    """
     sizes: dict[str, Any] = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -159,7 +175,7 @@ def _make_preset(
         "initializer_range": 0.02,
         "bos_token_id": 1,
         "eos_token_id": 2,
-        **more,
+        **other_keys,
     }
     return ModelConfig.model_validate(
         {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes}
@@ -168,7 +184,9 @@ def _make_preset(
 
 def compute_linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """Return the (output, input) width of each linear layer of a block, by name."""
-    hidden, wide, keys = config.hidden_size, config.intermediate_size, config.kv_size
+    hidden = config.hidden_size
+    keys = config.kv_size
+    wide = config.intermediate_size
     return {
         "q_proj": (hidden, hidden),
         "k_proj": (keys, hidden),
@@ -200,15 +218,22 @@ def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def count_parameters(config: ModelConfig) -> int:
     """Return the number of frozen weights: Llama-2-7B has 6,738,415,616."""
     hidden = config.hidden_size
-    block = sum(out * into for out, into in compute_linear_shapes(config).values()) + 2 * hidden
-    tables = 1 if config.tie_embeddings else 2
-    return config.num_layers * block + tables * config.vocab_size * hidden + hidden
+    matrices = sum(out * into for out, into in compute_linear_shapes(config).values())
+    norms = 2 * hidden  # of a block
+    num_tables = 1 if config.tie_embeddings else 2
+    tables = num_tables * config.vocab_size * hidden
+    last_norm = hidden
+    return config.num_layers * (matrices + norms) + tables + last_norm
 
 
 def count_lora_parameters(config: ModelConfig, rank: int, targets: Iterable[str]) -> int:
-    """Return the number of weights of adapters of ``rank`` in every block's ``targets``."""
+    """Return the number of weights of adapters of ``rank`` in every block's ``targets``.
+
+    An adapter of a layer (output, input) has two matrices: (output, rank) and (rank, input).
+    """
     shapes = compute_linear_shapes(config)
-    return config.num_layers * sum(rank * sum(shapes[name]) for name in targets)
+    block_weights = sum(rank * (out + into) for out, into in (shapes[name] for name in targets))
+    return config.num_layers * block_weights
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -236,13 +261,16 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
         DataError: a file is missing or damaged, or a weight is missing, unknown or has another
             shape than the config says.
     """
+
+    def is_unused(name: str) -> bool:
+        if name == "lm_head.weight":
+            return bool(config.tie_embeddings)  # then the embedding table is used instead
+        return name.endswith(".rotary_emb.inv_freq")  # computed from the sizes
+
     weights = ModelWeights(
         model="the Llama of model/config.json",
         shapes=compute_expected_shapes(config),
-        unused=lambda name: (
-            name.endswith(".rotary_emb.inv_freq")  # computed from the sizes
-            or (name == "lm_head.weight" and bool(config.tie_embeddings))  # tied to the table
-        ),
+        unused=is_unused,
     )
     return weights.match(list_folder_tensors(folder, FAULT), where=folder)
 
@@ -313,7 +341,6 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             f"padded, add unused tokens to the tokenizer until it has {vocab_size} entries"
         ),
     )
-    begin_id = vocab.get(read_special_token(folder, "bos_token", FAULT) or "<s>")
     end_id = vocab.get(read_special_token(folder, "eos_token", FAULT) or "</s>")
     if end_id is None:
         raise DataError(
@@ -322,28 +349,55 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             rule="every dialogue ends with the end token",
             fix=f"set eos_token in {SETTINGS[0]}",
         )
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [item.ids for item in library.encode_batch(texts, add_special_tokens=False)]
+
+    return TextTokenizer(
+        encode, file, vocab_size=size, begin=_find_begin_ids(folder, library), end_id=end_id
+    )
+
+
+def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
+    """Return the id of the beginning token if it belongs before every text, else nothing.
+
+    Args:
+        library: the open tokenizer of the library.
+    """
+    begin_token = read_special_token(folder, "bos_token", FAULT) or "<s>"
+    begin_id = library.token_to_id(begin_token)
+    if begin_id is None:
+        return ()
     adds_begin = None
     settings = folder / SETTINGS[0]
     if settings.is_file():
         adds_begin = read_json(settings, FAULT).get("add_bos_token")
     if adds_begin is None:  # then the template in the tokenizer's file decides
         adds_begin = library.encode("").ids[:1] == [begin_id]
-
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [item.ids for item in library.encode_batch(texts, add_special_tokens=False)]
-
-    begin = (begin_id,) if adds_begin and begin_id is not None else ()
-    return TextTokenizer(encode, file, size, begin, end_id)
+    return (begin_id,) if adds_begin else ()
 
 
 # Published sizes, and small ones of the same architecture. With a frozen random base, only adapters
 # learn, so the tiny model's weights have a variance that allows confident predictions.
 PRESETS: dict[str, ModelConfig] = {
     "tiny": _make_preset(
-        64, 2, 4, 172, vocab_size=256, max_position_embeddings=2048, initializer_range=0.2
+        hidden=64,
+        layers=2,
+        heads=4,
+        intermediate=172,
+        vocab_size=256,
+        max_position_embeddings=2048,
+        initializer_range=0.2,
     ),
-    "1b": _make_preset(2048, 22, 32, 5632, num_key_value_heads=4, max_position_embeddings=2048),
-    "7b": _make_preset(4096, 32, 32, 11_008),
-    "7b-2layers": _make_preset(4096, 2, 32, 11_008),
-    "13b": _make_preset(5120, 40, 40, 13_824),
+    "1b": _make_preset(
+        hidden=2048,
+        layers=22,
+        heads=32,
+        intermediate=5632,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+    ),
+    "7b": _make_preset(hidden=4096, layers=32, heads=32, intermediate=11_008),
+    "7b-2layers": _make_preset(hidden=4096, layers=2, heads=32, intermediate=11_008),
+    "13b": _make_preset(hidden=5120, layers=40, heads=40, intermediate=13_824),
 }

@@ -43,6 +43,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     """Write ``data`` from dialogues as published, ``model/`` and ``mmlu/`` in ``raw``.
 
     Args:
+        raw: the folder of downloads; it is not changed.
+        data: the data folder that is written.
         say: called with each line of progress.
 
     Raises:
@@ -50,18 +52,22 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         EnvironmentFault: a file cannot be read or written.
     """
     layout = find_layout(raw, FORMS, partial(LAYOUT_FAULT, fix=WHERE_DIALOGUES))
-    model, mmlu = raw / MODEL, raw / MMLU
+    model = raw / MODEL
     config = read_config(model)
-    open_tokenizer(model, vocab_size=config.vocab_size)
-    names, notes = [CONFIG, FAST, *SETTINGS, INDEX], []
+    open_tokenizer(model, vocab_size=config.vocab_size)  # refuses one that does not fit the model
+    notes = []
+    model_file_names = [CONFIG, FAST, *SETTINGS, INDEX]
     if any((model / name).is_file() for name in (SINGLE, INDEX)):
         check_weights(model, config)
-        names += [file.name for file in find_weight_files(model)]
+        model_file_names += [file.name for file in find_weight_files(model)]
     else:
         notes.append("no safetensors in the model folder: this data only works with init=random")
-    copies = {f"{MODEL}/{name}": model / name for name in names if (model / name).is_file()}
+    copies = {
+        f"{MODEL}/{name}": model / name for name in model_file_names if (model / name).is_file()
+    }
+    mmlu = raw / MMLU
     if mmlu.is_dir():
-        read_mmlu(mmlu)
+        read_mmlu(mmlu)  # checks the files, which are then copied as they are
         for file in list_subject_files(mmlu).values():
             copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file
     else:

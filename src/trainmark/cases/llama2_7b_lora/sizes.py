@@ -39,22 +39,29 @@ def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
     recorded = facts.get("model_config")
     if recorded is None:
         return Sizes({})
-    aliases = {name: field.alias or name for name, field in ModelConfig.model_fields.items()}
-    values = {aliases[name]: recorded[name] for name in SHOWN_SIZES}
-    config = ModelConfig.model_validate({"model_type": "llama", **values})
-    names = parse_targets(recipe)
-    trained = count_lora_parameters(config, recipe.lora_rank, names)
+    config = _rebuild_config(recorded)
+    targets = parse_targets(recipe)
+    num_trained = count_lora_parameters(config, recipe.lora_rank, targets)
     flops_per_token = compute_model_flops_per_token(
-        config, rank=recipe.lora_rank, targets=names, seq_length=recipe.seq_length
+        config, rank=recipe.lora_rank, targets=targets, seq_length=recipe.seq_length
     )
 
     def compute_flops(counts: Counts) -> float:
         return flops_per_token * counts.tokens_padded
 
     expected: dict[str, Any] = {
-        "parameters": count_parameters(config) + trained,
-        "trainable_parameters": trained,
+        "parameters": count_parameters(config) + num_trained,
+        "trainable_parameters": num_trained,
     }
     if recipe.data == "generated":
         expected["model_config"] = select_sizes(PRESETS[recipe.model_size])
     return Sizes(expected, compute_flops)
+
+
+def _rebuild_config(recorded: Mapping[str, Any]) -> ModelConfig:
+    """Return the model's config from the sizes that ``select_sizes`` returned."""
+    values: dict[str, Any] = {"model_type": "llama"}
+    for name in SHOWN_SIZES:
+        key = ModelConfig.model_fields[name].alias or name  # as in config.json
+        values[key] = recorded[name]
+    return ModelConfig.model_validate(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.data.model_folder import CONFIG, refuse_long_sequences
 from trainmark.data.splits import find_layout
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.spec import RankMemory
+    from trainmark.train.step_memory import Prediction
 
     from ..case import LlamaRecipe
     from ..mmlu.questions import Mmlu
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 MODEL, MMLU = "model", "mmlu"
-_WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of a weights file: hashing all of it takes minutes
+# Pieces of a weights file that are hashed: all of it would take minutes.
+_NUM_WEIGHT_SAMPLES = 64
+_WEIGHT_SAMPLE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def load(folder: Path, recipe: LlamaRecipe) -> LlamaData:
     Raises:
         DataError: the first fault, with file, row or key, rule and fix.
     """
-    return _read_data(folder, recipe)[0]
+    return _read_data(folder, recipe).data
 
 
 def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
@@ -74,49 +77,66 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     Raises:
         DataError: see ``load``, or weights are missing or have another shape.
     """
-    model, pretrained = folder / MODEL, recipe.init == "pretrained"
-    loaded, layout, digest = _read_data(folder, recipe)
+    model = folder / MODEL
+    pretrained = recipe.init == "pretrained"
+    reading = _read_data(folder, recipe)
+    digest = reading.digest
     if pretrained:
-        check_weights(model, loaded.config)
+        check_weights(model, reading.data.config)
     for file in (model / CONFIG, *list_tokenizer_files(model)):
         digest.update(file.read_bytes())
-    for file in find_weight_files(model) if pretrained else ():
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}".encode())
-        with file.open("rb") as stream:
-            for number in range(_WEIGHT_SAMPLES):
-                stream.seek(size * number // _WEIGHT_SAMPLES)
-                digest.update(stream.read(_SAMPLE_BYTES))
-    eval_samples = len(loaded.validation)
-    if loaded.mmlu:
-        eval_samples = sum(len(subject.items) for subject in loaded.mmlu)
+    if pretrained:
+        for file in find_weight_files(model):
+            _hash_weight_samples(file, digest)
+    eval_samples = len(reading.data.validation)
+    if reading.data.mmlu:
+        eval_samples = sum(len(subject.items) for subject in reading.data.mmlu)
     return DataFacts(
-        len(loaded.train),
+        len(reading.data.train),
         eval_samples,
         digest.hexdigest()[:16],
-        layout,
+        reading.layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )
 
 
-def _read_data(folder: Path, recipe: LlamaRecipe) -> tuple[LlamaData, str, Any]:
-    """Return the data, the name of its layout and a digest of the rows."""
+def _hash_weight_samples(file: Path, digest: Any) -> None:
+    """Add the name, the size and evenly spaced pieces of a weights file to ``digest``."""
+    size = file.stat().st_size
+    digest.update(f"{file.name} {size}".encode())
+    with file.open("rb") as stream:
+        for number in range(_NUM_WEIGHT_SAMPLES):
+            stream.seek(size * number // _NUM_WEIGHT_SAMPLES)
+            digest.update(stream.read(_WEIGHT_SAMPLE_BYTES))
+
+
+class _Reading(NamedTuple):
+    """A data folder as read: its data, the name of its layout and a digest of its rows."""
+
+    data: LlamaData
+    layout: str
+    digest: Any
+
+
+def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
+    """Read, check and tokenise the data folder; raises as ``load`` says."""
     layout = find_layout(folder, FORMS, LAYOUT_FAULT)
-    model, digest = folder / MODEL, sha256()
+    model = folder / MODEL
+    digest = sha256()
     config = read_config(model)
     refuse_long_sequences(model, positions=config.max_positions, seq_length=recipe.seq_length)
     tokenizer = open_tokenizer(model, vocab_size=config.vocab_size)
     packed = {}
-    for name, files in layout.files.items():
+    for split, files in layout.files.items():
         rows = read_dialogues(files)
         digest.update(json.dumps([rows.dialogues, rows.summaries]).encode())
         texts = map(format_training_text, rows.dialogues, rows.summaries)
-        packed[name] = pack(
+        packed[split] = pack(
             tokenizer.encode_documents(list(texts)),
             seq_length=recipe.seq_length,
             pad_id=tokenizer.end_id,
-            drop_short=name == "train" and recipe.short_row == "drop",
+            drop_short=split == "train" and recipe.short_row == "drop",
         )
     if not len(packed["train"]):
         raise DataError(
@@ -128,21 +148,36 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> tuple[LlamaData, str, Any]:
             ),
             fix="add short_row=train, set a smaller seq, or use more dialogues",
         )
-    mmlu, legacy = None, recipe.mmlu_mode == "legacy"
+    mmlu = None
     if recipe.mmlu_mode != "off":
-        mmlu = read_mmlu(folder / MMLU)
-        encode_answers(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
-        for subject in mmlu:
-            questions = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
-            digest.update(json.dumps([subject.name, len(subject.shots), questions]).encode())
-        mmlu = print_choices_like_pandas(mmlu) if legacy else mmlu
-    loaded = LlamaData(packed["train"], packed["validation"], mmlu, tokenizer, config)
-    return loaded, layout.kind, digest
+        mmlu = _read_questions(folder / MMLU, recipe, tokenizer, digest)
+    data = LlamaData(packed["train"], packed["validation"], mmlu, tokenizer, config)
+    return _Reading(data, layout.kind, digest)
+
+
+def _read_questions(
+    folder: Path, recipe: LlamaRecipe, tokenizer: TextTokenizer, digest: Any
+) -> Mmlu:
+    """Read MMLU, check that its answers are single tokens, and add its rows to ``digest``."""
+    mmlu = read_mmlu(folder)
+    legacy = recipe.mmlu_mode == "legacy"
+    # Called for its check; a rank encodes the answers again when it plans the scoring.
+    encode_answers(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
+    for subject in mmlu:
+        questions = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
+        digest.update(json.dumps([subject.name, len(subject.shots), questions]).encode())
+    return print_choices_like_pandas(mmlu) if legacy else mmlu
 
 
 def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``.
+
+    Returns:
+        The bytes that a rank needs.
+    """
     config = read_config(folder / MODEL)
-    return refuse_too_little(
-        lambda other: predict_peak_bytes(config, other, world_size), recipe, memory
-    )
+
+    def predict(variant: LlamaRecipe) -> Prediction:
+        return predict_peak_bytes(config, variant, world_size)
+
+    return refuse_too_little(predict, recipe, memory)

@@ -37,10 +37,18 @@ LAYOUT_FAULT = partial(
 )
 # The template of the published fine-tuning; another one would change the training set.
 INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
-FORMS = [  # the first that exists is read
-    Form(kind, {split: [f"{x}.{kind}" for x in names] for split, names in SPLITS.items()}, FOLDERS)
-    for kind in ("jsonl", "json", "parquet", "csv")
-]
+
+
+def _make_form(kind: str) -> Form:
+    """Return the form of a data folder whose files have the suffix ``kind``."""
+    file_names = {}
+    for split, stems in SPLITS.items():
+        file_names[split] = [f"{stem}.{kind}" for stem in stems]
+    return Form(kind, file_names, FOLDERS)
+
+
+# The first form of which all files exist is read.
+FORMS = [_make_form(kind) for kind in ("jsonl", "json", "parquet", "csv")]
 _fault = partial(
     DataError,
     rule=(
@@ -93,11 +101,12 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
     for name in COLUMNS:
         text = row.get(name)
         if not isinstance(text, str) or (name == "summary" and not text.strip()):
-            what = (
-                f"{name} is {text!r:.80}" if name in row else f"no {name}; keys: {', '.join(row)}"
-            )
+            if name in row:
+                fault = f"{name} is {text!r:.80}"
+            else:
+                fault = f"no {name}; keys: {', '.join(row)}"
             raise _fault(
-                what,
+                fault,
                 where=f"{where}, {name}",
                 fix=f"fill in the {name}, or remove the row",
             )
@@ -105,7 +114,11 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
 
 
 def _read_rows(file: Path) -> Iterator[Any]:
-    """Yield each row of a file."""
+    """Yield each row of a file as it stands there; ``_check_row`` checks it.
+
+    Raises:
+        DataError: the file or a line of it is not readable.
+    """
     try:
         if file.suffix == ".parquet":
             yield from read_parquet_rows(file)
@@ -114,7 +127,7 @@ def _read_rows(file: Path) -> Iterator[Any]:
             yield from read_csv(file)
             return
         text = read_text(file)
-        if text.lstrip().startswith("["):
+        if text.lstrip().startswith("["):  # one list in the file; else one row in each line
             yield from json.loads(text)
             return
     except (OSError, ValueError) as error:
@@ -159,7 +172,12 @@ class PackedDialogues:
     def batch(self, rows: NDArray[np.int64]) -> tuple[tuple[Any, Any], Counts]:
         """Return ids and labels, both (B, T)."""
         ids = self.ids[rows]
-        counts = Counts(len(rows), len(rows), int(self.tokens[rows].sum()), ids.size)
+        counts = Counts(
+            samples=len(rows),
+            sequences=len(rows),
+            tokens=int(self.tokens[rows].sum()),
+            tokens_padded=ids.size,
+        )
         return (ids, self.labels[rows]), counts
 
 
@@ -181,7 +199,9 @@ def pack(
     lengths = np.fromiter((len(item) for item in documents), np.int64, len(documents))
     assert lengths.min() > 0
     total = int(lengths.sum())
-    rows = total // seq_length if drop_short else -(-total // seq_length)
+    rows = total // seq_length
+    if not drop_short and total % seq_length:
+        rows += 1
     size = rows * seq_length
     num_tokens = min(total, size)
     ids = np.full(size, pad_id, np.int64)

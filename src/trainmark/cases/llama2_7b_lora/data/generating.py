@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..model_files import ModelConfig
 
 DIALOGUES = {"train": 6_000, "val": 400}
-ITEMS = 8  # of each of the 57 subjects
+ITEMS = 8  # test questions of each of the 57 subjects
 BEST_ACCURACY = 1.0  # each question has one right answer
 _WORDS = read_toml(Path(__file__).with_name("words.toml"))
 NAMES, THINGS, PLACES, DAYS, REPLIES = (
@@ -43,7 +43,7 @@ KNOWLEDGE = [(item["asked"], tuple(item["choices"]), item["words"]) for item in 
 MAX_QUESTIONS = 3  # in a quiz
 SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as in Llama
 _HEAD_SHARPNESS = 2.8  # lets a token's state give it e**20 times another token's probability
-WORD = r"\n|-+|\w+|[^\w\s]"
+WORD = r"\n|-+|\w+|[^\w\s]"  # a token: a line end, dashes, a word, or another character
 
 
 def _pick(rng: Generator, words: Sequence[Any]) -> Any:
@@ -53,19 +53,23 @@ def _pick(rng: Generator, words: Sequence[Any]) -> Any:
 def _draw_chat(rng: Generator) -> tuple[str, str]:
     """Draw a chat; return dialogue and summary."""
     first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])
-    thing, place, day = (_pick(rng, words) for words in (THINGS, PLACES, DAYS))
+    thing = _pick(rng, THINGS)
+    place = _pick(rng, PLACES)
+    day = _pick(rng, DAYS)
     sentence = f"the {thing} to the {place} on {day} ."
-    return (
-        f"{first}: I bring {sentence}\n{second}: {_pick(rng, REPLIES)}",
-        f"{first} brings {sentence}",
-    )
+    dialogue = f"{first}: I bring {sentence}\n{second}: {_pick(rng, REPLIES)}"
+    summary = f"{first} brings {sentence}"
+    return dialogue, summary
 
 
 def _draw_question(rng: Generator) -> Question:
+    """Draw a question, and the word in it that decides which choice is right."""
     template, choices, words_by_choice = _pick(rng, KNOWLEDGE)
-    pairs = [(word, right) for right, words in enumerate(words_by_choice) for word in words]
-    word, right = _pick(rng, pairs)
-    return Question(template.format(word=word), choices, right)
+    words_with_answers = [
+        (word, answer) for answer, words in enumerate(words_by_choice) for word in words
+    ]
+    word, answer = _pick(rng, words_with_answers)
+    return Question(template.format(word=word), choices, answer)
 
 
 def _draw_quiz(rng: Generator) -> tuple[str, str]:
@@ -78,8 +82,11 @@ def _draw_quiz(rng: Generator) -> tuple[str, str]:
 def draw_dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]:
     """Draw dialogue and summary for each row of ``split``."""
     rng = np.random.default_rng([seed, list(DIALOGUES).index(split)])
-    kinds = (_draw_chat, _draw_quiz)
-    return [kinds[rng.integers(len(kinds))](rng) for _ in range(rows)]
+    pairs = []
+    for _ in range(rows):
+        draw_row = _pick(rng, (_draw_chat, _draw_quiz))
+        pairs.append(draw_row(rng))
+    return pairs
 
 
 def draw_questions(subject: str, *, rows: int, seed: int) -> list[Question]:
@@ -92,6 +99,7 @@ def list_tokens() -> list[str]:
     """Return the tokens in the order of their ids: special tokens, then all words."""
     from tokenizers import Regex, pre_tokenizers
 
+    # Together, these texts contain every word that a generated text can contain.
     texts = [
         format_training_text("", ""),
         *map(format_head, SUBJECTS),
@@ -99,14 +107,17 @@ def list_tokens() -> list[str]:
         *THINGS,
         *PLACES,
         *DAYS,
+        *REPLIES,
+        ": I bring brings the to on . ,",
+        *LETTERS,
     ]
-    texts += [*REPLIES, ": I bring brings the to on . ,", *LETTERS]
     for template, choices, words_by_choice in KNOWLEDGE:
-        texts.append(format_shot(Question(template.format(word=""), choices, 0)))
-        texts += [word for words in words_by_choice for word in words]
-    cut = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
-    pieces = [piece for text in texts for piece, _ in cut.pre_tokenize_str(text)]
-    return [*SPECIAL, *dict.fromkeys(pieces)]
+        texts.append(format_shot(Question(template.format(word=""), choices, answer=0)))
+        for words in words_by_choice:
+            texts += words
+    splitter = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+    pieces = [piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)]
+    return [*SPECIAL, *dict.fromkeys(pieces)]  # each piece once, in the order of first use
 
 
 def write_tokenizer(folder: Path, *, vocab_size: int) -> None:
@@ -142,21 +153,23 @@ def _write_json(file: Path, value: Any) -> None:
 
 
 def write_mmlu(folder: Path, *, seed: int) -> None:
-    """Write the csv tree of all subjects."""
+    """Write the csv files of all subjects, as ``questions.read_mmlu`` reads them."""
     for split in ("dev", "test"):
         (folder / split).mkdir(parents=True)
     for subject in SUBJECTS:
         questions = draw_questions(subject, rows=DEV_ROWS + ITEMS, seed=seed)
-        for split, part in (("dev", questions[:DEV_ROWS]), ("test", questions[DEV_ROWS:])):
-            with (folder / split / f"{subject}_{split}.csv").open(
-                "w", encoding="utf-8", newline=""
-            ) as stream:
-                rows = [(item.text, *item.choices, LETTERS[item.answer]) for item in part]
-                csv.writer(stream, lineterminator="\n").writerows(rows)
+        _write_questions(folder / "dev" / f"{subject}_dev.csv", questions[:DEV_ROWS])
+        _write_questions(folder / "test" / f"{subject}_test.csv", questions[DEV_ROWS:])
+
+
+def _write_questions(file: Path, questions: Sequence[Question]) -> None:
+    rows = [(item.text, *item.choices, LETTERS[item.answer]) for item in questions]
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows(rows)
 
 
 def generate(folder: Path, recipe: LlamaRecipe) -> None:
-    """Write both splits as the corpus has them, the csv tree and the model folder."""
+    """Write a data folder: both splits as the corpus has them, MMLU and the model folder."""
     for split, rows in DIALOGUES.items():
         pairs = draw_dialogues(split, rows=rows, seed=recipe.seed)
         lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in pairs]
@@ -166,7 +179,7 @@ def generate(folder: Path, recipe: LlamaRecipe) -> None:
 
 
 def write_model(folder: Path, recipe: LlamaRecipe) -> None:
-    """Write tokenizer and ``config.json``, and random weights where the recipe loads some."""
+    """Write tokenizer and ``config.json``, and random weights if the recipe loads weights."""
     folder.mkdir()
     config = PRESETS[recipe.model_size]
     write_tokenizer(folder, vocab_size=config.vocab_size)
@@ -183,13 +196,14 @@ def _draw_weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.flo
     The base is never trained. So embeddings must be distinct, blocks must preserve the scale of
     activations, and the head must allow confident predictions.
     """
+    # A stream of random numbers other than those of the dialogues and of MMLU.
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
     tensors = {}
     for name, shape in compute_expected_shapes(config).items():
-        if len(shape) == 1:
+        if len(shape) == 1:  # a norm
             tensors[name] = np.ones(shape, np.float32)
             continue
-        std = shape[1] ** -0.5
+        std = shape[1] ** -0.5  # so that the output has the variance of the input
         if "embed_tokens" in name:
             std = 1.0
         elif "lm_head" in name:

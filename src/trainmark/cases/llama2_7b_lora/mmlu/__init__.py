@@ -55,13 +55,18 @@ class PromptGroup:
     rows: Sequence[int]
     cut: bool
 
-    def split_batches(self, tokens: int) -> Iterator[range]:
-        """Yield ranges of prompts whose rests have at most ``tokens`` ids; at least one prompt."""
-        first = num_tokens = 0
+    def split_batches(self, max_tokens: int) -> Iterator[range]:
+        """Yield ranges of prompts whose rests together have at most ``max_tokens`` ids.
+
+        A range has at least one prompt, also if this prompt alone has more ids.
+        """
+        first = 0
+        num_tokens = 0
         for number, rest in enumerate(self.rests):
-            if number > first and num_tokens + len(rest) > tokens:
+            if number > first and num_tokens + len(rest) > max_tokens:
                 yield range(first, number)
-                first, num_tokens = number, 0
+                first = number
+                num_tokens = 0
             num_tokens += len(rest)
         yield range(first, len(self.rests))
 
@@ -107,49 +112,67 @@ def plan_scoring(
     build_levels = build_published_levels if legacy else _build_levels
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
-        subject, remaining_rows = mmlu[number], list(rows)
+        subject = mmlu[number]
+        long_rows = list(rows)  # whose prompts are too long at all levels so far
         for level in build_levels(subject, rows, shots):
             if legacy:
-                texts = [level.text(row) for row in remaining_rows]
-                tokenized = tokenizer.encode_prompts(texts)
+                texts = [level.text(row) for row in long_rows]
+                encoded = tokenizer.encode_prompts(texts)
             else:
-                tokenized = _encode_prompts(
-                    tokenizer, level, remaining_rows, letters[0], subject.name
-                )
+                encoded = _encode_prompts(tokenizer, level, long_rows, letters[0], subject.name)
                 if level.cut:
-                    tokenized = [ids[-max_ids:] for ids in tokenized]
-            prompts = {
+                    encoded = [ids[-max_ids:] for ids in encoded]
+            fitting_prompts = {
                 row: np.asarray(ids, np.int64)
-                for row, ids in zip(remaining_rows, tokenized, strict=True)
+                for row, ids in zip(long_rows, encoded, strict=True)
                 if len(ids) <= max_ids
             }
-            remaining_rows = [row for row in remaining_rows if row not in prompts]
-            if prompts:
-                groups.append(_group_prompts(number, level, prompts))
-            if not remaining_rows:
+            long_rows = [row for row in long_rows if row not in fitting_prompts]
+            if fitting_prompts:
+                groups.append(_group_prompts(number, level, fitting_prompts))
+            if not long_rows:
                 break
-    max_shots = max(min(shots, len(subject.shots)) for subject in mmlu)
-    return ScoringPlan(groups, letters, sum(len(subject.items) for subject in mmlu), max_shots)
+    return ScoringPlan(
+        groups,
+        letters,
+        items=sum(len(subject.items) for subject in mmlu),
+        shots=max(min(shots, len(subject.shots)) for subject in mmlu),
+    )
 
 
 def _group_prompts(subject: int, level: PromptLevel, prompts: dict[int, Ids]) -> PromptGroup:
-    """Return the group of ``prompts``, ids by row, divided into their prefix and the rests."""
+    """Return the group of ``prompts``, divided into their prefix and the rests.
+
+    Args:
+        subject: its index.
+        prompts: the ids of each prompt, by the row of its question.
+    """
     all_ids = list(prompts.values())
     length = count_common_prefix(all_ids)
-    rests = [ids[length:] for ids in all_ids]
-    prefix = all_ids[0][:length]
-    return PromptGroup(subject, level.shots, prefix, rests, list(prompts), level.cut)
+    return PromptGroup(
+        subject,
+        shots=level.shots,
+        prefix=all_ids[0][:length],
+        rests=[ids[length:] for ids in all_ids],
+        rows=list(prompts),
+        cut=level.cut,
+    )
 
 
-def _build_levels(subject: Subject, _rows: range, most_shots: int) -> Iterator[PromptLevel]:
-    """Yield levels for one subject, each with one shot less; the last one is truncated."""
+def _build_levels(subject: Subject, _rows: range, max_shots: int) -> Iterator[PromptLevel]:
+    """Yield levels for one subject, each with one shot less; the last one is truncated.
 
-    def format_text(count: int, row: int) -> str:
-        return format_prompt(subject.name, subject.shots[:count], subject.items[row])
+    Args:
+        _rows: not needed: ``build_published_levels``, for which this is an alternative, needs it.
+        max_shots: number of solved examples at the first level, if the subject has as many.
+    """
 
-    for count in range(min(most_shots, len(subject.shots)), -1, -1):
-        yield PromptLevel(count, False, partial(format_text, count))
-    yield PromptLevel(0, True, partial(format_text, 0))
+    def format_text(num_shots: int, row: int) -> str:
+        return format_prompt(subject.name, subject.shots[:num_shots], subject.items[row])
+
+    for num_shots in range(min(max_shots, len(subject.shots)), -1, -1):
+        yield PromptLevel(num_shots, cut=False, text=partial(format_text, num_shots))
+    yield PromptLevel(shots=0, cut=True, text=partial(format_text, 0))
 
 
 def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
@@ -158,12 +181,12 @@ def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int,
     Questions stay in order, so that few ranks share a subject and its prefix. All ranks get texts
     of about the same total length.
     """
-    lengths = np.array(
-        [len(item.text) + sum(map(len, item.choices)) for sub in mmlu for item in sub.items]
-    )
+    questions = [question for subject in mmlu for question in subject.items]
+    lengths = np.array([len(item.text) + sum(map(len, item.choices)) for item in questions])
+    # All texts lie on a line that is cut into equal parts; the part of its middle owns a question.
     middles = np.cumsum(lengths) - lengths / 2
     owners = (middles * world_size / lengths.sum()).astype(np.int64).clip(0, world_size - 1)
-    first = 0
+    first = 0  # number of the subject's first question among all
     for number, subject in enumerate(mmlu):
         rows = np.flatnonzero(owners[first : first + len(subject.items)] == rank)
         first += len(subject.items)
@@ -185,41 +208,57 @@ def encode_answers(
         DataError: the answers are not four different single tokens after the same ids, or the
             first line of a legacy prompt, which is never cut, is too long.
     """
-    start = len(tokenizer.begin)
     if legacy:
-        rule = "the letters A, B, C and D must begin with four different tokens"
-        letter_ids = [ids[start : start + 1] for ids in tokenizer.encode_prompts(LETTERS)]
-        stems = []
-    else:
-        rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` must end in four different tokens, and "
-        rule += "all tokens before them must be the same"
-        stem = format_prompt(mmlu[0].name, (), mmlu[0].items[0])
-        encoded = tokenizer.encode_prompts(
-            [stem + format_answer(number) for number in range(len(LETTERS))]
-        )
-        letter_ids, stems = [ids[-1:] for ids in encoded], [ids[:-1] for ids in encoded]
-    letters = tuple(dict.fromkeys(number for ids in letter_ids for number in ids))
-    if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
-        raise DataError(
-            "the answers are not single tokens",
-            where=str(tokenizer.file),
-            rule=rule,
-            fix="use the tokenizer that the model was trained with, or another mmlu_mode",
-        )
-    if legacy:
-        heads = tokenizer.encode_prompts([format_published_head(subject.name) for subject in mmlu])
-        longest, name = max((len(ids), sub.name) for ids, sub in zip(heads, mmlu, strict=True))
-        if longest > _compute_max_ids(tokenizer, max_length):
-            raise DataError(
-                f"the first line of {name}'s prompts has {longest} tokens",
-                where=str(tokenizer.file),
-                rule=(
-                    f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but never their "
-                    "first line"
-                ),
-                fix=f"set seq={longest + 1 - start} or more, or mmlu_mode=full",
-            )
+        letters = _encode_letters_alone(tokenizer)
+        _check_first_lines(tokenizer, mmlu, max_length)
+        return letters
+    rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` must end in four different tokens, and "
+    rule += "all tokens before them must be the same"
+    stem = format_prompt(mmlu[0].name, (), mmlu[0].items[0])
+    encoded = tokenizer.encode_prompts(
+        [stem + format_answer(number) for number in range(len(LETTERS))]
+    )
+    letters = tuple(ids[-1] for ids in encoded if ids)
+    are_stems_equal = all(ids[:-1] == encoded[0][:-1] for ids in encoded)
+    if len(set(letters)) < len(LETTERS) or not are_stems_equal:
+        raise _make_answer_error(tokenizer, rule)
     return letters
+
+
+def _encode_letters_alone(tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """Return the first token of each letter as the published code encodes it, without a prompt."""
+    start = len(tokenizer.begin)
+    encoded = tokenizer.encode_prompts(LETTERS)
+    letters = tuple(ids[start] for ids in encoded if len(ids) > start)
+    if len(set(letters)) < len(LETTERS):
+        rule = "the letters A, B, C and D must begin with four different tokens"
+        raise _make_answer_error(tokenizer, rule)
+    return letters
+
+
+def _make_answer_error(tokenizer: TextTokenizer, rule: str) -> DataError:
+    return DataError(
+        "the answers are not single tokens",
+        where=str(tokenizer.file),
+        rule=rule,
+        fix="use the tokenizer that the model was trained with, or another mmlu_mode",
+    )
+
+
+def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) -> None:
+    """Refuse a subject whose legacy prompts have a too long first line; that line is never cut."""
+    heads = tokenizer.encode_prompts([format_published_head(subject.name) for subject in mmlu])
+    longest, name = max((len(ids), sub.name) for ids, sub in zip(heads, mmlu, strict=True))
+    if longest > _compute_max_ids(tokenizer, max_length):
+        raise DataError(
+            f"the first line of {name}'s prompts has {longest} tokens",
+            where=str(tokenizer.file),
+            rule=(
+                f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but never their "
+                "first line"
+            ),
+            fix=f"set seq={longest + 1 - len(tokenizer.begin)} or more, or mmlu_mode=full",
+        )
 
 
 def _encode_prompts(
@@ -229,6 +268,10 @@ def _encode_prompts(
 
     They are encoded with an answer, which is then removed: the space before a letter may be part
     of the letter's token, or a separate token that belongs to the prompt.
+
+    Args:
+        letter: the token id of the answer A.
+        subject: its name, for errors.
     """
     encoded = tokenizer.encode_prompts([level.text(row) + format_answer(0) for row in rows])
     for row, ids in zip(rows, encoded, strict=True):

@@ -122,7 +122,7 @@ def _parse_question(fields: Sequence[str], where: str) -> Question:
     return Question(text, (a, b, c, d), LETTERS.index(answer.strip()))
 
 
-BLANK_LINE = "\n\n"
+BLANK_LINE = "\n\n"  # between two blocks of a published prompt
 
 
 class PromptLevel(NamedTuple):
@@ -183,18 +183,23 @@ def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
     """
     pandas = import_extra("pandas", where="mmlu_mode=legacy")
 
-    def print_like_pandas(rows: Sequence[Question]) -> list[Question]:
-        text = StringIO(newline="")
-        csv.writer(text, lineterminator="\n").writerows(row.choices for row in rows)
-        text.seek(0)
-        cells = pandas.read_csv(text, header=None).itertuples(index=False)
+    def print_like_pandas(questions: Sequence[Question]) -> list[Question]:
+        file = StringIO(newline="")
+        csv.writer(file, lineterminator="\n").writerows(item.choices for item in questions)
+        file.seek(0)
+        rows = pandas.read_csv(file, header=None).itertuples(index=False)
         return [
-            replace(row, choices=tuple(map(str, cell)))
-            for row, cell in zip(rows, cells, strict=True)
+            replace(question, choices=tuple(map(str, cells)))
+            for question, cells in zip(questions, rows, strict=True)
         ]
 
     return tuple(
-        Subject(x.name, print_like_pandas(x.shots), print_like_pandas(x.items)) for x in mmlu
+        Subject(
+            subject.name,
+            shots=print_like_pandas(subject.shots),
+            items=print_like_pandas(subject.items),
+        )
+        for subject in mmlu
     )
 
 
@@ -203,24 +208,36 @@ def format_published_head(subject: str) -> str:
     return format_head(f" {subject}").rstrip()
 
 
-def build_published_levels(subject: Subject, rows: range, most_shots: int) -> Iterator[PromptLevel]:
+def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Iterator[PromptLevel]:
     """Yield levels for one subject's ``rows``, each with one more block removed.
 
     A block is the text between two blank lines, the first one after the prompt's first line:
     usually a solved example, or a part of a question that contains a blank line. The last level
     is the first line alone.
+
+    Args:
+        rows: questions in the subject's file, counted from 0.
+        max_shots: number of solved examples at the first level, if the subject has as many.
     """
-    shots = [format_shot(shot, stripped=False) for shot in subject.shots[:most_shots]]
-    *starts, end = accumulate((shot.count(BLANK_LINE) for shot in shots), initial=0)
+    shots = [format_shot(shot, stripped=False) for shot in subject.shots[:max_shots]]
+    num_blocks_of_shots = [shot.count(BLANK_LINE) for shot in shots]
+    # The blocks before each shot, and at last the blocks of all shots.
+    *first_blocks, end_of_shots = accumulate(num_blocks_of_shots, initial=0)
     text_of_shots = "".join(shots)
-    blocks = {
-        row: (text_of_shots + format_question(subject.items[row], stripped=False)).split(BLANK_LINE)
-        for row in rows
-    }
+    blocks = {}
+    for row in rows:
+        text = text_of_shots + format_question(subject.items[row], stripped=False)
+        blocks[row] = text.split(BLANK_LINE)
 
-    def format_text(dropped: int, row: int) -> str:
-        return BLANK_LINE.join([format_published_head(subject.name), *blocks[row][dropped:]])
+    def format_text(num_dropped: int, row: int) -> str:
+        return BLANK_LINE.join([format_published_head(subject.name), *blocks[row][num_dropped:]])
 
-    for dropped in count():  # ends at the caller: the first line fits, see ``encode_answers``
-        remaining_shots = sum(start >= dropped for start in starts)
-        yield PromptLevel(remaining_shots, dropped > end, partial(format_text, dropped))
+    # Endless: the caller stops when all rows fit, at the latest at the first line alone, whose
+    # length ``encode_answers`` has checked.
+    for num_dropped in count():
+        remaining_shots = sum(first_block >= num_dropped for first_block in first_blocks)
+        yield PromptLevel(
+            remaining_shots,
+            cut=num_dropped > end_of_shots,
+            text=partial(format_text, num_dropped),
+        )

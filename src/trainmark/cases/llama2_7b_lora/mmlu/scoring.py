@@ -35,6 +35,7 @@ class ScoredItem:
     """A question with the model's answer.
 
     Args:
+        subject: its name.
         row: in the subject's file, from 0.
         shots: number of solved examples before it.
         log_probabilities: of the four answers, among all tokens.
@@ -100,37 +101,44 @@ def score_mmlu(
         batch_tokens: maximum number of ids of questions in one forward pass.
         legacy: score as the published page: each prompt separately, with dropout, and an answer is
             right only if no token of the vocabulary is more likely.
+        rank: of this process, of ``world_size``.
         in_step: make the same number of forward passes on all ranks, as a model that is sharded
             over ranks requires.
     """
     items: list[ScoredItem] = []
-    passes = 0
-    model.train(legacy)
+    num_passes = 0
+    model.train(legacy)  # in train mode, dropout is active
     for group in plan.groups:
-        scores = (
-            _score_prompts_alone(model, group)
-            if legacy
-            else _score_with_prefix(model, group, batch_tokens)
-        )
-        for numbers, logits in scores:
+        if legacy:
+            batches = _score_prompts_alone(model, group)
+        else:
+            batches = _score_with_prefix(model, group, batch_tokens)
+        for numbers, logits in batches:
             items += _build_items(group, numbers, logits, plan, mmlu, legacy=legacy)
-            passes += 1
+            num_passes += 1
         if not legacy and len(group.prefix) > 0:
-            passes += 1  # that of the prefix
+            num_passes += 1  # that of the prefix
     if in_step:
-        _make_idle_passes(model, passes, plan.letters[0], rank=rank, world_size=world_size)
+        _make_idle_passes(model, num_passes, plan.letters[0], rank=rank, world_size=world_size)
     model.eval()
-    cut = sum(len(group.rows) for group in plan.groups if group.cut)
-    return _add_up(items, cut, plan, world_size=world_size, device=_get_device(model))
+    num_cut = sum(len(group.rows) for group in plan.groups if group.cut)
+    return _average_over_ranks(
+        items, num_cut, plan, world_size=world_size, device=_get_device(model)
+    )
 
 
 def sum_right_answers(items: Sequence[ScoredItem]) -> EvaluationSum:
-    """Return the number of ``items`` with a right answer, with their identities for the record."""
-    scored = EvaluationSum()
-    names = [(SUBJECTS.index(item.subject), item.row) for item in items]
-    rows = ScoredRows.of(torch.tensor(names, dtype=torch.int64).reshape(-1, 2), len(items))
-    scored.add(rows, total=float(sum(item.predicted == item.right for item in items)))
-    return scored
+    """Return the number of ``items`` with a right answer, with their identities for the record.
+
+    The identity of a question is the number of its subject and its row.
+    """
+    evaluation_sum = EvaluationSum()
+    identities = [(SUBJECTS.index(item.subject), item.row) for item in items]
+    # The shape is given for a rank without questions.
+    identity_rows = torch.tensor(identities, dtype=torch.int64).reshape(-1, 2)
+    num_right = sum(item.predicted == item.right for item in items)
+    evaluation_sum.add(ScoredRows.of(identity_rows, len(items)), total=float(num_right))
+    return evaluation_sum
 
 
 def _get_device(model: nn.Module) -> torch.device:
@@ -140,7 +148,7 @@ def _get_device(model: nn.Module) -> torch.device:
 def _score_prompts_alone(
     model: nn.Module, group: PromptGroup
 ) -> Iterator[tuple[Sequence[int], Tensor]]:
-    """Yield the logits (1, V) after each prompt of ``group``."""
+    """Yield the number of each prompt in ``group``, in a list, and the logits (1, V) after it."""
     device = _get_device(model)
     prefix = torch.from_numpy(group.prefix)
     for number, rest in enumerate(group.rests):
@@ -151,24 +159,31 @@ def _score_prompts_alone(
 def _score_with_prefix(
     model: nn.Module, group: PromptGroup, batch_tokens: int
 ) -> Iterator[tuple[Sequence[int], Tensor]]:
-    """Yield the logits (B, V) after the prompts of each batch of ``group``."""
-    device, shared = _get_device(model), len(group.prefix)
+    """Yield the prompts of each batch of ``group`` by number, and the logits (B, V) after them.
+
+    Args:
+        batch_tokens: maximum number of ids of questions in a batch.
+    """
+    device = _get_device(model)
+    prefix_length = len(group.prefix)
     config: Any = model.config
     assert config._attn_implementation == "sdpa", "the mask below is in the form of SDPA"
     cache = None
-    if shared:
+    if prefix_length:
         ids = torch.from_numpy(group.prefix)[None].to(device)
         cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
     for numbers in group.split_batches(batch_tokens):
         rests = [torch.from_numpy(group.rests[number]) for number in numbers]
         lengths = torch.tensor([len(rest) for rest in rests])
         ends = lengths.cumsum(0)
-        positions = torch.arange(int(ends[-1])) + shared
-        positions -= (ends - lengths).repeat_interleave(lengths)
+        starts = ends - lengths
+        # The positions of each question continue from the prefix.
+        positions = torch.arange(int(ends[-1])) - starts.repeat_interleave(lengths)
+        positions += prefix_length
         logits = model(
             input_ids=torch.cat(rests)[None].to(device),
             position_ids=positions[None].to(device),
-            attention_mask=_build_mask(lengths, shared).to(device),
+            attention_mask=_build_mask(lengths, prefix_length).to(device),
             past_key_values=cache,
             use_cache=cache is not None,
             logits_to_keep=(ends - 1).to(device),
@@ -178,18 +193,19 @@ def _score_with_prefix(
         yield numbers, logits
 
 
-def _build_mask(lengths: Tensor, shared: int) -> Tensor:
-    """Return the attention mask, bool (1, 1, N, shared + N), true if a token attends to another.
+def _build_mask(lengths: Tensor, prefix_length: int) -> Tensor:
+    """Return the attention mask, bool (1, 1, N, prefix_length + N), for N ids of all questions.
 
-    A token attends to the prefix, and to its own question up to itself.
+    It is true if the token of a row attends to the token of a column. A token attends to the
+    prefix, and to its own question up to itself.
 
     Args:
         lengths: number of ids of each question.
-        shared: number of ids of the prefix.
+        prefix_length: number of ids of the prefix.
     """
-    question = torch.arange(len(lengths)).repeat_interleave(lengths)
-    question_mask = (question[:, None] == question[None, :]).tril_()
-    prefix_mask = torch.ones(len(question), shared, dtype=torch.bool)
+    question_of_token = torch.arange(len(lengths)).repeat_interleave(lengths)
+    question_mask = (question_of_token[:, None] == question_of_token[None, :]).tril_()
+    prefix_mask = torch.ones(len(question_of_token), prefix_length, dtype=torch.bool)
     return torch.cat([prefix_mask, question_mask], 1)[None, None]
 
 
@@ -210,16 +226,22 @@ def _build_items(
     likeliest_tokens = log_probabilities.argmax(-1).tolist()
     check_choices(best_letters, len(plan.letters))
     for index, number in enumerate(numbers):
-        row, predicted = group.rows[number], best_letters[index]
+        row = group.rows[number]
+        predicted = best_letters[index]
         if legacy and likeliest_tokens[index] != plan.letters[predicted]:
             predicted = NO_ANSWER
-        scores = tuple(letter_scores[index].tolist())
-        right = subject.items[row].answer
-        yield ScoredItem(subject.name, row, group.shots, scores, predicted, right)
+        yield ScoredItem(
+            subject.name,
+            row,
+            group.shots,
+            log_probabilities=tuple(letter_scores[index].tolist()),
+            predicted=predicted,
+            right=subject.items[row].answer,
+        )
 
 
 def check_choices(positions: Iterable[int], choices: int) -> None:
-    """Check that the argmax ``positions`` from a device are among ``choices`` elements.
+    """Check that the argmax ``positions`` that a device computed are below ``choices``.
 
     Raises:
         ContradictionError: one is not.
@@ -232,39 +254,58 @@ def check_choices(positions: Iterable[int], choices: int) -> None:
 
 
 def _make_idle_passes(
-    model: nn.Module, passes: int, token: int, *, rank: int, world_size: int
+    model: nn.Module, num_passes: int, token: int, *, rank: int, world_size: int
 ) -> None:
-    """Make idle forward passes until this rank has made as many as the rank with the most."""
+    """Make idle forward passes until this rank has made as many as the rank with the most.
+
+    Args:
+        num_passes: forward passes that this rank has made.
+        token: any id, the input of the idle passes.
+    """
     device = _get_device(model)
-    passes_by_rank = [passes if number == rank else 0 for number in range(world_size)]
-    max_passes = max(add_over_ranks(*passes_by_rank, world_size=world_size, device=device))
+    # Each rank adds its own number in its place: the sum has the numbers of all ranks.
+    own_passes = [num_passes if number == rank else 0 for number in range(world_size)]
+    passes_by_rank = add_over_ranks(*own_passes, world_size=world_size, device=device)
     ids = torch.tensor([[token]], device=device)
-    for _ in range(max_passes - passes):
+    for _ in range(max(passes_by_rank) - num_passes):
         model(input_ids=ids, use_cache=False, logits_to_keep=1)
 
 
-def _add_up(
+def _average_over_ranks(
     items: Sequence[ScoredItem],
-    cut: int,
+    num_cut: int,
     plan: ScoringPlan,
     *,
     world_size: int,
     device: torch.device,
 ) -> MmluResult:
-    """Return the averages over the items of all ranks."""
+    """Return the averages over the items of all ranks.
+
+    Args:
+        items: the questions that this rank scored.
+        num_cut: how many of them were truncated.
+    """
     asked = Counter(item.subject for item in items)
     right = Counter(item.subject for item in items if item.predicted == item.right)
     shots = Counter(item.shots for item in items)
-    counts = [count[name] for count in (asked, right) for name in SUBJECTS]
+    # One sum over ranks for all counts: two for each subject, one for each number of shots.
+    counts = [asked[name] for name in SUBJECTS]
+    counts += [right[name] for name in SUBJECTS]
     counts += [shots[number] for number in range(plan.shots + 1)]
-    *totals, cut = add_over_ranks(*counts, cut, world_size=world_size, device=device)
+    *totals, num_cut = add_over_ranks(*counts, num_cut, world_size=world_size, device=device)
     num_subjects = len(SUBJECTS)
-    all_asked, all_right = totals[:num_subjects], totals[num_subjects : 2 * num_subjects]
-    shots_used = {n: items for n, items in enumerate(totals[2 * num_subjects :]) if items}
+    all_asked = totals[:num_subjects]  # in the order of SUBJECTS
+    all_right = totals[num_subjects : 2 * num_subjects]
+    all_shots = totals[2 * num_subjects :]
+    shots_used = {number: total for number, total in enumerate(all_shots) if total}
     assert sum(all_asked) == plan.items, f"{sum(all_asked)} of {plan.items} items were scored"
 
     def compute_shares(kinds: Mapping[str, str]) -> dict[str, float]:
-        """Return the share of right answers in each kind of subjects, if it has questions."""
+        """Return the share of right answers in each kind of subjects, if it has questions.
+
+        Args:
+            kinds: the kind of each subject.
+        """
         asked_by_kind: Counter[str] = Counter()
         right_by_kind: Counter[str] = Counter()
         for subject, kind in kinds.items():
@@ -280,7 +321,7 @@ def _add_up(
         per_subject=per_subject,
         per_category=compute_shares(CATEGORIES),
         shots_used=shots_used,
-        cut=cut,
+        cut=num_cut,
         asked=plan.items,
         items=items,
     )
