@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -150,21 +150,36 @@ def make_case(
     )
 
 
-def refuse_undivided(pairs: Iterable[tuple[str, int, str, int]], rule: str) -> None:
+class Division(NamedTuple):
+    """A recipe field that must divide another number without remainder.
+
+    Args:
+        field: name of the recipe field.
+        divisor: its value.
+        dividend_name: what the other number is, for the error.
+        dividend: the other number.
+    """
+
+    field: str
+    divisor: int
+    dividend_name: str
+    dividend: int
+
+
+def refuse_undivided(divisions: Iterable[Division], rule: str) -> None:
     """Refuse a number that must divide another number but does not.
 
     Args:
-        pairs: name and value of a recipe field; name and value of the number that it must divide.
         rule: why it must, for the error.
 
     Raises:
         UsageError: with the names of both numbers.
     """
-    for name, divisor, dividend_name, dividend in pairs:
+    for field, divisor, dividend_name, dividend in divisions:
         if dividend % divisor:
             raise UsageError(
-                f"{name}={divisor} does not divide {dividend_name} {dividend}",
-                where=f"recipe field {name}",
+                f"{field}={divisor} does not divide {dividend_name} {dividend}",
+                where=f"recipe field {field}",
                 rule=rule,
                 fix=f"use a divisor of {dividend}",
             )

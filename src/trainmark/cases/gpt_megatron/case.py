@@ -19,6 +19,7 @@ from trainmark.recipe import (
     recipe_field,
 )
 from trainmark.spec import Case, Mission, PrepareOption, Text
+from trainmark.train.language_recipe import Division
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,22 +91,16 @@ class GptRecipe(Recipe):
         Raises:
             UsageError: a field is invalid; the fix lists valid values.
         """
-        degree, heads = self.tensor_parallel, self.num_heads
-        for field, divisor, name, dividend, common in (
-            ("num_heads", heads, "hidden_size", self.hidden_size, self.hidden_size),
-            ("tensor_parallel", degree, "num_heads", heads, gcd(heads, world_size)),
-            ("tensor_parallel", degree, "the number of ranks", world_size, gcd(heads, world_size)),
-        ):
-            if dividend % divisor:
-                # Divisors of ``common`` pass the other checks too.
-                valid = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
-                raise UsageError(
-                    f"{field}={divisor} does not divide {name} {dividend}",
-                    where=f"recipe field {field}",
-                    rule="num_heads must divide hidden_size; tensor_parallel must divide "
-                    "num_heads and the number of ranks",
-                    fix=f"use one of {valid}",
-                )
+        degree = self.tensor_parallel
+        heads = self.num_heads
+        divisions = (
+            Division("num_heads", heads, "hidden_size", self.hidden_size),
+            Division("tensor_parallel", degree, "num_heads", heads),
+            Division("tensor_parallel", degree, "the number of ranks", world_size),
+        )
+        for division in divisions:
+            if division.dividend % division.divisor:
+                raise self._make_division_error(division, world_size)
         if 1 < degree < world_size and not self.fsdp:
             raise UsageError(
                 f"{world_size // degree} replicas split over tensor_parallel={degree} ranks",
@@ -122,17 +117,38 @@ class GptRecipe(Recipe):
                 fix="lower min_learning_rate too",
             )
 
+    def _make_division_error(self, division: Division, world_size: int) -> UsageError:
+        """Return the error for a field that does not divide a number; the fix has valid values."""
+        if division.field == "num_heads":
+            dividend = self.hidden_size
+        else:  # a divisor of both: tensor_parallel must divide the heads and the ranks
+            dividend = gcd(self.num_heads, world_size)
+        divisors = [str(number) for number in range(1, dividend + 1) if dividend % number == 0]
+        return UsageError(
+            f"{division.field}={division.divisor} does not divide {division.dividend_name} "
+            f"{division.dividend}",
+            where=f"recipe field {division.field}",
+            rule="num_heads must divide hidden_size; tensor_parallel must divide "
+            "num_heads and the number of ranks",
+            fix=f"use one of {', '.join(divisors)}",
+        )
+
 
 def round_up(rows: int, multiple: int) -> int:
     """Return ``rows``, rounded up to a multiple of ``multiple``."""
-    return -(-rows // multiple) * multiple
+    num_multiples = -(-rows // multiple)  # rounded up
+    return num_multiples * multiple
 
 
 SEED = 1234  # of the published runs
 
 
 def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
-    """Return a recipe of the published speed page: 200 steps, of which 20 are warm-up."""
+    """Return a recipe of the published speed page: 200 steps, of which 20 are warm-up.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+    """
     return GptRecipe(
         seed=SEED,
         micro_batch_size=micro_batch_size,
@@ -150,7 +166,11 @@ def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world
 
 
 def _make_standard_recipe(world: str) -> GptRecipe:
-    """Return the published training: 320,000 steps on the user's corpus."""
+    """Return the published training: 320,000 steps on the user's corpus.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+    """
     return GptRecipe(
         seed=SEED,
         micro_batch_size=8,

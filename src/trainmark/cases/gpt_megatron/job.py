@@ -33,12 +33,11 @@ def load_data(context: JobContext) -> Splits:
 
 def compute_lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     """Return the next step's learning rate over the peak: linear rise, then cosine."""
-    warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
+    warmup_steps = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     min_factor = recipe.min_learning_rate / recipe.learning_rate
-    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return compute_warmup_factor(finished_steps, warmup) * compute_cosine_factor(
-        progress, min_factor
-    )
+    progress = compute_decay_progress(finished_steps, warmup_steps, recipe.lr_decay_steps)
+    warmup_factor = compute_warmup_factor(finished_steps, warmup_steps)
+    return warmup_factor * compute_cosine_factor(progress, min_factor)
 
 
 # Megatron-LM's defaults for fp16, megatron/training/arguments.py in

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 def find_sizes(recipe: GptRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula for ``recipe``."""
-    del facts
-    hidden, layers = recipe.hidden_size, recipe.num_layers
+    del facts  # the recipe has all sizes
+    hidden = recipe.hidden_size
     tables = (recipe.padded_vocab_size + recipe.seq_length) * hidden
-    blocks = layers * (12 * hidden**2 + 13 * hidden)  # biases 3 + 1 + 4 + 1, norms 4
-    parameters = tables + blocks + 2 * hidden
+    matrices = 12 * hidden**2  # query, key, value and result 4; feed-forward layers 4 + 4
+    biases_and_norms = (3 + 1 + 4 + 1) * hidden + 2 * 2 * hidden
+    last_norm = 2 * hidden
+    parameters = tables + recipe.num_layers * (matrices + biases_and_norms) + last_norm
     sizes = compute_next_token_sizes(parameters, compute_next_token_flops(recipe))
     return replace(sizes, facts={**sizes.facts, "padded_vocab_size": recipe.padded_vocab_size})

@@ -15,6 +15,7 @@ from trainmark.recipe import PositiveInt, recipe_field
 from trainmark.spec import Mission, Text
 from trainmark.train.language_recipe import (
     TINY_TRAINING,
+    Division,
     LanguageRecipe,
     list_mlperf_keys,
     make_case,
@@ -85,6 +86,11 @@ class GptOssRecipe(LanguageRecipe):
         return 3 * self.hidden_size * self.ffn_size
 
     @property
+    def expert_parameters(self) -> int:
+        """Number of all parameters of one expert: its weights and biases."""
+        return self.expert_weights + 2 * self.ffn_size + self.hidden_size
+
+    @property
     def matmul_weights(self) -> int:
         """Weights of the matrix products of a token, which runs only through its experts."""
         router = self.hidden_size * self.num_experts
@@ -94,20 +100,21 @@ class GptOssRecipe(LanguageRecipe):
     @property
     def parameters(self) -> int:
         """Number of all parameters."""
-        hidden, experts = self.hidden_size, self.num_experts
+        hidden = self.hidden_size
         attention_biases = self.head_dim * (self.num_heads + 2 * self.num_kv_heads) + hidden
-        router = experts * (hidden + 1)
-        expert = self.expert_weights + 2 * self.ffn_size + hidden
+        router = self.num_experts * (hidden + 1)
         norms_and_sinks = 2 * hidden + self.num_heads
         block = self.attention_weights + attention_biases + norms_and_sinks
-        block += router + experts * expert
-        return self.num_layers * block + 2 * self.vocab_size * hidden + hidden
+        block += router + self.num_experts * self.expert_parameters
+        table_and_head = 2 * self.vocab_size * hidden
+        last_norm = hidden
+        return self.num_layers * block + table_and_head + last_norm
 
     @property
     def active_parameters(self) -> int:
         """Number of parameters that are used for a token."""
-        expert = self.expert_weights + 2 * self.ffn_size + self.hidden_size
-        return self.parameters - self.num_layers * (self.num_experts - self.top_k) * expert
+        num_unused_experts = self.num_layers * (self.num_experts - self.top_k)
+        return self.parameters - num_unused_experts * self.expert_parameters
 
     @property
     def flops_per_token(self) -> tuple[float, float]:
@@ -117,7 +124,7 @@ class GptOssRecipe(LanguageRecipe):
         layers with a sliding window, T is the window.
         """
         flops_per_position = 12.0 * self.num_heads * self.head_dim
-        sliding_layers = (self.num_layers + 1) // 2
+        sliding_layers = (self.num_layers + 1) // 2  # every other layer, starting with the first
         full_layers = self.num_layers - sliding_layers
         full_attention = flops_per_position * full_layers * self.seq_length
         window = min(self.sliding_window, self.seq_length)
@@ -146,9 +153,11 @@ class GptOssRecipe(LanguageRecipe):
             )
         refuse_undivided(
             (
-                ("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
-                ("expert_parallel", self.expert_parallel, "num_experts", self.num_experts),
-                ("expert_parallel", self.expert_parallel, "the number of ranks", world_size),
+                Division("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
+                Division("expert_parallel", self.expert_parallel, "num_experts", self.num_experts),
+                Division(
+                    "expert_parallel", self.expert_parallel, "the number of ranks", world_size
+                ),
             ),
             "expert_parallel must divide the experts and the ranks; num_kv_heads must divide "
             "num_heads",
@@ -172,9 +181,13 @@ class GptOssRecipe(LanguageRecipe):
 
 
 def _make_standard_recipe(world: str) -> GptOssRecipe:
-    """Return the published training: a global batch of 16 sequences to a perplexity of e^3.34."""
-    nodes, devices = (int(number) for number in world.split("x"))
-    ranks = nodes * devices
+    """Return the published training: a global batch of 16 sequences to a perplexity of e^3.34.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+    """
+    nodes, ranks_per_node = (int(number) for number in world.split("x"))
+    ranks = nodes * ranks_per_node
     return GptOssRecipe(
         world=world,
         precision="bf16",

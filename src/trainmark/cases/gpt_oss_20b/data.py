@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.data.c4_pairs import check, generate, load
 from trainmark.recipe import AUTOCAST
@@ -29,15 +29,22 @@ class _BlockBytes:
 
     Args:
         stream: the residual stream.
-        kept: saved until the backward pass.
-        whole: saved while the block is computed or recomputed.
+        saved: saved until the backward pass; less than ``computed`` if the block is recomputed.
+        computed: saved while the block is computed or recomputed.
         temporary: maximum of the temporary tensors of its experts.
     """
 
     stream: int
-    kept: int
-    whole: int
+    saved: int
+    computed: int
     temporary: int
+
+
+class _PeakBytes(NamedTuple):
+    """Bytes of gradients and activations that exist together at a moment of a step."""
+
+    gradients: int
+    activations: int
 
 
 def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
@@ -47,56 +54,90 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     forward pass, or in the backward pass of the last block, or in that of the first block, when all
     gradients exist.
     """
-    layers = recipe.num_layers
-    shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
-    table = recipe.vocab_size * recipe.hidden_size * FULL
-    block_bytes = (recipe.parameters * FULL - 2 * table) // layers
-    expert_bytes = recipe.num_experts * recipe.expert_weights * FULL
-    sharded_weights = recipe.parameters * FULL // shards
+    num_shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
+    table = recipe.vocab_size * recipe.hidden_size * FULL  # as all below, in bytes
+    weights_of_block = (recipe.parameters * FULL - 2 * table) // recipe.num_layers
+    local_weights = recipe.parameters * FULL // num_shards
     gathered = 0
-    if shards > 1:  # FSDP2 gathers the root's tables, and two blocks
-        expert_ranks = recipe.expert_parallel
-        gathered_experts = 0 if expert_ranks == world_size else expert_bytes // expert_ranks
-        gathered_block = block_bytes - expert_bytes + gathered_experts
-        gathered = 2 * table + min(2, layers) * gathered_block
+    if num_shards > 1:
+        gathered = _predict_gathered_bytes(recipe, weights_of_block, world_size)
     weight_copies = 0  # of a block, made by autocast
     if recipe.precision in AUTOCAST:
-        weight_copies = block_bytes * HALF // FULL // recipe.expert_parallel
+        weight_copies = weights_of_block * HALF // FULL // recipe.expert_parallel
     block = _predict_block(recipe, weight_copies)
-    # Gradients that exist in the forward pass, and in the backward pass of the first block. The
-    # head's gradient is computed first; FSDP2 reduces it last.
-    early_gradients = sharded_weights if recipe.grad_accum_steps > 1 else 0
-    late_gradients = sharded_weights + table
-    if shards == 1:
-        late_gradients = max(early_gradients, sharded_weights - table)
-    in_block = block.whole + block.temporary + block.stream
-    peaks = (
-        (early_gradients, layers * block.kept + _predict_head_bytes(recipe, block.stream)),
-        (max(early_gradients, table), (layers - 1) * block.kept + in_block),
-        (late_gradients, in_block),
-        (sharded_weights, block.stream),
-    )
-    gradients, activations = max(peaks, key=sum)
+    peak = _find_peak(recipe, block, local_weights=local_weights, is_sharded=num_shards > 1)
     cached = 2 * gathered  # FSDP2 gathers in its own streams, whose memory no other stream uses
-    if shards > 1:
+    if num_shards > 1:
         cached += 2 * table  # gradients of both tables, in one buffer for the reduction
     if recipe.checkpoint_activations != "none":
-        cached += (block.whole + block.temporary) // 2  # fragmentation by recomputed blocks
-    if recipe.kernels == "library" and shards == 1:
+        cached += (block.computed + block.temporary) // 2  # fragmentation by recomputed blocks
+    if recipe.kernels == "library" and num_shards == 1:
         cached += estimate_cached_scores(
             recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
         )
     return Prediction(
-        weights=sharded_weights + gathered,
-        optimizer=sharded_weights * ADAM_MOMENTS,
-        gradients=gradients,
-        activations=activations,
+        weights=local_weights + gathered,
+        optimizer=local_weights * ADAM_MOMENTS,
+        gradients=peak.gradients,
+        activations=peak.activations,
         cached=cached,
     )
 
 
+def _predict_gathered_bytes(recipe: GptOssRecipe, weights_of_block: int, world_size: int) -> int:
+    """Return the bytes of weights that FSDP2 gathers at a time: both tables, and two blocks.
+
+    Args:
+        weights_of_block: bytes of a whole block's weights, with all its experts.
+    """
+    table = recipe.vocab_size * recipe.hidden_size * FULL
+    experts = recipe.num_experts * recipe.expert_weights * FULL
+    gathered_experts = experts // recipe.expert_parallel
+    if recipe.expert_parallel == world_size:
+        gathered_experts = 0  # there is one replica: a rank's experts are not sharded further
+    gathered_block = weights_of_block - experts + gathered_experts
+    return 2 * table + min(2, recipe.num_layers) * gathered_block
+
+
+def _find_peak(
+    recipe: GptOssRecipe, block: _BlockBytes, *, local_weights: int, is_sharded: bool
+) -> _PeakBytes:
+    """Return the bytes at the moment of a step when gradients and activations need most.
+
+    Args:
+        local_weights: bytes of the weights that the rank holds.
+        is_sharded: FSDP2 shards the weights.
+    """
+    layers = recipe.num_layers
+    table = recipe.vocab_size * recipe.hidden_size * FULL
+    # Gradients that exist in the forward pass, and in the backward pass of the first block. The
+    # head's gradient is computed first; FSDP2 reduces it last.
+    early_gradients = local_weights if recipe.grad_accum_steps > 1 else 0
+    if is_sharded:
+        late_gradients = local_weights + table
+    else:
+        late_gradients = max(early_gradients, local_weights - table)
+    in_block = block.computed + block.temporary + block.stream
+    head = _predict_head_bytes(recipe, block.stream)
+    peaks = (
+        # At the end of the forward pass.
+        _PeakBytes(early_gradients, layers * block.saved + head),
+        # In the backward pass of the last block.
+        _PeakBytes(max(early_gradients, table), (layers - 1) * block.saved + in_block),
+        # In the backward pass of the first block.
+        _PeakBytes(late_gradients, in_block),
+        # At the end of the backward pass.
+        _PeakBytes(local_weights, block.stream),
+    )
+    return max(peaks, key=sum)
+
+
 def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
-    """Return the bytes of the head's temporary tensors, and of those it and the last norm save."""
+    """Return the bytes of the head's temporary tensors, and of those it and the last norm save.
+
+    Args:
+        stream: bytes of the residual stream.
+    """
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
         return 2 * stream + 3 * scores * FULL
@@ -113,24 +154,29 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
         copies: bytes of autocast's copies of a block's weights.
     """
     is_half = recipe.precision in AUTOCAST
-    number = HALF if is_half else FULL  # bytes of a number in matmuls
+    number_bytes = HALF if is_half else FULL  # of a number in matmuls
     tokens = recipe.micro_batch_size * recipe.seq_length
-    hidden = tokens * recipe.hidden_size
-    stream = hidden * FULL
-    result = tokens * number * recipe.head_dim * recipe.num_heads
-    inputs = 5 * hidden * HALF if is_half else stream  # of query, key, value, router and experts
-    # The queries of a window attend to its keys and to those of the window before.
+    stream = tokens * recipe.hidden_size * FULL
+    result = tokens * number_bytes * recipe.head_dim * recipe.num_heads  # of attention
+    # Under autocast, copies of the input for query, key, value, router and experts.
+    inputs = 5 * tokens * recipe.hidden_size * HALF if is_half else stream
+    # The result; by windows, queries and result, and keys and values twice, because the queries of
+    # a window attend to its keys and to those of the window before.
     attention = 4 * stream + inputs + result + (2 + 2 * 2) * result
     # Of the experts' rows: both halves of the first product, five intermediates of the gate, the
     # result. If ranks share experts, rows exist in the orders of sending, receiving and computing.
-    rows = tokens * recipe.top_k * number
+    row_bytes = tokens * recipe.top_k * number_bytes  # of all rows, for each column
     orders = 3 if recipe.expert_parallel > 1 else 1
-    experts = rows * ((orders + 1) * recipe.hidden_size + 7 * recipe.ffn_size)
-    whole = attention + experts + copies
-    kept = {"none": whole, "selective": stream + result, "full": stream}
-    # The gradient of the result, the product without biases, and biases by row.
-    temporary = 3 * rows * recipe.hidden_size
-    return _BlockBytes(stream, kept[recipe.checkpoint_activations], whole, temporary)
+    experts = row_bytes * ((orders + 1) * recipe.hidden_size + 7 * recipe.ffn_size)
+    computed = attention + experts + copies
+    saved_by_setting = {"none": computed, "selective": stream + result, "full": stream}
+    return _BlockBytes(
+        stream,
+        saved=saved_by_setting[recipe.checkpoint_activations],
+        computed=computed,
+        # The gradient of the result, the product without biases, and biases by row.
+        temporary=3 * row_bytes * recipe.hidden_size,
+    )
 
 
 check_fit = make_fit_check(predict)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 EXCHANGE_PART = "all_to_all"  # the part of a step that the job times; see ``train.experts``
 _NS_PER_S = 1e9
+# The figure of the busiest rank's load over the mean, and that of the busiest expert's.
 _OVERLOADS = {"rank": "expert_overload", "expert": "single_expert_overload"}
 
 
@@ -36,16 +37,15 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
             note = message("one_rank_has_all_experts")
         figures[name] = Figure(facts.get(f"{subject}_overload_p50"), note=note)
         figures[f"{name}_worst"] = Figure(facts.get(f"{subject}_overload_worst"), note=note)
-    absent = Figure(None, message("rank_without_measured_step"))
     for name, figure in figures.items():
         if figure.value is None and figure.reason is None:
-            figures[name] = absent
+            figures[name] = Figure(None, message("rank_without_measured_step"))
     notes = [_describe_balance(figures, facts)] if facts["overload_trend"] else []
     return OwnFigures(figures, notes)
 
 
 def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
-    """Return the bytes/s that a device sends, and the exchange's share of the step time."""
+    """Return the bytes/s that a device sends, and the exchange's share of the step time in %."""
     names = ("all_to_all_bytes_per_device", "all_to_all_share")
     expert_ranks = (ranks[0].facts["parallel"] or {}).get("experts", 1)
     if expert_ranks == 1:

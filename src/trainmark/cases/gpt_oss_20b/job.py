@@ -46,10 +46,10 @@ def compute_lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
 
     As in Megatron-LM's scheduler, the first step has a learning rate of 0.
     """
-    warmup = recipe.lr_warmup_steps
-    if finished_steps < warmup:
-        return compute_warmup_factor(finished_steps, warmup)
-    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    warmup_steps = recipe.lr_warmup_steps
+    if finished_steps < warmup_steps:
+        return compute_warmup_factor(finished_steps, warmup_steps)
+    progress = compute_decay_progress(finished_steps, warmup_steps, recipe.lr_decay_steps)
     return compute_cosine_factor(progress, recipe.min_lr_fraction)
 
 
@@ -97,9 +97,12 @@ class GptOssJob(NextTokenJob):
         )
         for layer in layers:
             layer.meter = self.meter
-        self.step, self.check = self._take_step, self._check
+        # Override those of NextTokenJob, which are attributes.
+        self.step = self._take_step
+        self.check = self._check
 
     def _take_step(self, batches: Iterator[Batch]) -> Tensor | None:
+        """Take one step and close its count of routed tokens; see ``Job.step``."""
         loss = self.stepper.step(batches)
         if loss is not None:
             self.meter.end_step()
@@ -107,11 +110,13 @@ class GptOssJob(NextTokenJob):
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
         tokens = batch.counts.tokens_padded
-        filler = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()
-        with self.meter.count_within(tokens=tokens, filler_tokens=filler):
+        # A batch that trains no sample still routes its tokens, which must not count.
+        filler_tokens = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()
+        with self.meter.count_within(tokens=tokens, filler_tokens=filler_tokens):
             return super()._compute_loss_sum(batch)
 
     def _check(self) -> None:
+        """Check the stepper and the routing; see ``Job.check``."""
         self.stepper.check()
         self.meter.check()
 
@@ -122,11 +127,13 @@ class GptOssJob(NextTokenJob):
 
     def facts(self) -> Mapping[str, Any]:
         """Return the facts of the job for the record; see ``Job.facts``."""
-        recipe, ranks = self.recipe, self.ranks
-        row_bytes = (
-            recipe.hidden_size * AUTOCAST_DTYPES.get(recipe.precision, torch.float32).itemsize
-        )
+        recipe = self.recipe
+        ranks = self.ranks
+        matmul_dtype = AUTOCAST_DTYPES.get(recipe.precision, torch.float32)
+        row_bytes = recipe.hidden_size * matmul_dtype.itemsize
         facts = {**super().facts(), **self.meter.summarize(first_step=recipe.warmup_steps)}
+        # A row is sent, its result comes back, and both have gradients: four transfers.
+        exchanged_bytes = 4 * facts["sent_assignments"] * row_bytes
         return facts | {
             "flops_formula": "palm-appendix-b, top-k experts",
             "active_parameters": recipe.active_parameters,
@@ -137,11 +144,7 @@ class GptOssJob(NextTokenJob):
             },
             "routing": recipe.routing,
             "experts": f"{recipe.top_k} / {recipe.num_experts}",
-            # A row is sent, its result comes back, and both have gradients: four transfers.
-            "exchanged_bytes_per_token": 4
-            * facts["sent_assignments"]
-            * row_bytes
-            / max(self.meter.tokens, 1),
+            "exchanged_bytes_per_token": exchanged_bytes / max(self.meter.tokens, 1),
             "kernels": self.kernels.describe_used("cross_entropy"),
         }
 

@@ -43,13 +43,16 @@ def build_config(recipe: GptOssRecipe) -> GptOssConfig:
 
 
 class RoutedLayer(nn.Module):
-    """Replaces the library's layer: its router and experts, which may be divided over ranks.
+    """Replaces the library's feed-forward layer: its router and experts, perhaps over ranks.
 
     Args:
         library: the layer, ``GptOssMLP``.
         number: of the layer, from 0.
         dispatcher: sends tokens to the ranks of their experts.
         balanced: give each expert the same number of tokens, whatever the router chooses.
+
+    Attributes:
+        meter: counts the tokens of each expert; None until the job sets it.
     """
 
     meter: RoutingMeter | None = None
@@ -58,21 +61,25 @@ class RoutedLayer(nn.Module):
         self, library: GptOssMLP, number: int, dispatcher: Dispatcher, *, balanced: bool
     ) -> None:
         super().__init__()
-        self.router, self.experts = library.router, Experts(library.experts)
-        self._number, self._dispatcher, self._balanced = number, dispatcher, balanced
+        self.router = library.router
+        self.experts = Experts(library.experts)
+        self._number = number
+        self._dispatcher = dispatcher
+        self._balanced = balanced
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return the layer's result, shaped like ``hidden`` (B, T, D), and the experts' weights."""
-        tokens = hidden.flatten(0, -2)
+        tokens = hidden.flatten(0, -2)  # (N, D)
+        # Scores of all experts (N, E); weights and ids of the k chosen ones, (N, k).
         scores, weights, chosen = self.router(tokens)
         if self._balanced:
             chosen = assign_round_robin(chosen, self._dispatcher.num_experts)
             weights = scores.gather(1, chosen).softmax(1)
-        result, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
+        summed, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
         if self.meter is not None:
             self.meter.check_choice(tokens, self.router, chosen)
             self.meter.add(self._number, routed, received)
-        return result.view_as(hidden), weights
+        return summed.view_as(hidden), weights
 
 
 def assign_round_robin(chosen: Tensor, num_experts: int) -> Tensor:
@@ -100,8 +107,7 @@ def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) 
     if recipe.checkpoint_activations != "none":
         recompute_blocks(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
     if recipe.compile:
-        for (
-            block
-        ) in model.blocks:  # not the experts: the size of their exchange changes in each step
+        # The experts are not compiled: the size of their exchange changes in each step.
+        for block in model.blocks:
             block.self_attn.compile()
     return model.train()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def find_sizes(recipe: GptOssRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula, which counts a token's own experts."""
-    del facts
+    del facts  # the recipe has all sizes
     sizes = compute_next_token_sizes(recipe.parameters, recipe.flops_per_token)
     expert_facts = {"active_parameters": recipe.active_parameters, "routing": recipe.routing}
     return replace(sizes, facts={**sizes.facts, **expert_facts})

@@ -16,6 +16,7 @@ from trainmark.spec import Mission, Text
 from trainmark.torch_version import require_torch
 from trainmark.train.language_recipe import (
     TINY_TRAINING,
+    Division,
     LanguageRecipe,
     list_mlperf_keys,
     make_case,
@@ -27,7 +28,8 @@ from trainmark.train.language_recipe import (
 ROPE_THETA = 500_000.0
 RMS_NORM_EPS = 1e-5
 ROPE_SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-ROPE_TRAINED_LENGTH, MAX_LENGTH = 8192, 131_072
+ROPE_TRAINED_LENGTH = 8192  # before the rotary angles were scaled
+MAX_LENGTH = 131_072
 # torchao 0.18 imports torch.nn.functional.ScalingType, which torch 2.11 has and 2.7 lacks.
 _OLDEST_TORCH_FOR_FP8 = "2.11"
 
@@ -75,21 +77,22 @@ class Llama31Recipe(LanguageRecipe):
             UsageError: a field is invalid.
             EnvironmentFault: fp8 is not possible, because torchao is missing or torch is too old.
         """
+        divisions = [
+            Division("num_heads", self.num_heads, "hidden_size", self.hidden_size),
+            Division("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
+        ]
+        divided_numbers = {
+            "num_kv_heads": self.num_kv_heads,
+            "ffn_size": self.ffn_size,
+            "vocab_size": self.vocab_size,
+        }
+        if self.sequence_parallel:
+            divided_numbers["seq_length"] = self.seq_length
+        divided_numbers["the number of ranks"] = world_size
+        for name, number in divided_numbers.items():
+            divisions.append(Division("tensor_parallel", self.tensor_parallel, name, number))
         refuse_undivided(
-            (
-                ("num_heads", self.num_heads, "hidden_size", self.hidden_size),
-                ("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
-                ("tensor_parallel", self.tensor_parallel, "num_kv_heads", self.num_kv_heads),
-                ("tensor_parallel", self.tensor_parallel, "ffn_size", self.ffn_size),
-                ("tensor_parallel", self.tensor_parallel, "vocab_size", self.vocab_size),
-                (
-                    "tensor_parallel",
-                    self.tensor_parallel if self.sequence_parallel else 1,
-                    "seq_length",
-                    self.seq_length,
-                ),
-                ("tensor_parallel", self.tensor_parallel, "the number of ranks", world_size),
-            ),
+            divisions,
             "heads, columns and classes must divide evenly over the ranks of a replica",
         )
         has_divided_replicas = 1 < self.tensor_parallel < world_size
@@ -105,16 +108,18 @@ class Llama31Recipe(LanguageRecipe):
 
     def _check_fp8(self) -> None:
         """Refuse matmul sizes that fp8 does not support, a missing torchao, and too old a torch."""
-        ranks, head_width = self.tensor_parallel, self.hidden_size // self.num_heads
-        for what, size in (
-            ("hidden_size / tensor_parallel", self.hidden_size // ranks),
-            ("ffn_size / tensor_parallel", self.ffn_size // ranks),
-            ("key width / tensor_parallel", self.num_kv_heads * head_width // ranks),
-            ("micro_batch_size x seq_length", self.micro_batch_size * self.seq_length),
-        ):
+        ranks = self.tensor_parallel
+        head_width = self.hidden_size // self.num_heads
+        matmul_sizes = {
+            "hidden_size / tensor_parallel": self.hidden_size // ranks,
+            "ffn_size / tensor_parallel": self.ffn_size // ranks,
+            "key width / tensor_parallel": self.num_kv_heads * head_width // ranks,
+            "micro_batch_size x seq_length": self.micro_batch_size * self.seq_length,
+        }
+        for formula, size in matmul_sizes.items():
             if size % 16:
                 raise UsageError(
-                    f"{what} is {size}, with precision=fp8",
+                    f"{formula} is {size}, with precision=fp8",
                     where="recipe field precision",
                     rule="fp8 matmuls need sizes that are multiples of 16",
                     fix="choose such sizes, or precision=bf16",
@@ -134,14 +139,18 @@ class Llama31Recipe(LanguageRecipe):
 
 
 def _make_standard_recipe(world: str) -> Llama31Recipe:
-    """Return the published training: a global batch of 32 sequences to a perplexity of e^3.3."""
-    nodes, devices = (int(number) for number in world.split("x"))
+    """Return the published training: a global batch of 32 sequences to a perplexity of e^3.3.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+    """
+    nodes, ranks_per_node = (int(number) for number in world.split("x"))
     micro_batch_size = 2  # config_H200_1x8x1_8b.sh:69
     return Llama31Recipe(
         world=world,
         precision="bf16",
         micro_batch_size=micro_batch_size,
-        grad_accum_steps=32 // (micro_batch_size * nodes * devices),  # :67, global batch 32
+        grad_accum_steps=32 // (micro_batch_size * nodes * ranks_per_node),  # :67, global batch 32
         learning_rate=5e-4,
         weight_decay=0.1,
         kernels="own",  # :70; NeMo, optim/adam.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.data.c4_pairs import check, generate, load
 from trainmark.recipe import AUTOCAST
@@ -40,6 +40,13 @@ class _BlockBytes:
     cached_copies: int
 
 
+class _PeakBytes(NamedTuple):
+    """Bytes of gradients and activations that exist together at a moment of a step."""
+
+    gradients: int
+    activations: int
+
+
 def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     """Return the predicted peak memory of one rank of ``world_size`` in a step.
 
@@ -51,31 +58,24 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     replicas = world_size // tensor_parallel
     is_sharded = recipe.fsdp and replicas > 1
     num_shards = tensor_parallel * replicas if is_sharded else tensor_parallel
-    hidden, layers = recipe.hidden_size, recipe.num_layers
+    layers = recipe.num_layers
     # Numbers of weights.
-    table = recipe.vocab_size * hidden
-    parameters = recipe.matmul_weights + table + (2 * layers + 1) * hidden
+    table = recipe.vocab_size * recipe.hidden_size
+    norms = (2 * layers + 1) * recipe.hidden_size
+    parameters = recipe.matmul_weights + table + norms
     block_weights = (recipe.matmul_weights - table) // layers
     local_weights = parameters // num_shards
     gathered = 0
     if is_sharded:  # FSDP2 gathers the root's tables and two blocks
         gathered = (2 * table + min(2, layers) * block_weights) // tensor_parallel
-    # Bytes.
-    block = _predict_block(recipe, block_weights)
-    all_gradients = local_weights * FULL
-    head_gradient = table * FULL // num_shards
-    block_gradient = block_weights * FULL // num_shards
-    early_gradients = all_gradients if recipe.grad_accum_steps > 1 else 0
-    late_gradients = max(early_gradients, all_gradients - head_gradient - block_gradient)
-    saved = layers * block.saved
-    after_forward = saved + layers * block.cached_copies + _predict_head_bytes(recipe, block.stream)
-    peaks = (
-        (early_gradients, after_forward),
-        (max(early_gradients, head_gradient), saved + block.temporary),
-        (late_gradients, block.saved + block.temporary),
-        (all_gradients, block.stream),
+    # From here on, bytes.
+    peak = _find_peak(
+        recipe,
+        _predict_block(recipe, block_weights),
+        all_gradients=local_weights * FULL,
+        head_gradient=table * FULL // num_shards,
+        block_gradient=block_weights * FULL // num_shards,
     )
-    gradients, activations = max(peaks, key=sum)
     # Memory that the allocator keeps; see ``step_memory``.
     cached = 2 * gathered * FULL
     if not is_sharded and recipe.kernels == "library":
@@ -85,10 +85,44 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     return Prediction(
         weights=(local_weights + gathered) * FULL,
         optimizer=local_weights * FULL * ADAM_MOMENTS,
-        gradients=gradients,
-        activations=activations,
+        gradients=peak.gradients,
+        activations=peak.activations,
         cached=cached,
     )
+
+
+def _find_peak(
+    recipe: Llama31Recipe,
+    block: _BlockBytes,
+    *,
+    all_gradients: int,
+    head_gradient: int,
+    block_gradient: int,
+) -> _PeakBytes:
+    """Return the bytes at the moment of a step when gradients and activations need most.
+
+    Args:
+        all_gradients, head_gradient, block_gradient: bytes of the gradients that the rank holds:
+            of all weights, of the head and of one block.
+    """
+    # Gradients that exist in the forward pass, and in the backward pass of the first block, when
+    # its own gradients and those of the token table are not computed yet.
+    early_gradients = all_gradients if recipe.grad_accum_steps > 1 else 0
+    late_gradients = max(early_gradients, all_gradients - head_gradient - block_gradient)
+    saved = recipe.num_layers * block.saved
+    cached_copies = recipe.num_layers * block.cached_copies
+    head = _predict_head_bytes(recipe, block.stream)
+    peaks = (
+        # At the end of the forward pass.
+        _PeakBytes(early_gradients, saved + cached_copies + head),
+        # In the backward pass of the last block.
+        _PeakBytes(max(early_gradients, head_gradient), saved + block.temporary),
+        # In the backward pass of the first block.
+        _PeakBytes(late_gradients, block.saved + block.temporary),
+        # At the end of the backward pass.
+        _PeakBytes(all_gradients, block.stream),
+    )
+    return max(peaks, key=sum)
 
 
 def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
@@ -98,42 +132,56 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
         block_weights: number of weights in a block.
     """
     is_half = recipe.precision in AUTOCAST
-    number = HALF if is_half else FULL  # bytes of a number in matmuls
+    number_bytes = HALF if is_half else FULL  # of a number in matmuls
     tensor_parallel = recipe.tensor_parallel
-    hidden, ffn = recipe.hidden_size, recipe.ffn_size
+    hidden = recipe.hidden_size
+    ffn = recipe.ffn_size
     kv_size = hidden // recipe.num_heads * recipe.num_kv_heads
     tokens = recipe.micro_batch_size * recipe.seq_length
-    stream = tokens * hidden * FULL // (tensor_parallel if recipe.sequence_parallel else 1)
-    column = tokens * number // tensor_parallel  # bytes for each column of a matmul's result
+    stream = tokens * hidden * FULL
+    if recipe.sequence_parallel:
+        stream //= tensor_parallel
+    column = tokens * number_bytes // tensor_parallel  # for each column of a matmul's result
     copies = block_weights * HALF // tensor_parallel if is_half else 0  # of weights, by autocast
     # Two norms save their input and result; attention saves query, key, value and result; matmuls
     # save their inputs, under autocast a copy for each; the feed-forward layer saves four results.
-    inputs = 5 if is_half else 2
-    whole = 4 * stream + column * ((2 + inputs) * hidden + 2 * kv_size + 4 * ffn)
-    whole += tokens * recipe.num_heads * FULL // tensor_parallel
+    num_inputs = 5 if is_half else 2
+    computed = 4 * stream + column * ((2 + num_inputs) * hidden + 2 * kv_size + 4 * ffn)
+    computed += tokens * recipe.num_heads * FULL // tensor_parallel  # attention's sums by head
     # Gradients of two results of the feed-forward layer, of the stream and of a matrix.
-    temporary = 2 * column * ffn + stream + hidden * ffn * number // tensor_parallel
+    temporary = 2 * column * ffn + stream + hidden * ffn * number_bytes // tensor_parallel
     if recipe.checkpoint_activations == "none" and not recipe.compile:
-        return _BlockBytes(stream, whole + copies, temporary, 0)
-    results = 0
+        return _BlockBytes(stream, saved=computed + copies, temporary=temporary, cached_copies=0)
+    saved_results = 0
     if recipe.checkpoint_activations == "selective":  # results of matmuls and attention are saved
-        results = column * (4 * hidden + 2 * kv_size + 2 * ffn)
-    recomputed = whole + copies - stream - results
-    return _BlockBytes(stream, stream + results, temporary + recomputed, copies)
+        saved_results = column * (4 * hidden + 2 * kv_size + 2 * ffn)
+    recomputed = computed + copies - stream - saved_results
+    return _BlockBytes(
+        stream,
+        saved=stream + saved_results,
+        temporary=temporary + recomputed,
+        cached_copies=copies,
+    )
 
 
 def _predict_head_bytes(recipe: Llama31Recipe, stream: int) -> int:
-    """Return the bytes of the head's temporary tensors, and of those it and the last norm save."""
+    """Return the bytes of the head's temporary tensors, and of those it and the last norm save.
+
+    Args:
+        stream: bytes of the residual stream.
+    """
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
         return 4 * stream + 3 * scores * FULL
-    tensor_parallel, hidden = recipe.tensor_parallel, recipe.hidden_size
+    tensor_parallel = recipe.tensor_parallel
+    hidden = recipe.hidden_size
     scores_at_once = min(scores // tensor_parallel, SCORES_AT_ONCE)
-    head = 4 * stream + (recipe.vocab_size * hidden // tensor_parallel + scores_at_once) * FULL
-    if recipe.precision in AUTOCAST:
+    table = recipe.vocab_size * hidden // tensor_parallel  # whose gradient is computed here
+    head_bytes = 4 * stream + (table + scores_at_once) * FULL
+    if recipe.precision in AUTOCAST:  # copies of the head's input and of the scores
         tokens = recipe.micro_batch_size * recipe.seq_length
-        head += tokens * HALF // tensor_parallel * hidden + scores_at_once * HALF
-    return head
+        head_bytes += tokens * HALF // tensor_parallel * hidden + scores_at_once * HALF
+    return head_bytes
 
 
 check_fit = make_fit_check(predict)

@@ -34,10 +34,10 @@ def compute_lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
 
     As in NeMo's WarmupAnnealing, step k of w warm-up steps, counted from 1, has k / (w + 1).
     """
-    warmup = recipe.lr_warmup_steps
-    if finished_steps < warmup:
-        return (finished_steps + 1) / (warmup + 1)
-    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    warmup_steps = recipe.lr_warmup_steps
+    if finished_steps < warmup_steps:
+        return (finished_steps + 1) / (warmup_steps + 1)
+    progress = compute_decay_progress(finished_steps, warmup_steps, recipe.lr_decay_steps)
     return compute_cosine_factor(progress, recipe.min_lr_fraction)
 
 

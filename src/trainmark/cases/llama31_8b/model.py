@@ -67,10 +67,10 @@ def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     linear_layers = [module for module in blocks.modules() if isinstance(module, nn.Linear)]
-    converted = {id(layer) for layer in linear_layers[1:-1]}
+    converted_ids = {id(layer) for layer in linear_layers[1:-1]}
     convert_to_float8_training(
         blocks,
-        module_filter_fn=lambda layer, _name: id(layer) in converted,
+        module_filter_fn=lambda layer, _name: id(layer) in converted_ids,
         config=Float8LinearConfig(emulate=emulate),
     )
 
@@ -78,17 +78,21 @@ def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
 def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
     """Divide heads, feed-forward columns, and the rows of token table and head, in place."""
     block = "library.model.layers.*."
+    # Modules that need all tokens, each with the keyword of its input; None: it is positional.
     whole_sequence_inputs = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
     cut_model(
         model,
         mesh,
         table="library.model.embed_tokens",
         last_norm="library.model.norm",
-        norms=[block + name for name in ("input_layernorm", "post_attention_layernorm")],
+        norms=[f"{block}input_layernorm", f"{block}post_attention_layernorm"],
         columns=[
             "library.lm_head",
-            *(f"{block}self_attn.{x}_proj" for x in "qkv"),
-            *(f"{block}mlp.{x}_proj" for x in ("gate", "up")),
+            f"{block}self_attn.q_proj",
+            f"{block}self_attn.k_proj",
+            f"{block}self_attn.v_proj",
+            f"{block}mlp.gate_proj",
+            f"{block}mlp.up_proj",
         ],
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
         sequence=whole_sequence_inputs if recipe.sequence_parallel else (),

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 def find_sizes(recipe: Llama31Recipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula for ``recipe``."""
-    del facts
-    hidden, layers = recipe.hidden_size, recipe.num_layers
-    token_table = recipe.vocab_size * hidden
-    norms = (2 * layers + 1) * hidden
+    del facts  # the recipe has all sizes
+    token_table = recipe.vocab_size * recipe.hidden_size
+    norms = (2 * recipe.num_layers + 1) * recipe.hidden_size
     parameters = recipe.matmul_weights + token_table + norms
     return compute_next_token_sizes(parameters, compute_next_token_flops(recipe))

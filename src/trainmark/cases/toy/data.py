@@ -34,7 +34,8 @@ def generate(folder: Path, recipe: Recipe) -> None:
     direction *= DISTANCE / np.linalg.norm(direction)
     for split, rows in ROWS.items():
         labels = rng.integers(0, 2, rows)
-        features = rng.standard_normal((rows, FEATURES)) + (labels[:, None] - 0.5) * direction
+        means = (labels[:, None] - 0.5) * direction  # the clouds lie on both sides of the origin
+        features = rng.standard_normal((rows, FEATURES)) + means
         np.savez(folder / f"{split}.npz", x=features.astype(np.float32), y=labels)
 
 
@@ -50,7 +51,8 @@ class Clouds:
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[tuple[Any, Any], Counts]:
         """Return features (B, 16) and labels (B,)."""
-        return (self.features[rows], self.labels[rows]), Counts(len(rows), len(rows))
+        counts = Counts(samples=len(rows), sequences=len(rows))
+        return (self.features[rows], self.labels[rows]), counts
 
 
 def load(folder: Path) -> dict[str, Clouds]:
@@ -64,7 +66,8 @@ def load(folder: Path) -> dict[str, Clouds]:
         file = folder / f"{split}.npz"
         try:
             with np.load(file) as arrays:
-                features, labels = arrays["x"].astype(np.float32), arrays["y"].astype(np.int64)
+                features = arrays["x"].astype(np.float32)
+                labels = arrays["y"].astype(np.int64)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DataError(f"unreadable: {error}", where=str(file)) from None
         if features.shape != (len(labels), FEATURES):

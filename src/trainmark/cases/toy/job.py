@@ -30,17 +30,21 @@ class ToyJob:
     """See ``trainmark.protocols.Job``."""
 
     def __init__(self, context: JobContext, data: dict[str, Clouds]) -> None:
-        self.context, self.data = context, data
+        self.context = context
+        self.data = data
         self.model = nn.Sequential(
             nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
         )
         context.device.place(self.model)
-        weights, rate = self.model.parameters(), context.recipe.learning_rate
-        optimizer = torch.optim.AdamW(weights, lr=rate, fused=True)
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=context.recipe.learning_rate, fused=True
+        )
         self.sharding = Sharding.of(context, num_rows=len(data["train"]))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(context, self.model, optimizer, self._compute_loss_sum)
-        self.step, self.check = self.stepper.step, self.stepper.check
+        # These methods of the protocol are the stepper's.
+        self.step = self.stepper.step
+        self.check = self.stepper.check
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
@@ -55,14 +59,16 @@ class ToyJob:
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        split, (rank, world) = self.data["validation"], (self.context.rank, self.context.world_size)
-        batches = evaluation_batches(split, size=1024, rank=rank, world_size=world)
-        scored = EvaluationSum()
+        world_size = self.context.world_size
+        batches = evaluation_batches(
+            self.data["validation"], size=1024, rank=self.context.rank, world_size=world_size
+        )
+        evaluation_sum = EvaluationSum()
         for tensors, rows in scored_rows(batches):
             features, labels = map(self.context.device.place, tensors)
-            right = self.model(features).argmax(1) == labels
-            scored.add(rows, total=right[: rows.count].sum())
-        return scored.mean(world_size=world, device=self.stepper.device)
+            is_right = self.model(features).argmax(1) == labels
+            evaluation_sum.add(rows, total=is_right[: rows.count].sum())
+        return evaluation_sum.mean(world_size=world_size, device=self.stepper.device)
 
     def model_flops(self, counts: Counts) -> float:
         # The first layer has no input gradient.

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
     from trainmark.recipe import Recipe
 
-HIDDEN, CLASSES = 32, 2
+HIDDEN = 32  # width of the hidden layer
+CLASSES = 2
 
 
 def find_sizes(recipe: Recipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts; every model of this case has the same size."""
     del recipe, facts
-    return Sizes({"parameters": (FEATURES + 1) * HIDDEN + (HIDDEN + 1) * CLASSES})
+    first_layer = (FEATURES + 1) * HIDDEN  # weights and biases
+    second_layer = (HIDDEN + 1) * CLASSES
+    return Sizes({"parameters": first_layer + second_layer})

@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 def predict(recipe: GptRecipe, world_size: int) -> Prediction:
     """Return the predicted peak memory of one rank of ``world_size`` in a step."""
-    hidden, layers = recipe.hidden_size, recipe.num_layers
+    hidden = recipe.hidden_size
+    layers = recipe.num_layers
     tokens = recipe.micro_batch_size * recipe.seq_length
     rows = recipe.padded_vocab_size
     replicas = world_size // recipe.tensor_parallel
-    block = 12 * hidden**2 + 13 * hidden  # biases 3 + 1 + 4 + 1, norms 4
+    block = 12 * hidden**2 + 13 * hidden  # matrices; biases 3 + 1 + 4 + 1 and norms 4
     sizes = Transformer(
         parameters=(rows + recipe.seq_length + 2) * hidden + layers * block,
         num_layers=layers,
@@ -119,10 +120,9 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
         UsageError: the weights are invalid.
     """
     words = [word.strip() for word in split.split(",")]
-    is_valid = len(words) <= len(SPLITS) and all(WEIGHT.fullmatch(word) for word in words)
-    weights = [float(word) for word in words] if is_valid else []
+    weights = [float(word) for word in words if WEIGHT.fullmatch(word)]
     total = sum(weights)
-    if total <= 0.0:
+    if len(weights) < len(words) or len(words) > len(SPLITS) or total <= 0.0:
         raise UsageError(
             f"no split: {split!r}",
             where="recipe field split",
@@ -134,7 +134,10 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
         )
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
-    return {name: range(*pair) for name, pair in zip(SPLITS, pairwise(bounds), strict=True)}
+    splits = {}
+    for name, (first, end) in zip(SPLITS, pairwise(bounds), strict=True):
+        splits[name] = range(first, end)
+    return splits
 
 
 def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
@@ -142,19 +145,23 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
     for name, documents in splits.items():
         if name == "validation" and not recipe.evaluates:
             continue  # never read
-        first, last = (
-            int(reader.find_token_starts(range(end, end))[0])
-            for end in (documents.start, documents.stop)
-        )
-        if count_samples(last - first, recipe.seq_length) == 0:
+        num_tokens = _find_first_token(reader, documents.stop)
+        num_tokens -= _find_first_token(reader, documents.start)
+        if count_samples(num_tokens, recipe.seq_length) == 0:
             raise DataError(
-                f"the {name} split has {len(documents)} documents with {last - first} tokens, "
+                f"the {name} split has {len(documents)} documents with {num_tokens} tokens, "
                 "less than one sample",
                 where=f"{get_tokens_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
                 fix="give the split more weight, lower seq_length, or use more text",
             )
+
+
+def _find_first_token(reader: IndexedReader, document: int) -> int:
+    """Return the number of tokens in all documents before ``document``."""
+    starts = reader.find_token_starts(range(document, document))  # an empty range has only its end
+    return int(starts[0])
 
 
 def load(folder: Path, recipe: GptRecipe) -> Splits:
@@ -166,15 +173,14 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
     """
     reader = IndexedReader.open(find_pair(folder))
     splits = split_documents(recipe.split, reader.num_documents)
-    del splits["test"]  # never read here
+    del splits["test"]  # no run reads it
     _refuse_empty(reader, splits, recipe)
-    place = folder / INDICES
-    content = check_tokens(reader, place, vocab_size=recipe.vocab_size)
-    train, validation = (
-        Samples(reader, splits[name], recipe.seq_length, recipe.seed)
-        for name in ("train", "validation")
+    content = check_tokens(reader, folder / INDICES, vocab_size=recipe.vocab_size)
+    return Splits(
+        train=Samples(reader, splits["train"], recipe.seq_length, recipe.seed),
+        validation=Samples(reader, splits["validation"], recipe.seq_length, recipe.seed),
+        content_id=content.digest[:16],
     )
-    return Splits(train, validation, content.digest[:16])
 
 
 def check(folder: Path, recipe: GptRecipe) -> DataFacts:
