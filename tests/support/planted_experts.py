@@ -213,7 +213,7 @@ def claim_flops_of_twice_the_experts(job: Any) -> None:
 
 
 def claim_flops_of_all_parameters(job: Any) -> None:
-    job.model_flops = lambda counts: 6.0 * job.parameters * counts.tokens_padded
+    job.model_flops = lambda counts: 6.0 * job.num_parameters * counts.tokens_padded
 
 
 def claim_flops_of_published_model(job: Any) -> None:

@@ -37,7 +37,11 @@ class ScoredRows:
 
     @classmethod
     def of(cls, tensors: Any, count: int) -> ScoredRows:
-        """Return the first ``count`` rows of ``tensors`` on the host; see ``row_keys``."""
+        """Return the first ``count`` rows of ``tensors`` on the host.
+
+        Args:
+            tensors: see ``compute_row_keys``.
+        """
         return cls(count, compute_row_keys(tensors, count))
 
 
@@ -76,11 +80,13 @@ def compute_row_keys(tensors: Any, count: int) -> Keys:
     keys = np.zeros(count, np.uint64)
     for tensor in tensors_with_rows:
         if len(tensor) == len(tensors_with_rows[0]):
+            # The factor lets the order of the tensors count; 31 as in many string hashes.
             keys = _mix_keys(keys * np.uint64(31) + _sum_words(tensor[:count]))
     return keys
 
 
 def _iterate_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors and arrays that are nested in ``value``, as tensors."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, np.ndarray):
@@ -94,10 +100,13 @@ def _iterate_tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _sum_words(tensor: Tensor) -> Keys:
-    """Return for each row the sum of its words times factors of their places, modulo 2 ** 64."""
+    """Return for each row the sum of its words times factors of their places, modulo 2 ** 64.
+
+    A word is eight bytes, read as an integer; zeros fill the last one.
+    """
     rows = tensor.detach().reshape(len(tensor), -1).contiguous()
-    data = rows.view(torch.uint8).numpy()
-    padding = -data.shape[1] % _WORD_BYTES
+    data = rows.view(torch.uint8).numpy()  # (rows, bytes)
+    padding = -data.shape[1] % _WORD_BYTES  # bytes up to the next whole word
     if padding:
         data = np.pad(data, [(0, 0), (0, padding)])
     words = data.view(np.uint64)
@@ -124,12 +133,12 @@ class EvaluationSum:
     """The scores of this rank in one evaluation, and their sum over all ranks."""
 
     def __init__(self) -> None:
-        self.rows = 0
-        self._keys: list[Keys] = []
-        self._num_keys = 0
+        self.rows = 0  # that were scored
+        self.weight = 0.0  # by which the total is divided
         self._total: Tensor | float = 0.0
-        self.weight = 0.0
-        self._is_mean = False
+        self._is_mean = False  # whether the quality is the total over the weight
+        self._keys: list[Keys] = []  # of the rows of each batch
+        self._num_keys = 0
 
     @property
     def total(self) -> float:
@@ -162,10 +171,11 @@ class EvaluationSum:
         Args:
             of: name of the evaluation's detail that is the mean of the scores; empty: its value.
         """
-        total = self.total if self._is_mean else None
-        weight = self.weight if self._is_mean else None
-        keys = np.concatenate([*self._keys, np.empty(0, np.uint64)])[:MAX_KEYS]
-        return RankScores(self.rows, keys, total, weight, of)
+        no_keys = np.empty(0, np.uint64)  # for a rank that scored no rows
+        keys = np.concatenate([*self._keys, no_keys])[:MAX_KEYS]
+        if not self._is_mean:
+            return RankScores(self.rows, keys, of=of)
+        return RankScores(self.rows, keys, self.total, self.weight, of)
 
     def over_ranks(self, *, world_size: int, device: torch.device) -> tuple[float, float, int]:
         """Return total, weight and rows of all ranks; every rank must call it."""

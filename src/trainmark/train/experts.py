@@ -84,6 +84,7 @@ class Experts(nn.Module):
         )
 
     def _get_local(self, parameter: Tensor) -> Tensor:
+        """Return this rank's part of a parameter, with the gradient divided as ``share`` says."""
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         return _scale_gradient(local, self._gradient_share)
 
@@ -104,19 +105,25 @@ def multiply_grouped(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tens
     grouped_mm = getattr(nn.functional, "grouped_mm", None)  # torch has it from 2.10 on
     if grouped_mm is None or dtype != torch.bfloat16 or not _has_grouped_kernel(rows.device.type):
         sizes: list[int] = counts.tolist()
-        parts = zip(biases.unbind(), rows.split(sizes), weights.unbind(), strict=True)
-        return torch.cat([torch.addmm(bias, part, matrix) for bias, part, matrix in parts])
+        groups = zip(rows.split(sizes), weights.unbind(), biases.unbind(), strict=True)
+        return torch.cat(
+            [torch.addmm(bias, rows_of_group, matrix) for rows_of_group, matrix, bias in groups]
+        )
     ends = counts.cumsum(0, dtype=torch.int32)
-    group = torch.repeat_interleave(
+    # With the size of the output, torch need not wait for the device.
+    group_of_row = torch.repeat_interleave(
         torch.arange(len(counts), device=rows.device), counts, output_size=len(rows)
     )
     product: Tensor = grouped_mm(rows.to(dtype), weights.to(dtype), offs=ends)
-    return product + biases.to(dtype)[group]
+    return product + biases.to(dtype)[group_of_row]
 
 
 @cache
 def _has_grouped_kernel(device_type: str) -> bool:
-    """Tell whether torch has a kernel for the grouped product on a type of device."""
+    """Tell whether torch has a kernel for the grouped product on a type of device.
+
+    Torch has no public function for this.
+    """
     key = torch._C._dispatch_key_for_device(device_type)
     return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_grouped_mm", key)
 
@@ -171,6 +178,7 @@ class _Exchanged(Function):
     def forward(  # noqa: PLR0917  autograd passes no keywords
         ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: Any, timed: Timed
     ) -> Tensor:
+        # The backward pass sends gradients where the rows came from.
         ctx.arguments = received, sent, group, timed
         return _exchange(rows, sent, received, group, timed)
 
@@ -187,6 +195,7 @@ def _exchange(
     Args:
         sent: number of rows for each rank.
         received: number of rows from each rank.
+        timed: makes a context that measures the time of the exchange.
     """
     result = rows.new_empty(sum(received), *rows.shape[1:])
     with timed():
@@ -201,8 +210,9 @@ def count_rows_of_ranks(
 
     Args:
         sent_counts: rows for each expert of each rank, (ranks, E / ranks).
-        received_counts: rows from each rank for each expert of this rank, likewise.
+        received_counts: rows from each rank for each expert of this rank, (ranks, E / ranks).
     """
+    # Stacked, so that there is one copy to the host.
     sent, received = torch.stack([sent_counts.sum(1), received_counts.sum(1)]).tolist()
     return sent, received
 
@@ -217,15 +227,31 @@ class _Order(NamedTuple):
     def sort_by(cls, keys: Tensor) -> _Order:
         """Return the stable order that sorts ``keys``."""
         order = keys.argsort(stable=True)
-        return cls(order, order.argsort())
+        return cls(order, order.argsort())  # sorting a permutation gives its inverse
 
     def apply(self, rows: Tensor) -> Tensor:
+        """Return the rows in this order."""
         permuted: Tensor = _Permuted.apply(rows, self.forward, self.backward)  # type: ignore[no-untyped-call]
         return permuted
 
     def undo(self, rows: Tensor) -> Tensor:
+        """Return rows that are in this order in their former order."""
         restored: Tensor = _Permuted.apply(rows, self.backward, self.forward)  # type: ignore[no-untyped-call]
         return restored
+
+
+class Dispatched(NamedTuple):
+    """The result of a layer of experts, and how its rows were distributed.
+
+    Attributes:
+        summed: the weighted sum of the results of each token's experts, (N, D).
+        routed: number of rows that this rank routed to each expert, (E,).
+        received: number of rows that each expert of this rank received, (E / ranks,).
+    """
+
+    summed: Tensor
+    routed: Tensor
+    received: Tensor
 
 
 class Dispatcher:
@@ -245,25 +271,23 @@ class Dispatcher:
 
     def __call__(
         self, experts: nn.Module, tokens: Tensor, chosen: Tensor, weights: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weighted sum of the results of each token's experts, and two counts of rows.
+    ) -> Dispatched:
+        """Return the weighted sum of the results of each token's experts, and counts of rows.
 
         Args:
             experts: called with rows sorted by expert and their counts; see ``Experts``.
             tokens: (N, D).
             chosen: the numbers of each token's experts, (N, k).
             weights: the weights of these experts, (N, k).
-
-        Returns:
-            The sums, (N, D); the rows that this rank routed to each expert, (E,); the rows that
-            each expert of this rank received, (E / ranks,).
         """
         top_k = chosen.size(1)
-        keys = chosen.flatten()
-        routed = keys.new_zeros(self.num_experts).scatter_add_(0, keys, torch.ones_like(keys))
-        order = _Order.sort_by(keys)
+        expert_of_row = chosen.flatten()  # (N k,)
+        ones = torch.ones_like(expert_of_row)
+        routed = ones.new_zeros(self.num_experts).scatter_add_(0, expert_of_row, ones)
+        order = _Order.sort_by(expert_of_row)
         inputs = tokens.to(_get_product_type(tokens))
-        rows = order.apply(inputs[:, None].expand(-1, top_k, -1).flatten(0, 1))
+        copies = inputs[:, None].expand(-1, top_k, -1)  # of each token for each of its experts
+        rows = order.apply(copies.flatten(0, 1))
         if self.ranks == 1:
             results = experts(rows, routed)
             received = routed
@@ -271,7 +295,7 @@ class Dispatcher:
             results, received = self._exchange_rows(experts, rows, routed)
         by_token = order.undo(results).unflatten(0, (-1, top_k))  # (N, k, D)
         summed = (by_token * weights[..., None]).sum(1, dtype=tokens.dtype)
-        return summed, routed, received
+        return Dispatched(summed, routed, received)
 
     def _exchange_rows(
         self, experts: nn.Module, rows: Tensor, routed: Tensor
@@ -287,9 +311,11 @@ class Dispatcher:
         sent, received = count_rows_of_ranks(sent_counts, received_counts)
         arrived = _Exchanged.apply(rows, sent, received, self._group, self._timed)  # type: ignore[no-untyped-call]
         # Rows arrive sorted by rank, then by expert: sort them by expert.
-        numbers = torch.arange(received_counts.size(1), device=rows.device).repeat(self.ranks)
-        keys = torch.repeat_interleave(numbers, received_counts.flatten(), output_size=len(arrived))
-        order = _Order.sort_by(keys)
+        experts_here = torch.arange(received_counts.size(1), device=rows.device)
+        expert_of_row = torch.repeat_interleave(
+            experts_here.repeat(self.ranks), received_counts.flatten(), output_size=len(arrived)
+        )
+        order = _Order.sort_by(expert_of_row)
         expert_counts = received_counts.sum(0)
         results = order.undo(experts(order.apply(arrived), expert_counts))
         returned: Tensor = _Exchanged.apply(results, received, sent, self._group, self._timed)  # type: ignore[no-untyped-call]

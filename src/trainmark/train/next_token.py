@@ -40,7 +40,8 @@ class NextTokenJob:
         blocks: modules that FSDP shards one by one.
         experts: see ``parallelize``.
         adam_eps: added to the root of AdamW's second moment.
-        schedule_lr, compiled, more: see ``Stepper`` and ``parallelize``.
+        schedule_lr, stepper_options: see ``Stepper``.
+        compiled: see ``parallelize``.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class NextTokenJob:
         adam_eps: float = 1e-8,
         schedule_lr: Callable[[int], float],
         compiled: bool,
-        **more: Any,
+        **stepper_options: Any,
     ) -> None:
         recipe = context.recipe
         self.context = context
@@ -64,7 +65,7 @@ class NextTokenJob:
         self.recipe = recipe
         self.ranks = ranks
         self.model = model
-        self.parameters = sum(item.numel() for item in model.parameters())
+        self.num_parameters = sum(item.numel() for item in model.parameters())
         device = torch.device(context.device.torch_type)
         is_sharded = recipe.fsdp and ranks.mesh is not None
         if materialize is not None and not is_sharded:
@@ -88,7 +89,7 @@ class NextTokenJob:
             ranks=ranks,
             schedule_lr=schedule_lr,
             max_grad_norm=recipe.max_grad_norm,
-            **more,
+            **stepper_options,
         )
         self.step = self.stepper.step
         self.check = self.stepper.check
@@ -109,14 +110,15 @@ class NextTokenJob:
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's micro-batches; see ``Job.batches``."""
         index = self.data.train.build_epoch(epoch)
-        done = self._begin.steps_of_epoch if epoch == self._begin.epoch else 0
+        # The epoch in which the checkpoint was made is continued after its last step.
+        first_step = self._begin.steps_of_epoch if epoch == self._begin.epoch else 0
         return training_batches(
             index,
             self.sharding,
             epoch,
             order=index.shuffle,
             counted=self.ranks.counts_here,
-            first_step=done,
+            first_step=first_step,
         )
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
@@ -138,26 +140,31 @@ class NextTokenJob:
         model needs all its ranks in each.
         """
         index = self.data.validation.build_unshuffled_epoch()
-        ranks, total, device = self.ranks, len(index), self.stepper.device
-        host = evaluation_batches(
+        ranks = self.ranks
+        host_batches = evaluation_batches(
             index,
             size=self.recipe.micro_batch_size,
             rank=ranks.data_rank,
             world_size=ranks.data_size,
         )
-        scored = EvaluationSum()
-        length = self.recipe.seq_length
+        evaluation_sum = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        for ids, rows in read_ahead(scored_rows(host), self.context.device, depth=depth):
+        for ids, rows in read_ahead(scored_rows(host_batches), self.context.device, depth=depth):
             with self.stepper.autocast():
                 loss = self.model(ids[:, :-1], ids[:, 1:])
-            if rows.count and ranks.counts_here:  # another rank of the replica counts them
-                scored.add(rows, total=loss, weight=rows.count * length)
+            if rows.count and ranks.counts_here:  # else another rank of the replica counts them
+                num_tokens = rows.count * self.recipe.seq_length
+                evaluation_sum.add(rows, total=loss, weight=num_tokens)
         self.model.train()
-        evaluation = scored.mean(world_size=self.context.world_size, device=device)
-        num_samples = evaluation.samples
-        assert num_samples == total, f"{num_samples} of {total} validation samples were scored"
+        evaluation = evaluation_sum.mean(
+            world_size=self.context.world_size, device=self.stepper.device
+        )
+        num_scored = evaluation.samples
+        num_samples = len(index)
+        assert num_scored == num_samples, (
+            f"{num_scored} of {num_samples} validation samples were scored"
+        )
         return evaluation
 
     def flops_per_token(self) -> tuple[float, float]:
@@ -178,8 +185,8 @@ class NextTokenJob:
         per_token, attention = self.flops_per_token()
         return {
             SHARE: attention / per_token,
-            "parameters": self.parameters,
-            "trainable_parameters": self.parameters,
+            "parameters": self.num_parameters,
+            "trainable_parameters": self.num_parameters,
             "flops_formula": "palm-appendix-b",
             "parallel": {
                 "data": ranks.data_size,

@@ -30,7 +30,7 @@ THREAD_NAME = "read-ahead"
 MAX_ROWS = 256  # of a rank whose digests are noted
 MAX_TRAINED_KEYS = 4 * MAX_ROWS  # of rows of training, with which evaluations are compared
 _KEYS_PER_BATCH = 4
-_END: Any = object()
+_END: Any = object()  # what the thread returns after the last value
 
 
 def iterate_batches(
@@ -62,7 +62,7 @@ def iterate_batches(
 
 
 def _note_row(rows: list[int], batch: Batch) -> None:
-    """Note a digest of the first row of a batch that counts samples."""
+    """Append to ``rows`` a digest of the first row of a batch that counts samples."""
     if not batch.counts.samples or len(rows) >= MAX_ROWS:
         return
     rows.append(0)
@@ -78,7 +78,7 @@ def _note_row(rows: list[int], batch: Batch) -> None:
 
 
 def _note_keys(keys: list[int], batch: Batch) -> None:
-    """Note keys of the first rows of a batch that has a row for each sample that it counts."""
+    """Append to ``keys`` those of the first rows of a batch, if it has a row for each sample."""
     samples = batch.counts.samples
     if not samples or len(keys) >= MAX_TRAINED_KEYS:
         return
@@ -122,7 +122,8 @@ def read_ahead(
                 inspect(value)
             return map_tensors(value, partial(_pin, device))
 
-        with ThreadPoolExecutor(1, THREAD_NAME) as thread:
+        # One thread, so that values keep their order.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREAD_NAME) as thread:
             try:
                 waiting = deque(thread.submit(fetch) for _ in range(depth))
                 while True:
@@ -136,6 +137,11 @@ def read_ahead(
 
 
 def _pin(device: Device, tensor: Tensor) -> Tensor:
+    """Return a host tensor in memory from which the device can copy asynchronously.
+
+    Raises:
+        UsageError: the tensor is not on the host.
+    """
     if tensor.device.type != "cpu":
         raise UsageError(
             f"a batch contains a tensor on {tensor.device}",
@@ -160,10 +166,14 @@ def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
         return replace(value, tensors=map_tensors(value.tensors, move))
     if isinstance(value, (tuple, list)):
         items = (map_tensors(item, move) for item in value)
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        is_named_tuple = hasattr(value, "_fields")
+        return type(value)(*items) if is_named_tuple else type(value)(items)
     if isinstance(value, dict):
         return {key: map_tensors(item, move) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        values = {item.name: getattr(value, item.name) for item in fields(value) if item.init}
-        return replace(value, **{name: map_tensors(x, move) for name, x in values.items()})
+        moved_fields = {}
+        for item in fields(value):
+            if item.init:
+                moved_fields[item.name] = map_tensors(getattr(value, item.name), move)
+        return replace(value, **moved_fields)
     return value

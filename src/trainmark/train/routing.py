@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from trainmark.train.parallel import Ranks
 
-TREND_POINTS = 40
+TREND_POINTS = 40  # at most, each the mean over as many steps
 _SCORE_CHECK_INTERVAL = 16  # steps between two steps whose choices are compared with scores
 _GRADIENT_STEPS = 5  # steps whose gradients are watched, as ``rank.worker`` does for parameters
 
@@ -56,18 +56,21 @@ class RoutingMeter:
         self._top_k = top_k
         self._ranks = ranks
         self._is_forced = is_forced
-        self._step = torch.zeros(layers, num_experts, dtype=torch.int64, device=device)
+        # Assignments that this rank routed to each expert in the current step, (layers, experts).
+        self._routed_in_step = torch.zeros(layers, num_experts, dtype=torch.int64, device=device)
+        self._routed_by_step: list[Tensor] = []  # since the last check, on the device
+        self._loads: list[NDArray[np.int32]] = []  # before it, each (steps, layers, experts)
+        # Assignments that experts of this rank received in all steps.
         self._received = torch.zeros(
             layers, num_experts // ranks.expert_size, dtype=torch.int64, device=device
         )
-        self._unlike_scores = torch.zeros((), dtype=torch.int64, device=device)
-        self._steps: list[Tensor] = []  # since the last check, on the device
-        self._loads: list[NDArray[np.int32]] = []  # (steps, layers, experts) of this rank
+        # Tokens whose experts are not those with the highest scores.
+        self._num_unlike_scores = torch.zeros((), dtype=torch.int64, device=device)
         self.tokens = 0
         self._filler_tokens = 0
         self._num_steps = 0
         self._num_dropped = 0  # assignments of all ranks that did not reach their expert
-        self._is_open = False
+        self._is_counting = False
         first_parameter = next(experts[0].parameters())
         # FSDP alone shards the experts: this rank then has the gradients of some experts, for the
         # tokens of all ranks.
@@ -84,16 +87,16 @@ class RoutingMeter:
         """
         self.tokens += tokens
         self._filler_tokens += filler_tokens
-        self._is_open = True
+        self._is_counting = True
         try:
             yield
         finally:
-            self._is_open = False
+            self._is_counting = False
 
     def add(self, layer: int, routed: Tensor, received: Tensor) -> None:
-        """Count the assignments of a layer; see ``Dispatcher`` for ``routed`` and ``received``."""
-        if self._is_open:
-            self._step[layer] += routed
+        """Count the assignments of a layer; see ``Dispatched`` for ``routed`` and ``received``."""
+        if self._is_counting:
+            self._routed_in_step[layer] += routed
             self._received[layer] += received
 
     @torch.no_grad()
@@ -105,17 +108,18 @@ class RoutingMeter:
             router: has ``weight`` (E, D) and ``bias`` (E,), both whole on this rank.
             chosen: experts of each token, (N, k).
         """
-        is_checked = self._num_steps % _SCORE_CHECK_INTERVAL == 0
-        if self._is_forced or not self._is_open or not is_checked:
+        is_checked_step = self._num_steps % _SCORE_CHECK_INTERVAL == 0
+        if self._is_forced or not self._is_counting or not is_checked_step:
             return
         scores = torch.nn.functional.linear(tokens, router.weight, router.bias)
-        lowest = scores.gather(1, chosen).amin(1)
-        self._unlike_scores += (lowest < scores.topk(self._top_k).values[:, -1]).sum()
+        lowest_chosen = scores.gather(1, chosen).amin(1)
+        lowest_of_top_k = scores.topk(self._top_k).values[:, -1]
+        self._num_unlike_scores += (lowest_chosen < lowest_of_top_k).sum()
 
     def end_step(self) -> None:
         """Close the counts of an optimizer step."""
-        self._steps.append(self._step.clone())
-        self._step.zero_()
+        self._routed_by_step.append(self._routed_in_step.clone())
+        self._routed_in_step.zero_()
         self._num_steps += 1
 
     def check(self) -> None:
@@ -126,25 +130,26 @@ class RoutingMeter:
                 experts were not chosen by the router's scores.
             NotTrainedError: an expert received tokens but no gradient.
         """
-        if self._steps:
-            self._loads.append(torch.stack(self._steps).cpu().numpy().astype(np.int32))
-            self._steps.clear()
-        routed = sum(int(part.sum(dtype=np.int64)) for part in self._loads)
+        if self._routed_by_step:
+            loads = torch.stack(self._routed_by_step).cpu().numpy()
+            self._loads.append(loads.astype(np.int32))
+            self._routed_by_step.clear()
         counts = torch.tensor(
             [
-                routed,
+                sum(int(loads.sum(dtype=np.int64)) for loads in self._loads),
                 int(self._received.sum()),
-                int(self._unlike_scores),
+                int(self._num_unlike_scores),
                 self.tokens,
                 self._filler_tokens,
             ],
-            device=self._step.device,
+            device=self._routed_in_step.device,
         )
         if self._ranks.mesh is not None:
             dist.all_reduce(counts)
-        routed, received, unlike, tokens, filler = counts.tolist()
-        per_token = self._top_k * len(self._step)
-        if routed != per_token * (tokens + filler):
+        routed, received, unlike_scores, tokens, filler_tokens = counts.tolist()
+        num_layers = len(self._routed_in_step)
+        per_token = self._top_k * num_layers  # assignments of a token
+        if routed != per_token * (tokens + filler_tokens):
             raise ContradictionError(
                 "tokens_not_routed", routed=routed, tokens=tokens, per_token=per_token
             )
@@ -156,8 +161,8 @@ class RoutingMeter:
                 routed=routed,
                 share=1 - received / routed,
             )
-        if unlike:
-            raise ContradictionError("routing_forced", tokens=unlike)
+        if unlike_scores:
+            raise ContradictionError("routing_forced", tokens=unlike_scores)
         missing = self._find_without_gradient()
         if missing:
             raise NotTrainedError(
@@ -174,25 +179,30 @@ class RoutingMeter:
         gradients = self._gradients
         self._gradients = None
         received = self._received.clone()
-        ranks = self._ranks
         if self._are_sharded:
             dist.all_reduce(received)
-            shards = received.chunk(ranks.data_size, 1)
-            received = shards[ranks.data_rank] if ranks.data_rank < len(shards) else received[:, :0]
+            shards = received.chunk(self._ranks.data_size, 1)
+            if self._ranks.data_rank < len(shards):
+                received = shards[self._ranks.data_rank]
+            else:  # there are fewer experts than ranks: this one has none
+                received = received[:, :0]
         return gradients.find_missing(received > 0)
 
     def summarize(self, *, first_step: int) -> dict[str, Any]:
         """Return the loads of ranks and experts as facts of a job; every rank must call it.
 
+        The overload of a step is the load of the busiest rank (or expert) over the mean load.
+
         Args:
-            first_step: figures are over the steps from this one on; the trend is over all steps.
+            first_step: figures are over the steps from this one on, or over all steps if there are
+                no more; the trend is over all steps.
         """
         self.check()
-        loads = np.concatenate(self._loads) if self._loads else np.zeros((0, 1, 1), np.int32)
+        no_steps = np.zeros((0, 1, 1), np.int32)  # all sums below are then 0
+        loads = np.concatenate(self._loads) if self._loads else no_steps
         rank_loads, expert_loads = self._add_over_ranks(
-            torch.from_numpy(loads).to(self._step.device)
+            torch.from_numpy(loads).to(self._routed_in_step.device)
         )
-        measured = slice(first_step if len(loads) > first_step else 0, None)
         facts: dict[str, Any] = {
             "assignments": int(expert_loads.sum()),
             "assignments_dropped": self._num_dropped,
@@ -200,37 +210,42 @@ class RoutingMeter:
             "loads_of_ranks": _list_shares("rank", rank_loads.sum((0, 1))),
             "loads_of_experts": _list_shares("expert", expert_loads.sum((0, 1))),
         }
-        overload = {
+        num_steps = len(loads)
+        overloads = {
             "rank": _compute_overload(rank_loads),
             "expert": _compute_overload(expert_loads),
         }
-        for name, values in overload.items():
-            if len(values):
-                facts[f"{name}_overload_p50"] = float(np.median(values[measured]))
-                facts[f"{name}_overload_worst"] = float(values[measured].max())
-        facts["overload_trend"] = [
-            {
-                "step": int(part[-1]) + 1,
-                **{name: float(values[part].mean()) for name, values in overload.items()},
-            }
-            for part in np.array_split(np.arange(len(loads)), min(TREND_POINTS, len(loads)) or 1)
-            if len(part)
-        ]
+        if num_steps > 0:
+            first_measured = first_step if num_steps > first_step else 0
+            for name, overload in overloads.items():
+                measured = overload[first_measured:]
+                facts[f"{name}_overload_p50"] = float(np.median(measured))
+                facts[f"{name}_overload_worst"] = float(measured.max())
+        facts["overload_trend"] = _summarize_trend(overloads, num_steps)
         return facts
 
     def _add_over_ranks(self, loads: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the loads of ranks, (steps, layers, ranks), and those of experts, likewise."""
+        """Return the loads of all ranks and of all experts.
+
+        Args:
+            loads: assignments that this rank routed to each expert, (steps, layers, experts).
+
+        Returns:
+            Assignments that each rank received, (steps, layers, ranks), and that each expert
+            received from all ranks, (steps, layers, experts).
+        """
         loads = loads.to(torch.int64)
         mesh = self._ranks.mesh
-        size = self._ranks.expert_size
-        if size == 1:
+        num_sharing = self._ranks.expert_size  # ranks that share the experts of a layer
+        if num_sharing == 1:
             rank_loads = loads.sum(-1, keepdim=True)
+            replicas = self._ranks.data_mesh
         else:
             assert mesh is not None
             loads = loads.clone()
             dist.all_reduce(loads, group=mesh["expert"].get_group())
-            rank_loads = loads.unflatten(-1, (size, -1)).sum(-1)
-        replicas = mesh["replica"] if mesh is not None and size > 1 else self._ranks.data_mesh
+            rank_loads = loads.unflatten(-1, (num_sharing, -1)).sum(-1)
+            replicas = mesh["replica"]
         if replicas is not None and replicas.size() > 1:
             group = replicas.get_group()
             gathered = [torch.empty_like(rank_loads) for _ in range(dist.get_world_size(group))]
@@ -241,18 +256,46 @@ class RoutingMeter:
 
     def _count_sent(self, loads: NDArray[np.int32]) -> int:
         """Return the number of assignments that went from this rank to experts of other ranks."""
-        size = self._ranks.expert_size
-        num_local_experts = loads.shape[-1] // size
-        first = self._ranks.data_rank % size * num_local_experts
+        num_sharing = self._ranks.expert_size  # neighbouring ranks that share a layer's experts
+        num_local_experts = loads.shape[-1] // num_sharing
+        place_among_sharing = self._ranks.data_rank % num_sharing
+        first = place_among_sharing * num_local_experts
         local_loads = loads[..., first : first + num_local_experts]
         return int(loads.sum(dtype=np.int64)) - int(local_loads.sum(dtype=np.int64))
 
 
+def _summarize_trend(
+    overloads: dict[str, NDArray[np.float64]], num_steps: int
+) -> list[dict[str, Any]]:
+    """Return the mean overloads of up to ``TREND_POINTS`` groups of consecutive steps.
+
+    Args:
+        overloads: the overload of each step, (steps,), by ``rank`` and ``expert``.
+
+    Returns:
+        For each group, its last step, counted from 1, and its mean of each overload.
+    """
+    if num_steps == 0:
+        return []
+    trend = []
+    for steps in np.array_split(np.arange(num_steps), min(TREND_POINTS, num_steps)):
+        point: dict[str, Any] = {"step": int(steps[-1]) + 1}
+        for name, overload in overloads.items():
+            point[name] = float(overload[steps].mean())
+        trend.append(point)
+    return trend
+
+
 def _list_shares(name: str, totals: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return a row for each rank or expert with its assignments and its share of all."""
-    whole = max(int(totals.sum()), 1)
+    """Return a row for each rank or expert with its assignments and its share of all.
+
+    Args:
+        name: ``rank`` or ``expert``, the key of the number.
+        totals: assignments of each.
+    """
+    all_assignments = max(int(totals.sum()), 1)  # if there are none, all shares are 0
     return [
-        {name: number, "assignments": int(count), "share": int(count) / whole}
+        {name: number, "assignments": int(count), "share": int(count) / all_assignments}
         for number, count in enumerate(totals)
     ]
 
@@ -265,24 +308,31 @@ def _compute_overload(loads: NDArray[np.int64]) -> NDArray[np.float64]:
     Args:
         loads: assignments of each rank or expert, (steps, layers, ranks or experts).
     """
-    means: NDArray[np.float64] = np.maximum(loads.mean(-1).sum(-1), 1e-9)
+    mean_loads = loads.mean(-1).sum(-1)
+    means: NDArray[np.float64] = np.maximum(mean_loads, 1e-9)  # not 0, if no token was routed
     overload: NDArray[np.float64] = loads.max(-1).sum(-1) / means
     return overload
 
 
 class _ExpertGradients:
-    """Notes which experts had a non-zero gradient in the first steps of the optimizer."""
+    """Notes which experts had a non-zero gradient in the first steps of the optimizer.
+
+    Args:
+        experts: for each layer, the experts that this rank holds.
+    """
 
     def __init__(self, experts: Sequence[nn.Module]) -> None:
         self._experts = experts
-        self._steps = _GRADIENT_STEPS
-        self._seen: dict[tuple[int, str], Tensor] = {}
+        self._steps_left = _GRADIENT_STEPS
+        # Whether each expert had a non-zero gradient, by layer and name of the parameter.
+        self._had_gradient: dict[tuple[int, str], Tensor] = {}
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @torch.no_grad()
     def _note_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self.is_finished:
             return
+        # The hook is called for every optimizer: leave out experts that this one does not hold.
         optimized = {id(x) for group in optimizer.param_groups for x in group["params"]}
         for layer, experts in enumerate(self._experts):
             for name, parameter in experts.named_parameters():
@@ -291,24 +341,26 @@ class _ExpertGradients:
                 gradient = parameter.grad
                 local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
                 is_nonzero = local.flatten(1).any(1)  # (experts,)
-                earlier = self._seen.get((layer, name))
-                self._seen[layer, name] = is_nonzero if earlier is None else earlier | is_nonzero
-        self._steps -= 1
+                earlier = self._had_gradient.get((layer, name))
+                if earlier is not None:
+                    is_nonzero = earlier | is_nonzero
+                self._had_gradient[layer, name] = is_nonzero
+        self._steps_left -= 1
 
     @property
     def is_finished(self) -> bool:
         """Tell whether all steps that are watched were seen."""
-        return self._steps == 0
+        return self._steps_left == 0
 
-    def find_missing(self, used: Tensor) -> list[str]:
+    def find_missing(self, is_used: Tensor) -> list[str]:
         """Return parameters of experts that were used but had no gradient; end watching.
 
         Args:
-            used: whether each expert received tokens, (layers, E).
+            is_used: whether each expert received tokens, (layers, E).
         """
         self._handle.remove()
-        return [
-            f"layer {layer}, expert {expert}, {name}"
-            for (layer, name), is_nonzero in self._seen.items()
-            for expert in (used[layer] & ~is_nonzero).nonzero().flatten().tolist()
-        ]
+        missing = []
+        for (layer, name), had_gradient in self._had_gradient.items():
+            experts = (is_used[layer] & ~had_gradient).nonzero().flatten().tolist()
+            missing += [f"layer {layer}, expert {expert}, {name}" for expert in experts]
+        return missing

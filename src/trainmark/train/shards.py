@@ -85,7 +85,7 @@ class Sharding:
     @property
     def steps_per_epoch(self) -> int:
         """Return the optimizer steps of an epoch, including a short last step."""
-        return -(-self.num_rows // self.global_batch_size)
+        return -(-self.num_rows // self.global_batch_size)  # rounded up
 
     def micro_batches(
         self, epoch: int, *, order: NDArray[np.int64] | None = None, first_step: int = 0
@@ -100,21 +100,22 @@ class Sharding:
         if order is None:
             order = np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
         assert len(order) == self.num_rows
-        done = first_step * self.global_batch_size
-        for start in range(done, self.num_rows, self.global_batch_size):
-            step_rows = order[start : start + self.global_batch_size]
-            samples = len(step_rows)
-            first = samples * self.rank // self.world_size
-            last = samples * (self.rank + 1) // self.world_size
-            rank_rows = step_rows[first:last]
+        first_row = first_step * self.global_batch_size
+        for step_start in range(first_row, self.num_rows, self.global_batch_size):
+            step_rows = order[step_start : step_start + self.global_batch_size]
+            step_samples = len(step_rows)
+            start = step_samples * self.rank // self.world_size
+            end = step_samples * (self.rank + 1) // self.world_size
+            rank_rows = step_rows[start:end]
             # The same number on every rank: each pass of a sharded model involves all ranks.
-            num_passes = -(-samples // (self.micro_batch_size * self.world_size))
+            num_passes = -(-step_samples // (self.micro_batch_size * self.world_size))  # rounded up
             for number in range(num_passes):
-                rows = rank_rows[number * self.micro_batch_size :][: self.micro_batch_size]
+                pass_start = number * self.micro_batch_size
+                rows = rank_rows[pass_start : pass_start + self.micro_batch_size]
                 is_weightless = len(rows) == 0
                 yield MicroBatch(
-                    step_rows[:1] if is_weightless else rows,
-                    samples,
+                    rows=step_rows[:1] if is_weightless else rows,
+                    step_samples=step_samples,
                     closes_step=number == num_passes - 1,
                     weightless=is_weightless,
                 )
@@ -151,15 +152,15 @@ def training_batches(
         tensors: converts the arrays of ``split.batch`` to tensors.
         identity: returns values that distinguish the samples; see ``Batch.identity``.
     """
-    for part in sharding.micro_batches(epoch, order=order, first_step=first_step):
-        arrays, counts = split.batch(part.rows)
-        if part.weightless:
+    for micro_batch in sharding.micro_batches(epoch, order=order, first_step=first_step):
+        arrays, counts = split.batch(micro_batch.rows)
+        if micro_batch.weightless:
             counts = Counts()
         yield Batch(
             tensors(arrays),
             counts if counted else Counts(),
-            part.step_samples,
-            part.closes_step,
+            micro_batch.step_samples,
+            micro_batch.closes_step,
             shared_samples=0 if counted else counts.samples,
             identity=identity(arrays),
         )
@@ -177,8 +178,9 @@ def evaluation_batches(
         size: rows of a batch.
     """
     rows = np.array(evaluation_rows(len(split), rank=rank, world_size=world_size), np.int64)
-    max_batches = -(-len(split) // world_size)
-    for first in range(0, max_batches, size):
+    max_rows = -(-len(split) // world_size)  # of the rank with the most rows: rounded up
+    filler_rows = np.zeros(1, np.int64)  # row 0, which does not count
+    for first in range(0, max_rows, size):
         batch_rows = rows[first : first + size]
-        arrays, _ = split.batch(batch_rows if len(batch_rows) else np.zeros(1, np.int64))
+        arrays, _ = split.batch(batch_rows if len(batch_rows) else filler_rows)
         yield convert_to_tensors(arrays), len(batch_rows)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-NAME = "fused_with_sinks"  # of this attention in ``transformers``
+NAME = "fused_with_sinks"  # under which ``transformers`` knows this attention
 _WIDTH_MULTIPLE = 8  # accelerators' kernels require such widths of heads
 
 
@@ -41,8 +41,14 @@ def compute_attention(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as ``transformers`` calls it; the mask is always the causal one."""
-    del module, attention_mask
+    """Compute attention as ``transformers`` calls it, here with the argument ``s_aux`` for sinks.
+
+    See ``compute_sink_attention`` for the other arguments.
+
+    Returns:
+        (B, T, H, W), and None in place of the attention weights.
+    """
+    del module, attention_mask  # the mask is always the causal one
     attended = compute_sink_attention(
         query, key, value, s_aux, scaling=scaling, window=sliding_window
     )
@@ -69,8 +75,11 @@ def compute_sink_attention(
     Returns:
         (B, H, T, W).
     """
-    width, length = query.size(-1), query.size(2)
+    width = query.size(-1)
+    length = query.size(2)
     num_added = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE  # dimensions of a head
+    # The query's coordinate in the additional dimension. Attention multiplies it by the sink's key,
+    # which is 1 there, and by the scaling: the result is the sink's score.
     sink_scores = (sinks / scaling).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
     query = pad(torch.cat([query, sink_scores], -1), (0, num_added - 1))
     key = pad(key, (0, num_added))
@@ -85,8 +94,9 @@ def compute_sink_attention(
 
 def _prepend_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor, Tensor]:
     """Return keys and values with the sink before the first position."""
-    first = sink_key.expand_as(key[..., :1, :])
-    return torch.cat([first, key], -2), pad(value, (0, 0, 1, 0))
+    sink_keys = sink_key.expand_as(key[..., :1, :])
+    values = pad(value, (0, 0, 1, 0))  # a position of zeros before the others
+    return torch.cat([sink_keys, key], -2), values
 
 
 def _attend_to_all(
@@ -110,7 +120,7 @@ def _attend_to_window(
 ) -> Tensor:
     """Return attention over the last ``window`` positions of each query, (B, H, T or more, W)."""
     batch, heads, length, width = query.shape
-    blocks = -(-length // window)
+    blocks = -(-length // window)  # rounded up
     num_padding = blocks * window - length  # positions after all queries, to which none attends
     query = pad(query, (0, 0, 0, num_padding)).unflatten(2, (blocks, window))
     heads_per_key = heads // key.size(1)
@@ -122,6 +132,7 @@ def _attend_to_window(
         return pairs_of_blocks.repeat_interleave(heads_per_key, 1)
 
     key, value = _prepend_sink(cut_into_blocks(key), cut_into_blocks(value), sink_key)
+    # Blocks become samples: (B blocks, H, positions, W).
     allowed = _make_window_mask(blocks, window, query.device)
     query = query.transpose(1, 2).flatten(0, 1)
     key = key.transpose(1, 2).flatten(0, 1)
@@ -135,8 +146,11 @@ def _attend_to_window(
 
 def _make_window_mask(blocks: int, window: int, device: torch.device) -> Tensor:
     """Return the keys to which each query attends, (blocks, window, 1 + 2 window), sink first."""
-    query = torch.arange(window, device=device)[:, None] + window
-    key = torch.arange(2 * window, device=device)
-    allowed = ((key <= query) & (key > query - window)).expand(blocks, -1, -1).clone()
-    allowed[0, :, :window] = False  # no block before the first
-    return pad(allowed, (1, 0), value=True)
+    # Positions within a block and the block before it: queries are in the second half.
+    query_positions = torch.arange(window, device=device)[:, None] + window
+    key_positions = torch.arange(2 * window, device=device)
+    is_before = key_positions <= query_positions
+    is_in_window = key_positions > query_positions - window
+    allowed = (is_before & is_in_window).expand(blocks, -1, -1).clone()
+    allowed[0, :, :window] = False  # there is no block before the first
+    return pad(allowed, (1, 0), value=True)  # every query attends to the sink

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 PROCESS_BYTES = 300 << 20  # minimum of interpreter and libraries, or of a device's context
 SCORES_AT_ONCE = 1 << 26  # scores of a head that is computed in blocks
-FULL, HALF = 4, 2  # bytes of a number in full and in half precision
-ADAM_MOMENTS = 2
+FULL = 4  # bytes of a number in full precision
+HALF = 2  # bytes of a number in half precision
+ADAM_MOMENTS = 2  # numbers that Adam keeps for each parameter
 _MIN_SHOWN_BYTES = 1 << 16  # of a part of a rank's memory that an error lists
 _GATHERED_BLOCKS = 2  # blocks that FSDP2 holds unsharded: the current one and the next one
 
@@ -121,47 +122,75 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     The peak is at the end of the forward pass, with all saved activations, or at the end of the
     backward pass, with all gradients.
     """
-    number = HALF if recipe.precision in AUTOCAST else FULL  # in matmuls
     cut = sizes.tensor_parallel
-    held = -(-sizes.parameters // (cut * sizes.shards))
-    gathered = 0
+    local_parameters = -(-sizes.parameters // (cut * sizes.shards))  # rounded up
+    num_gathered = 0  # weights that FSDP2 holds unsharded
     if sizes.shards > 1:
         blocks = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
-        gathered = (sizes.table + blocks) // cut
-    block = _estimate_block_bytes(sizes, number=number, compiled=bool(recipe.compile))
+        num_gathered = (sizes.table + blocks) // cut
+    number_bytes = HALF if recipe.precision in AUTOCAST else FULL  # of a number in matmuls
+    block = _estimate_block_bytes(sizes, number_bytes=number_bytes, compiled=bool(recipe.compile))
     stream = sizes.tokens * sizes.hidden_size * FULL
-    copies = 0  # of weights, by autocast
-    if number == HALF and not recipe.compile:
-        copies = (sizes.num_layers * sizes.block_matmul_weights) * HALF // (cut * sizes.shards)
-    if sizes.checkpoint_activations:  # blocks are recomputed after the head's backward pass
-        saved = sizes.num_layers * stream
-        backward = block + sizes.tokens * sizes.wide * number // cut
+    at_forward_end = _estimate_forward_bytes(sizes, recipe, block, number_bytes=number_bytes)
+    at_backward_end = stream
+    if sizes.tied_head and recipe.kernels != "own":
+        # The gradient of the table from the head is kept until that of the look-up is computed.
+        at_backward_end += sizes.table * FULL // cut
+    all_gradients = local_parameters * FULL
+    keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1
+    early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
+    if early_gradients + at_forward_end >= all_gradients + at_backward_end:
+        gradients = early_gradients
+        activations = at_forward_end
     else:
-        saved = sizes.num_layers * block
-        backward = sizes.tokens * (sizes.wide * number // cut + sizes.hidden_size * FULL)
-    if sizes.scores:  # the last norm and the head each save their input
-        head = sizes.scores * number if recipe.compile else _estimate_head_bytes(sizes, recipe)
-        backward = max(backward, 2 * stream + copies + head)
-    at_forward_end = saved + backward
-    gradients = held * FULL
-    # The gradient of the table from the head is kept until that of the look-up is computed.
-    second_table = sizes.table * FULL // cut if sizes.tied_head and recipe.kernels != "own" else 0
-    at_backward_end = stream + second_table
-    early = gradients if sizes.keeps_gradients or sizes.replicas > 1 else 0
-    cached = _estimate_cached_bytes(sizes, recipe, gathered=gathered * FULL, gradients=gradients)
+        gradients = all_gradients
+        activations = at_backward_end
+    cached = _estimate_cached_bytes(
+        sizes, recipe, gathered=num_gathered * FULL, gradients=all_gradients
+    )
     if sizes.checkpoint_activations:
         cached += block // 3  # holes of blocks that are computed again
-    if early + at_forward_end >= gradients + at_backward_end:
-        gradients, activations = early, at_forward_end
-    else:
-        activations = at_backward_end
     return Prediction(
-        weights=(held + gathered) * FULL,
+        weights=(local_parameters + num_gathered) * FULL,
         gradients=gradients,
-        optimizer=held * FULL * ADAM_MOMENTS,
+        optimizer=local_parameters * FULL * ADAM_MOMENTS,
         activations=activations,
         cached=cached,
     )
+
+
+def _estimate_forward_bytes(
+    sizes: Transformer, recipe: Recipe, block: int, *, number_bytes: int
+) -> int:
+    """Return the bytes of activations at the end of the forward pass.
+
+    These are all that blocks have saved, and the temporary tensors of the head or of the backward
+    pass of the last block, whichever need more.
+
+    Args:
+        block: bytes that one block saves while it is computed.
+        number_bytes: bytes of a number in matmuls.
+    """
+    cut = sizes.tensor_parallel
+    stream = sizes.tokens * sizes.hidden_size * FULL
+    if sizes.checkpoint_activations:  # blocks are recomputed after the head's backward pass
+        saved = sizes.num_layers * stream
+        temporary = block + sizes.tokens * sizes.wide * number_bytes // cut
+    else:
+        saved = sizes.num_layers * block
+        temporary = sizes.tokens * (sizes.wide * number_bytes // cut) + stream
+    if sizes.scores:
+        weight_copies = 0  # by autocast
+        if number_bytes == HALF and not recipe.compile:
+            num_weights = sizes.num_layers * sizes.block_matmul_weights
+            weight_copies = num_weights * HALF // (cut * sizes.shards)
+        if recipe.compile:
+            head = sizes.scores * number_bytes
+        else:
+            head = _estimate_head_bytes(sizes, recipe)
+        # The last norm and the head each save their input.
+        temporary = max(temporary, 2 * stream + weight_copies + head)
+    return saved + temporary
 
 
 def _estimate_cached_bytes(
@@ -173,6 +202,10 @@ def _estimate_cached_bytes(
     memory; the gradient of a tied table is computed twice. DDP allocates its buckets again after
     the first step. Otherwise gradients and moments are allocated in the freed memory of the first
     step's scores, whose rest is then too small for the scores of the next step.
+
+    Args:
+        gathered: bytes of the weights that FSDP2 holds unsharded.
+        gradients: bytes of all gradients of the rank.
     """
     if sizes.shards > 1:
         return 2 * gathered + (sizes.table * FULL if sizes.tied_head else 0)
@@ -180,8 +213,10 @@ def _estimate_cached_bytes(
         return gradients
     if recipe.kernels != "library":
         return 0
-    kept = estimate_cached_scores(sizes.scores)
-    return kept // 3 if sizes.checkpoint_activations else kept  # little else is saved with scores
+    lost = estimate_cached_scores(sizes.scores)
+    if sizes.checkpoint_activations:  # little else is saved with scores
+        return lost // 3
+    return lost
 
 
 def estimate_cached_scores(scores: int) -> int:
@@ -192,19 +227,25 @@ def estimate_cached_scores(scores: int) -> int:
     return scores * FULL * 3 // 4
 
 
-def _estimate_block_bytes(sizes: Transformer, *, number: int, compiled: bool) -> int:
+def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bool) -> int:
     """Return the bytes that one block saves for the backward pass, with fused attention.
 
     A compiled block may recompute all but the results of matmuls and of attention.
+
+    Args:
+        number_bytes: bytes of a number in matmuls.
     """
-    hidden, wide, cut = sizes.hidden_size, sizes.wide, sizes.tensor_parallel
-    attention = 4 * hidden * number // cut + sizes.num_heads * FULL // cut  # q, k, v, result
+    hidden = sizes.hidden_size
+    wide = sizes.wide
+    cut = sizes.tensor_parallel
+    # Bytes per token: query, key, value and result, and a sum of the softmax for each head.
+    attention = 4 * hidden * number_bytes // cut + sizes.num_heads * FULL // cut
     if compiled:
-        return sizes.tokens * (hidden * number + attention + wide * number // cut)
+        return sizes.tokens * (hidden * number_bytes + attention + wide * number_bytes // cut)
     norms = 2 * (hidden + 2) * FULL  # the input, and two numbers per token
-    copies = sizes.saved_inputs if number == HALF else 1
-    inputs = (copies + 1) * hidden * number  # of attention and of the feed-forward layers
-    feed_forward = 2 * wide * number // cut  # before and after the activation function
+    num_copies = sizes.saved_inputs if number_bytes == HALF else 1
+    inputs = (num_copies + 1) * hidden * number_bytes  # of attention and of feed-forward layers
+    feed_forward = 2 * wide * number_bytes // cut  # before and after the activation function
     masks = 2 * hidden if sizes.dropout else 0
     return sizes.tokens * (norms + inputs + attention + feed_forward + masks)
 
@@ -212,9 +253,9 @@ def _estimate_block_bytes(sizes: Transformer, *, number: int, compiled: bool) ->
 def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
     """Return the bytes of the head's temporary tensors, at the end of the forward pass."""
     if recipe.kernels == "own":
-        kept = sizes.table if sizes.tied_head else 0  # the table's gradient
-        held = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
-        return (held + kept // sizes.tensor_parallel) * FULL
+        scores_at_once = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
+        table_gradient = sizes.table if sizes.tied_head else 0
+        return (scores_at_once + table_gradient // sizes.tensor_parallel) * FULL
     # Log-probabilities, their gradient and that of the scores.
     return 3 * sizes.scores * FULL
 
@@ -225,14 +266,14 @@ def read_rank_memory(device: Device, world_size: int) -> RankMemory | None:
     Memory of a device that other processes hold is not available. The ranks of a host share its
     memory equally.
     """
-    use = device.memory()
-    if use.total_bytes is None:
+    reading = device.memory()
+    if reading.total_bytes is None:
         return None
-    if use.scope == "process":
-        return RankMemory(use.total_bytes // world_size, machine_bytes=use.total_bytes)
-    free_bytes = use.total_bytes - (use.used_bytes or 0)
-    # The context of this process is in use already.
-    return RankMemory(min(use.total_bytes, free_bytes + PROCESS_BYTES))
+    if reading.scope == "process":  # the host's memory, on a CPU
+        return RankMemory(reading.total_bytes // world_size, machine_bytes=reading.total_bytes)
+    free_bytes = reading.total_bytes - (reading.used_bytes or 0)
+    # The used memory includes the context of this process, which a rank may use.
+    return RankMemory(min(reading.total_bytes, free_bytes + PROCESS_BYTES))
 
 
 def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> int:
@@ -245,34 +286,36 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     Raises:
         EnvironmentFault: with the memory needed, and the batch and layers that fit.
     """
-    if recipe.kernels is None:  # apply the default of ``train.kernels``
+    if recipe.kernels is None:  # apply the default of ``train.kernels``: ``own`` on a CPU
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
     prediction = predict(recipe)
-    needed = prediction.compute_needed(memory)
-    if needed + PROCESS_BYTES <= memory.rank_bytes:
-        return needed + PROCESS_BYTES
-    fits = " or ".join(_iterate_fitting_settings(predict, recipe, memory))
+    tensor_bytes = prediction.compute_needed(memory)
+    needed_bytes = tensor_bytes + PROCESS_BYTES
+    if needed_bytes <= memory.rank_bytes:
+        return needed_bytes
     parts = {
         "weights": prediction.weights,
         "gradients and optimizer": prediction.gradients + prediction.optimizer,
         "activations": prediction.activations,
-        "kept by the allocator": needed - prediction.total,
+        "kept by the allocator": tensor_bytes - prediction.total,
         "the process": PROCESS_BYTES,
     }
+    shown_parts = [
+        f"{name} {_format_bytes(size)}" for name, size in parts.items() if size >= _MIN_SHOWN_BYTES
+    ]
+    fix = (
+        "use checkpoint_activations or fsdp if the case has them, more or larger devices, or "
+        "a smaller model; `trainmark doctor` lists other users of the devices"
+    )
+    fitting_settings = list(_iterate_fitting_settings(predict, recipe, memory))
+    if fitting_settings:
+        fix = f"{' or '.join(fitting_settings)} fits; else {fix}"
     raise EnvironmentFault(
-        f"a rank needs about {_format_bytes(needed + PROCESS_BYTES)}, but has "
+        f"a rank needs about {_format_bytes(needed_bytes)}, but has "
         f"{_format_bytes(memory.rank_bytes)}",
         where="memory",
-        rule=", ".join(
-            f"{name} {_format_bytes(size)}"
-            for name, size in parts.items()
-            if size >= _MIN_SHOWN_BYTES
-        ),
-        fix=(f"{fits} fits; else " if fits else "")
-        + (
-            "use checkpoint_activations or fsdp if the case has them, more or larger devices, or "
-            "a smaller model; `trainmark doctor` lists other users of the devices"
-        ),
+        rule=", ".join(shown_parts),
+        fix=fix,
     )
 
 
@@ -302,12 +345,14 @@ def _iterate_fitting_settings(
     """Yield the largest micro-batch and number of layers that fit if the rest stays."""
     max_bytes = memory.rank_bytes - PROCESS_BYTES
     for name in ("micro_batch_size", "num_layers"):
+        # 1, 2, … below the recipe's value; none for a case without such a field.
         smaller_values = range(1, getattr(recipe, name, 1))
 
         def compute_needed_bytes(value: int, name: str = name) -> int:
             changed: dict[str, Any] = {name: value}
             return predict(replace(recipe, **changed)).compute_needed(memory)
 
+        # Needs grow with the value, so the number of values that fit is the largest one.
         max_value = bisect_right(smaller_values, max_bytes, key=compute_needed_bytes)
         if max_value:
             yield f"{name}={max_value}"
@@ -354,9 +399,13 @@ def compute_causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -
 
     The figure ``MFU`` follows PaLM, appendix B, and counts attention over all pairs of positions.
     Other authors count only the half of the pairs that a causal mask leaves.
+
+    Args:
+        known: the common figures of the run, by name.
     """
-    whole = known["MFU"]
-    share = ranks[0].facts.get(SHARE)
-    if whole.value is None or share is None:
-        return OwnFigures({"MFU_causal": Figure(None, whole.reason or message("no_train_time"))})
-    return OwnFigures({"MFU_causal": Figure(whole.value * (1 - share / 2), note=whole.note)})
+    mfu = known["MFU"]
+    attention_share = ranks[0].facts.get(SHARE)
+    if mfu.value is None or attention_share is None:
+        return OwnFigures({"MFU_causal": Figure(None, mfu.reason or message("no_train_time"))})
+    causal_mfu = mfu.value * (1 - attention_share / 2)
+    return OwnFigures({"MFU_causal": Figure(causal_mfu, note=mfu.note)})

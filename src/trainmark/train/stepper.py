@@ -52,13 +52,14 @@ def make_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, A
     A matrix has at least two dimensions; a tensor with the biases of several experts is no matrix.
     No group has parameters of different meshes, which a fused optimizer cannot update together.
     """
-    groups: dict[tuple[Any, bool], list[nn.Parameter]] = {}
+    parameters_of_group: dict[tuple[Any, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         decays = parameter.dim() >= 2 and not name.endswith("bias")
-        groups.setdefault((get_mesh(parameter), decays), []).append(parameter)
+        group = (get_mesh(parameter), decays)
+        parameters_of_group.setdefault(group, []).append(parameter)
     return [
         {"params": parameters, "weight_decay": weight_decay if decays else 0.0}
-        for (_, decays), parameters in groups.items()
+        for (_mesh, decays), parameters in parameters_of_group.items()
     ]
 
 
@@ -77,6 +78,7 @@ def clip_gradients(model: nn.Module, max_norm: float) -> None:
     if len(by_mesh) == 1:
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         return
+    # Torch cannot combine tensors of different meshes, so the norm of each mesh is taken first.
     norms = []
     for parameters in by_mesh.values():
         norm = torch.nn.utils.get_total_norm([x.grad for x in parameters if x.grad is not None])
@@ -96,8 +98,8 @@ def compute_warmup_factor(finished_steps: int, warmup_steps: float) -> float:
 
 def compute_decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -> float:
     """Return the progress of the next step from the warm-up's end to ``decay_steps``, 0 to 1."""
-    done = (finished_steps - warmup_steps) / max(decay_steps - warmup_steps, 1)
-    return min(1.0, max(0.0, done))
+    progress = (finished_steps - warmup_steps) / max(decay_steps - warmup_steps, 1)
+    return min(1.0, max(0.0, progress))
 
 
 def compute_cosine_factor(progress: float, lowest: float) -> float:
@@ -110,11 +112,12 @@ class LossScaler(torch.amp.GradScaler):
 
     The scale doubles after ``window`` steps in a row without an overflow. Of the overflows since it
     last doubled, the first ``hysteresis - 1`` leave the scale as it is, and each later one halves
-    it. With a hysteresis of 1 this is torch's ``GradScaler``; 2 is the ``delayed_shift=2`` of
-    Megatron-LM's ``DynamicLossScaler``.
+    it; all of these steps are dropped. With a hysteresis of 1 this is torch's ``GradScaler``; 2 is
+    the ``delayed_shift=2`` of Megatron-LM's ``DynamicLossScaler``.
 
     Args:
         enabled: whether losses are scaled; if not, no step is dropped.
+        window, hysteresis: see above.
         start: scale of the first step.
 
     Attributes:
@@ -135,6 +138,7 @@ class LossScaler(torch.amp.GradScaler):
         self._hysteresis = hysteresis
         self._one = torch.ones((), device=device)
         self.skipped = torch.zeros_like(self._one)
+        # Overflows up to the one that halves the scale.
         self._until_halved = torch.full_like(self._one, hysteresis)
 
     def compute_scale(self) -> Tensor:
@@ -174,7 +178,7 @@ class LossScaler(torch.amp.GradScaler):
             optimizer.step()
             return None
         old_scale = self.compute_scale()
-        self.step(optimizer)
+        self.step(optimizer)  # does nothing if a gradient overflowed
         self.update()
         new_scale = self.compute_scale()
         # The library lowers the scale after an overflow; comparing it does not synchronise.
@@ -184,7 +188,8 @@ class LossScaler(torch.amp.GradScaler):
             keeps_scale = (dropped > 0) & (self._until_halved > 1)
             self.update(torch.where(keeps_scale, old_scale, new_scale))
             until_halved = (self._until_halved - dropped).clamp(min=1)
-            self._until_halved = torch.where(new_scale > old_scale, self._hysteresis, until_halved)
+            has_doubled = new_scale > old_scale
+            self._until_halved = torch.where(has_doubled, self._hysteresis, until_halved)
         return dropped
 
 
@@ -192,8 +197,11 @@ class StepperCounts(NamedTuple):
     """The counts of a ``Stepper``, and its loss scale; all tensors but ``scale`` on the device.
 
     Attributes:
-        steps_with_rate: steps with a learning rate above 0; ``skipped_with_rate``: those that the
-            loss scaler dropped.
+        steps: all steps.
+        steps_with_rate: steps with a learning rate above 0.
+        skipped: steps that the loss scaler dropped.
+        skipped_with_rate: those of them with a learning rate above 0.
+        scale: state of the loss scaler, see ``LossScaler.read_state``.
     """
 
     steps: int
@@ -236,10 +244,12 @@ class Stepper:
         loss_scale_hysteresis: int = 1,
         loss_scale_start: float = 2.0**16,
     ) -> None:
-        recipe, device = context.recipe, context.device
+        recipe = context.recipe
+        device = context.device
         if ranks is None:
             ranks = Ranks.from_context(context)
             model = parallelize(model, ranks, compiled=recipe.compile)
+        # A large prime keeps the seeds of ranks apart from those of other recipes.
         torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
         self.model = model
         self.optimizer = optimizer
@@ -260,8 +270,8 @@ class Stepper:
             hysteresis=loss_scale_hysteresis,
             start=loss_scale_start,
         )
-        self._steps_with_rate = 0
-        self._skipped_with_rate = torch.zeros((), device=self.device)
+        self._steps_with_rate = 0  # with a learning rate above 0
+        self._skipped_with_rate = torch.zeros((), device=self.device)  # those that were dropped
 
     def check(self) -> None:
         """Stop the run if the loss scale is at its minimum; see ``Job.check``.
@@ -330,7 +340,10 @@ class Stepper:
         return total / max(samples, 1)
 
     def _backward(self, batch: Batch) -> Tensor:
-        """Do the forward and backward pass of a micro-batch; return the sum of its losses."""
+        """Do the forward and backward pass of a micro-batch; return the sum of its losses.
+
+        A batch without samples takes part in the passes with the weight 0; its sum is 0.
+        """
         samples = batch.samples_trained
         with open_micro_batch(self.model, last=batch.closes_step):
             with self.autocast():
@@ -342,14 +355,14 @@ class Stepper:
 
     def _update(self) -> None:
         """Update the parameters by the accumulated gradients."""
-        factor = self._schedule_lr(self.steps)
-        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
-            group["lr"] = base * factor
+        lr_factor = self._schedule_lr(self.steps)
+        for group, base_lr in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
+            group["lr"] = base_lr * lr_factor
         if self._max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             clip_gradients(self.model, self._max_grad_norm)
         skipped = self.scaler.step_or_skip(self.optimizer)
-        if factor > 0:
+        if lr_factor > 0:
             self._steps_with_rate += 1
             if skipped is not None:
                 self._skipped_with_rate += skipped

@@ -174,7 +174,7 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
     assert recipe.parameters == 20_914_757_184 - 2 * (201_088 - 128_256) * 2880
     assert recipe.active_parameters == 3_767_928_384
     job = tiny_gpt_oss.new_job(sliding_window=12)  # as wide as the sequence
-    assert job.parameters == job.recipe.parameters
+    assert job.num_parameters == job.recipe.parameters
     (batch, *_) = job.batches(0)
     with StepWatch(dict) as watch:
         job.step(iter([batch]))

@@ -88,7 +88,7 @@ def test_weights_and_flops_are_those_of_the_published_model() -> None:
     recipe = Llama31Recipe()
     # Without the token table: 8,030,261,248 parameters less 128,256 x 4096, and 65 norms of 4096.
     assert recipe.matmul_weights == 8_030_261_248 - 128_256 * 4096 - 65 * 4096
-    assert job.parameters == sum(parameter.numel() for parameter in job.model.parameters())
+    assert job.num_parameters == sum(parameter.numel() for parameter in job.model.parameters())
     tokens = Counts(1, 1, 12, 12)
     attention = 12 * 2 * 32 * 12
     assert job.model_flops(tokens) == 12 * (6 * job.recipe.matmul_weights + attention)
