@@ -162,7 +162,7 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
 
     condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=run_tool)))
     assert condition.severity == "fine"
-    assert condition.what.endswith("can open the device of each rank with fp32, bf16, fp16")
+    assert condition.what.endswith("can open each rank's device with fp32, bf16, fp16")
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
 
 
