@@ -169,7 +169,7 @@ def conclude(
     for name, product in products.items():
         names_by_product[product].append(name)
     peer_groups = list(names_by_product.values())
-    assessment = Assessment(products=products)
+    assessment = Assessment(product_of_member=products)
     baselines = load_baselines(acceptance.folder)
     pairs_again = judge_times(
         assessment,

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 BASELINE_FILE = "baseline.json"
 AlonePhase = Literal["devices", "nodes"]
-# Properties of a run that change neither what a step does nor how long it takes.
-_NOT_OF_A_STEP = {
+# Names of ``describe_planned_work`` that change neither what a step does nor how long it takes.
+_UNRELATED_TO_STEPS = {
     "max_epochs",
     "max_steps",
     "eval_every_epochs",
@@ -122,47 +122,51 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
         _refuse_other_work(Plan.read(path), plans, str(folder))
     passing = set(result.list_names("pass"))
     is_of_nodes = result.unit == "node"
-    devices: dict[str, set[str]] = {}
-    nodes: dict[str, set[str]] = {}
+    # All names of the product of each passing device and node.
+    products_of_device: dict[str, set[str]] = {}
+    products_of_node: dict[str, set[str]] = {}
     for joined in evidence.nodes.values():
-        nodes[joined.node] = {joined.products[0]}
+        if joined.node in passing:
+            products_of_node[joined.node] = {joined.products[0]}
         for device, product in zip(joined.devices, joined.products, strict=True):
-            if (joined.node if is_of_nodes else device) in passing:
-                devices[device] = {product}
-    _add_names_by_ranks(devices, evidence)
-    times = _compute_median_times(evidence, "devices", devices)
+            member = joined.node if is_of_nodes else device
+            if member in passing:
+                products_of_device[device] = {product}
+    _add_names_by_ranks(products_of_device, evidence)
+    times = _compute_median_times(evidence, "devices", products_of_device)
     if is_of_nodes:
-        passing_nodes = {node: names for node, names in nodes.items() if node in passing}
-        times += _compute_median_times(evidence, "nodes", passing_nodes)
+        times += _compute_median_times(evidence, "nodes", products_of_node)
     return _require_times(Baselines(source=str(folder), times=tuple(times)))
 
 
-def _add_names_by_ranks(products: dict[str, set[str]], evidence: Evidence) -> None:
-    """Add the product names that ranks reported, which may differ from those of the node.
+def _add_names_by_ranks(products_of_device: dict[str, set[str]], evidence: Evidence) -> None:
+    """Add the product names that ranks reported, which may differ from those that nodes reported.
 
-    Devices of one machine are compared by the former, devices of nodes by the latter.
+    The acceptance of one machine looks a baseline up by the name that ranks report, that of several
+    nodes by the name that nodes report.
 
     Args:
-        products: names of the product of each device; changed in place.
+        products_of_device: all names of the product of each device; changed in place.
     """
     for (phase, _, members), results in evidence.results.items():
-        if phase == "devices" and members[0] in products:
-            products[members[0]].add(results[0].product)
+        if phase == "devices" and members[0] in products_of_device:
+            products_of_device[members[0]].add(results[0].product)
 
 
 def _compute_median_times(
-    evidence: Evidence, phase: AlonePhase, products: dict[str, set[str]]
+    evidence: Evidence, phase: AlonePhase, products_of_member: dict[str, set[str]]
 ) -> list[BaselineTime]:
     """Return the median of each quantity over all measurements of members, by product.
 
     Args:
-        products: names of the product of each member.
+        products_of_member: all names of the product of each member; others are left out.
     """
+    # By product and quantity.
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for quantity, times in collect_times(evidence, phase).items():
-        for _, member, measured_s in times.alone:
-            for product in products.get(member, ()):
-                seconds[product, quantity].append(measured_s)
+        for time in times.alone:
+            for product in products_of_member.get(time.member, ()):
+                seconds[product, quantity].append(time.seconds)
     return [
         BaselineTime(
             phase=phase,
@@ -180,9 +184,14 @@ def compute_baselines_of_runs(
 ) -> Baselines:
     """Return the step times of runs that passed, of one device or of one node each.
 
+    Args:
+        plans: of the acceptance that is to be judged.
+        source: of the baseline, as the user named it.
+
     Raises:
         UsageError: a run did other work, or none passed.
     """
+    # By phase and product.
     seconds: dict[tuple[AlonePhase, str], list[float]] = defaultdict(list)
     for record in records:
         step_s = record.figure("step_time_p50")
@@ -192,7 +201,7 @@ def compute_baselines_of_runs(
         product = describe_work(record)["device_products"]
         if record.plan.world_size == 1:
             seconds["devices", product].append(step_s)
-        if record.plan.nproc == max(plan.nproc for plan in plans):
+        if record.plan.nproc == max(plan.nproc for plan in plans):  # all devices of a node
             seconds["nodes", product].append(step_s)
     times = [
         BaselineTime(
@@ -218,7 +227,7 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
     before = describe_planned_work(plan)
     now = describe_planned_work(plans[0])
     for name, value in now.items():
-        if name not in _NOT_OF_A_STEP and before.get(name) != value:
+        if name not in _UNRELATED_TO_STEPS and before.get(name) != value:
             raise UsageError(
                 f"{name} was {before.get(name)}, but is {value} now",
                 where=f"--baseline {source}",

@@ -1,8 +1,10 @@
 """Compare what devices computed, bit by bit: the same training must give the same numbers.
 
 First the control: a device that trains twice from one seed must agree with itself. If most of the
-devices do not, their software is not deterministic, and no device fails. Here, a run is the digests
-of one training on one device.
+devices do not, their software is not deterministic, and no device fails.
+
+A digest is a checksum of what a step computed. Here, a run is the digests of all steps of one
+training on one device.
 """
 
 from __future__ import annotations
@@ -54,39 +56,48 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> Comparison:
-    """Compare the trainings of devices by name, each of which trained as often.
+    """Compare the trainings of devices, all of which trained the same number of times.
 
     Args:
         trainings: digests of each step of each training, by device.
     """
-    measured = {device: runs for device, runs in trainings.items() if runs}
-    if not measured:
+    runs_of_device = {device: runs for device, runs in trainings.items() if runs}
+    if not runs_of_device:
         return Comparison(control="not_measured", deviations=[], unclear=[])
     deviations = []
-    consistent: dict[str, Sequence[StepDigest]] = {}
-    for device, runs in measured.items():
-        first_run = runs[0]
-        differences = [find_difference(first_run, run) for run in runs[1:]]
-        found_differences = [place for place in differences if place is not None]
-        if found_differences:
-            deviations.append(_make_deviation(device, "itself", found_differences[0]))
+    # The run of each device whose runs are all equal.
+    consistent_runs: dict[str, Sequence[StepDigest]] = {}
+    for device, runs in runs_of_device.items():
+        difference = _find_first_difference(runs)
+        if difference is None:
+            consistent_runs[device] = runs[0]
         else:
-            consistent[device] = first_run
-    if 2 * len(consistent) <= len(measured):
+            deviations.append(_make_deviation(device, "itself", difference))
+    if 2 * len(consistent_runs) <= len(runs_of_device):
         return Comparison(control="not_deterministic", deviations=[], unclear=[])
-    encoded_runs = {device: _encode_digests(run) for device, run in consistent.items()}
-    usual_encoding, count = Counter(encoded_runs.values()).most_common(1)[0]
-    if 2 * count <= len(measured):
-        return Comparison(control="no_majority", deviations=deviations, unclear=sorted(consistent))
+    encodings = {device: _encode_digests(run) for device, run in consistent_runs.items()}
+    usual_encoding, count = Counter(encodings.values()).most_common(1)[0]
+    if 2 * count <= len(runs_of_device):
+        unclear = sorted(consistent_runs)
+        return Comparison(control="no_majority", deviations=deviations, unclear=unclear)
     devices_of_majority = [
-        device for device, encoding in encoded_runs.items() if encoding == usual_encoding
+        device for device, encoding in encodings.items() if encoding == usual_encoding
     ]
-    usual_run = consistent[devices_of_majority[0]]
-    for device, run in consistent.items():
-        place = find_difference(usual_run, run)
-        if place is not None:
-            deviations.append(_make_deviation(device, "peers", place))
+    usual_run = consistent_runs[devices_of_majority[0]]
+    for device, run in consistent_runs.items():
+        difference = find_difference(usual_run, run)
+        if difference is not None:
+            deviations.append(_make_deviation(device, "peers", difference))
     return Comparison(control="deterministic", deviations=deviations, unclear=[])
+
+
+def _find_first_difference(runs: Sequence[Sequence[StepDigest]]) -> BitDifference | None:
+    """Return where the first run that is not as the first one differs; None: all are equal."""
+    for run in runs[1:]:
+        difference = find_difference(runs[0], run)
+        if difference is not None:
+            return difference
+    return None
 
 
 def _encode_digests(run: Sequence[StepDigest]) -> bytes:
@@ -95,13 +106,13 @@ def _encode_digests(run: Sequence[StepDigest]) -> bytes:
 
 
 def _make_deviation(
-    device: str, compared_with: Literal["itself", "peers"], place: BitDifference
+    device: str, compared_with: Literal["itself", "peers"], difference: BitDifference
 ) -> Deviation:
-    """Return a deviation of a device at the place where two runs first differ."""
+    """Return a deviation of a device: where two runs first differ, and with whom it differs."""
     return Deviation(
         device=device,
         compared_with=compared_with,
-        step=place.step,
-        part=place.part,
-        tensor=place.tensor,
+        step=difference.step,
+        part=difference.part,
+        tensor=difference.tensor,
     )

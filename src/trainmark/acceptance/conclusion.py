@@ -39,7 +39,8 @@ class Conclusion:
     """The verdicts on the nodes so far, and which measurements would decide more.
 
     Args:
-        pairs_again: pairs of nodes to measure again; listed several times if to be measured so.
+        pairs_again: pairs of nodes to measure again; one that is to be measured several times is
+            listed as often.
         sets_to_measure: disjoint node sets that the search for groups needs next.
     """
 
@@ -51,18 +52,22 @@ class Conclusion:
 def conclude_nodes(
     opened: OpenedSession, request: AcceptRequest, *, interrupted: str | None
 ) -> Conclusion:
-    """Judge what was measured so far."""
+    """Judge what was measured so far.
+
+    Args:
+        interrupted: name of the signal that ended the measurement; None: none did.
+    """
     evidence = Evidence.read(opened.folder)
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
-    peer_groups = _group_comparable(nodes)
-    names = [[joined.node for joined in group] for group in peer_groups]
+    peer_groups = _group_peers(nodes)
+    names_of_groups = [[joined.node for joined in group] for group in peer_groups]
     times = collect_times(evidence, "nodes")
     baselines = load_baselines(opened.folder)
-    assessment = Assessment(products={joined.node: joined.products[0] for joined in nodes})
+    assessment = Assessment(product_of_member={joined.node: joined.products[0] for joined in nodes})
     pairs_again = judge_times(
         assessment,
         times,
-        names,
+        names_of_groups,
         worse_by=request.worse_by,
         rates_worse_by=request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "nodes"),
@@ -71,12 +76,13 @@ def conclude_nodes(
     member_of = {device: joined.node for joined in nodes for device in joined.devices}
     devices = [{device for joined in group for device in joined.devices} for group in peer_groups]
     judge_bits(assessment, evidence, member_of, devices)
+    # Teams of a round are of devices or of nodes; a node is itself a member.
     member_of |= {joined.node: joined.node for joined in nodes}
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     _note_absent(assessment, evidence, opened)
     sets_to_measure: list[NodeSet] = []
     if "groups" in request.chosen_phases and STEP in times:
-        sets_to_measure = judge_wholes(assessment, evidence, times[STEP], names, request)
+        sets_to_measure = judge_wholes(assessment, evidence, times[STEP], names_of_groups, request)
     result = AcceptanceResult(
         suite_version=__version__,
         unit="node",
@@ -96,7 +102,7 @@ def conclude_nodes(
     return Conclusion(result=result, pairs_again=pairs_again, sets_to_measure=sets_to_measure)
 
 
-def _group_comparable(nodes: list[Joined]) -> list[list[Joined]]:
+def _group_peers(nodes: list[Joined]) -> list[list[Joined]]:
     """Return the nodes as peer groups: those of the same products and software together."""
     groups: dict[str, list[Joined]] = defaultdict(list)
     for joined in nodes:
@@ -106,7 +112,10 @@ def _group_comparable(nodes: list[Joined]) -> list[list[Joined]]:
 
 
 def _describe_groups(groups: list[list[Joined]]) -> tuple[PeerGroup, ...]:
-    """Return the peer groups in the form of a result, with the packages in which they differ."""
+    """Return the peer groups in the form of a result, with the packages in which they differ.
+
+    All nodes of a group have the products and the software of the first one.
+    """
     packages = {name for group in groups for name in group[0].software}
     different = [
         name
@@ -135,7 +144,9 @@ def _judge_devices(
         device: joined.node for group in groups for joined in group for device in joined.devices
     }
     device_assessment = Assessment(
-        products={device: assessment.products[node] for device, node in node_of.items()}
+        product_of_member={
+            device: assessment.product_of_member[node] for device, node in node_of.items()
+        }
     )
     judge_times(
         device_assessment,
@@ -147,6 +158,7 @@ def _judge_devices(
     )
     for device, findings in device_assessment.findings.items():
         for finding in findings:
+            # The finding is the node's: its text says which device it is about.
             named_finding = finding.model_copy(update={"text": device})
             assessment.findings[node_of[device]].append(named_finding)
 
@@ -154,12 +166,12 @@ def _judge_devices(
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
     """Add findings for nodes that never joined, and for those that did not come to a round."""
     for name, error in evidence.find_lost_nodes().items():
-        if name in assessment.products:
+        if name in assessment.product_of_member:
             assessment.findings[name].append(Finding(code="no_answer", text=error))
     joined = {node.node_rank for node in evidence.nodes.values()}
     for node_rank in sorted(set(range(opened.plan.nnodes)) - joined):
         name = opened.node_names[node_rank]
-        assessment.products.setdefault(name, "")
+        assessment.product_of_member.setdefault(name, "")  # the product of the node is unknown
         text = explain_absence(opened, node_rank)
         assessment.findings[name].append(Finding(code="no_answer", text=text))
 
@@ -168,8 +180,8 @@ def explain_absence(opened: OpenedSession, node_rank: int) -> str:
     """Return why a node never joined: what it printed itself, if a log has that."""
     for path in sorted(opened.session_dir.glob("log.*")):
         for line in read_log_end(path).splitlines():
-            _, mark, text = line.partition(f"{REFUSAL}{node_rank}: ")
-            if mark:
+            _, separator, text = line.partition(f"{REFUSAL}{node_rank}: ")
+            if separator:  # the line has it
                 return text
     return (
         f"the node never started, or cannot see {opened.folder}; see the logs in "

@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trainmark.acceptance.bits import compare_devices
+from trainmark.acceptance.intervals import NO_ROUNDS
 from trainmark.acceptance.judgement import (
     Cause,
     Judgement,
@@ -66,7 +67,7 @@ class Assessment:
     """What is known of the members so far; dictionaries and sets are by the member's name.
 
     Args:
-        products: product name of each member.
+        product_of_member: product name of each member; its keys are all members, in their order.
         findings: reasons to exclude a member.
         steps: how much slower the training step of a member is than its peers'.
         doubts: why a member is undecided, and how many further rounds would decide; None: no number
@@ -76,7 +77,7 @@ class Assessment:
         links: all links that were judged; for a bad one, one of its ends also has a finding.
     """
 
-    products: dict[str, str]
+    product_of_member: dict[str, str]
     findings: dict[str, list[Finding]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, Interval] = field(default_factory=dict)
     doubts: dict[str, tuple[Doubt, int | None]] = field(default_factory=dict)
@@ -90,21 +91,26 @@ class Assessment:
     def list_members(self) -> list[Member]:
         """Return each member with its decision."""
         self._exclude_one_end_of_links()
-        return [self._make_member(name) for name in self.products]
+        return [self._make_member(name) for name in self.product_of_member]
 
     def _exclude_one_end_of_links(self) -> None:
         """Give a finding to one end of each bad link: the one with most bad links.
 
-        If one end is excluded, the link is not used, so that the other end may stay.
+        If one end is excluded, the link is not used, so that the other end may stay. The links of
+        the member with most bad links come first: excluding this member settles all of them.
         """
-        bad = [link for link in self.links if link.decision == "fail"]
-        counts = Counter(name for link in bad for name in link.members)
-        order = {name: place for place, name in enumerate(self.products)}
-        for link in sorted(bad, key=lambda link: -max(counts[name] for name in link.members)):
+        bad_links = [link for link in self.links if link.decision == "fail"]
+        num_bad_links = Counter(name for link in bad_links for name in link.members)
+        bad_links.sort(
+            key=lambda link: max(num_bad_links[name] for name in link.members), reverse=True
+        )
+        order = {name: index for index, name in enumerate(self.product_of_member)}
+        for link in bad_links:
             if any(self.findings.get(name) for name in link.members):
                 continue
-            name = max(link.members, key=lambda name: (counts[name], -order[name]))
-            self.findings[name].append(
+            # Of two ends with as many bad links, the first member.
+            worse_end = max(link.members, key=lambda name: (num_bad_links[name], -order[name]))
+            self.findings[worse_end].append(
                 Finding(
                     code="slow_link",
                     quantity=link.quantity,
@@ -120,7 +126,8 @@ class Assessment:
         decision: Decision
         if findings:
             decision = "fail"
-            doubt = more_rounds = None
+            doubt = None  # no doubt remains about a member that fails
+            more_rounds = None
         elif doubt is not None:
             decision = "undecided"
         elif name not in self.decided:
@@ -130,7 +137,7 @@ class Assessment:
             decision = "pass"
         return Member(
             name=name,
-            product=self.products[name],
+            product=self.product_of_member[name],
             decision=decision,
             findings=findings,
             step=self.steps.get(name),
@@ -140,52 +147,54 @@ class Assessment:
         )
 
 
+class AloneTime(NamedTuple):
+    """The seconds that a quantity of a member alone took in a round."""
+
+    round_number: int
+    member: str
+    seconds: float
+
+
+class PairTime(NamedTuple):
+    """The seconds that a quantity of a pair of members took in a round."""
+
+    round_number: int
+    first: str
+    second: str
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times of one quantity in seconds.
+    """The measured times of one quantity: of members alone, and of pairs."""
 
-    Args:
-        alone: round, member and time of each measurement of a member alone.
-        pairs: round, both members and time of each measurement of a pair.
-    """
-
-    alone: list[tuple[int, str, float]]
-    pairs: list[tuple[int, str, str, float]]
+    alone: list[AloneTime]
+    pairs: list[PairTime]
 
     def make_measurements(self, names: Sequence[str]) -> Measurements:
-        """Return the arrays of the members ``names``, which are numbered in this order."""
-        number = {name: place for place, name in enumerate(names)}
-        alone = [
-            (number[name], round_number, seconds)
-            for round_number, name, seconds in self.alone
-            if name in number
-        ]
-        pairs = [
-            (*sorted((number[first], number[second])), round_number, seconds)
-            for round_number, first, second, seconds in self.pairs
-            if first in number and second in number
-        ]
-        alone_node, alone_round, alone_s = _split_columns(alone, 3)
-        first, second, pair_round, pair_s = _split_columns(pairs, 4)
+        """Return the times of some members as arrays.
+
+        Args:
+            names: of the members, which get numbers in this order.
+        """
+        number_of = {name: number for number, name in enumerate(names)}
+        alone = [time for time in self.alone if time.member in number_of]
+        pairs = [time for time in self.pairs if {time.first, time.second} <= number_of.keys()]
+        ends = [sorted((number_of[time.first], number_of[time.second])) for time in pairs]
         return Measurements(
             num_nodes=len(names),
-            alone_node=alone_node.astype(np.int64),
-            alone_round=alone_round.astype(np.int64),
-            alone_s=alone_s,
-            first=first.astype(np.int64),
-            second=second.astype(np.int64),
-            pair_round=pair_round.astype(np.int64),
-            pair_s=pair_s,
+            alone_node=np.array([number_of[time.member] for time in alone], np.int64),
+            alone_round=np.array([time.round_number for time in alone], np.int64),
+            alone_s=np.array([time.seconds for time in alone], np.float64),
+            first=np.array([lower for lower, _ in ends], np.int64),
+            second=np.array([higher for _, higher in ends], np.int64),
+            pair_round=np.array([time.round_number for time in pairs], np.int64),
+            pair_s=np.array([time.seconds for time in pairs], np.float64),
         )
 
 
-def _split_columns(rows: Sequence[Sequence[float]], count: int) -> list[np.ndarray]:
-    """Return the columns of a table as arrays; ``count`` empty ones if it has no rows."""
-    return list(np.array(rows, float).reshape(-1, count).T)
-
-
 def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
-    """Return the times of each quantity.
+    """Return the times of each quantity, by its name.
 
     In a team the slowest rank counts. Of the windows of a round only the median counts: windows are
     measured by one process at one time, so that they differ less than rounds do.
@@ -199,17 +208,22 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
             quantity_times = times.setdefault(quantity, Times(alone=[], pairs=[]))
             seconds = _compute_slowest_rank_s(results, quantity)
             if phase == alone_phase and len(members) == 1:
-                quantity_times.alone.append((round_number, members[0], seconds))
+                quantity_times.alone.append(AloneTime(round_number, members[0], seconds))
             elif phase == "pairs":
                 first, second = members
-                quantity_times.pairs.append((round_number, first, second, seconds))
+                quantity_times.pairs.append(PairTime(round_number, first, second, seconds))
     return times
 
 
 def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float:
-    """Return the median over the windows of a round, in each of which the slowest rank counts."""
-    windows = zip(*(result.seconds[quantity] for result in results), strict=True)
-    return float(median(max(seconds_of_ranks) for seconds_of_ranks in windows))
+    """Return the median over the windows of a round, in each of which the slowest rank counts.
+
+    Args:
+        results: of the ranks of a team, all of which measured the quantity.
+    """
+    seconds_by_rank = [result.seconds[quantity] for result in results]
+    slowest_by_window = [max(seconds) for seconds in zip(*seconds_by_rank, strict=True)]
+    return float(median(slowest_by_window))
 
 
 def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float | None:
@@ -221,11 +235,12 @@ def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float |
 
 def _list_common_quantities(results: Sequence[RankResult]) -> list[str]:
     """Return the quantities that all ranks measured, the same number of times."""
-    return [
-        name
-        for name, repeats in results[0].seconds.items()
-        if all(len(result.seconds.get(name, [])) == len(repeats) > 0 for result in results)
-    ]
+    common = []
+    for name, seconds in results[0].seconds.items():
+        counts = {len(result.seconds.get(name, [])) for result in results}
+        if seconds and counts == {len(seconds)}:
+            common.append(name)
+    return common
 
 
 def judge_times(
@@ -243,8 +258,11 @@ def judge_times(
     it fail.
 
     Args:
+        assessment: gets the findings, intervals and doubts.
         times: by quantity.
         groups: names of the members of each peer group.
+        worse_by: slowdown of the training step up to which a member passes.
+        rates_worse_by: slowdown of every other quantity up to which a member passes.
         find_baseline: returns the baseline of a product and a quantity; None: there is none.
 
     Returns:
@@ -254,12 +272,12 @@ def judge_times(
     _note_step_times(assessment, times)
     pairs_again: Counter[tuple[str, str]] = Counter()
     for quantity, quantity_times in sorted(times.items()):
-        limit = worse_by if quantity == STEP else rates_worse_by
+        max_slowdown = worse_by if quantity == STEP else rates_worse_by
         for names in groups:
             measured = quantity_times.make_measurements(names)
             baseline = None
             if find_baseline is not None:
-                baseline = find_baseline(assessment.products[names[0]], quantity)
+                baseline = find_baseline(assessment.product_of_member[names[0]], quantity)
             if len(names) < 2 and baseline is None:
                 if quantity == STEP:
                     assessment.doubts[names[0]] = ("no_peers", None)
@@ -267,14 +285,20 @@ def judge_times(
             if len(measured.alone_s) + len(measured.pair_s) == 0:
                 continue
             judgement = judge_measurements(
-                measured, worse_by=limit, error_rate=ERROR_RATE / len(times), baseline=baseline
+                measured,
+                worse_by=max_slowdown,
+                error_rate=ERROR_RATE / len(times),
+                baseline=baseline,
             )
             _note_nodes(assessment, judgement, names, quantity)
             _note_links(assessment, judgement, names, quantity)
-            pairs_again |= Counter(
-                (names[a], names[b]) for a, b in choose_pairs_to_measure_again(judgement)
+            pairs_of_quantity = Counter(
+                (names[first], names[second])
+                for first, second in choose_pairs_to_measure_again(judgement)
             )
-            assessment.quantities.append(_describe_quantity(quantity, limit, judgement))
+            # The larger number of the two, not their sum: one round measures all quantities.
+            pairs_again |= pairs_of_quantity
+            assessment.quantities.append(_describe_quantity(quantity, max_slowdown, judgement))
     return list(pairs_again.elements())
 
 
@@ -283,9 +307,9 @@ def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:
     if STEP not in times:
         return
     seconds_of: dict[str, list[float]] = defaultdict(list)
-    for _, name, seconds in times[STEP].alone:
-        seconds_of[name].append(seconds)
-    for name in assessment.products:
+    for time in times[STEP].alone:
+        seconds_of[time.member].append(time.seconds)
+    for name in assessment.product_of_member:
         if name in seconds_of:
             assessment.step_s[name] = median(seconds_of[name])
 
@@ -299,37 +323,42 @@ def _note_nodes(
         names: of the members, in the order of their numbers in the judgement.
     """
     nodes = judgement.nodes
-    for place, name in enumerate(names):
-        interval = _make_interval(nodes, place)
+    for number, name in enumerate(names):
+        interval = _make_interval(nodes, number)
         if interval is None:
-            if quantity == STEP and isfinite(nodes.slower[place]):
+            # It was measured, but the noise of so few measurements is not known.
+            if quantity == STEP and isfinite(nodes.slower[number]):
                 assessment.doubts[name] = ("too_few_rounds", None)
             continue
-        cause = nodes.cause[place]
+        cause = nodes.cause[number]
         if cause is not None:
-            group = np.flatnonzero(nodes.group == nodes.group[place])
-            members = [names[int(member)] for member in group] if cause is Cause.GROUP else []
+            group: tuple[str, ...] = ()
+            if cause is Cause.GROUP:
+                numbers = np.flatnonzero(nodes.group == nodes.group[number])
+                group = tuple(names[int(member)] for member in numbers)
             assessment.findings[name].append(
-                Finding(
-                    code=_CODES[cause], quantity=quantity, interval=interval, members=tuple(members)
-                )
+                Finding(code=_CODES[cause], quantity=quantity, interval=interval, members=group)
             )
         if quantity == STEP:
             assessment.steps[name] = interval
             assessment.decided.add(name)
-            if nodes.verdict[place] is Verdict.UNDECIDED:
-                more = int(nodes.more_rounds[place])
-                assessment.doubts[name] = ("interval", more if more > 0 else None)
+            if nodes.verdict[number] is Verdict.UNDECIDED:
+                more_rounds = int(nodes.more_rounds[number])
+                is_known = more_rounds != NO_ROUNDS
+                assessment.doubts[name] = ("interval", more_rounds if is_known else None)
 
 
-def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, place: int) -> Interval | None:
+def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, index: int) -> Interval | None:
     """Return the interval of one node or link.
 
     None if it was not measured, or too seldom to estimate its noise.
+
+    Args:
+        index: of the node or link in the arrays of ``verdicts``.
     """
-    slower = float(verdicts.slower[place])
-    low = float(verdicts.low[place])
-    high = float(verdicts.high[place])
+    slower = float(verdicts.slower[index])
+    low = float(verdicts.low[index])
+    high = float(verdicts.high[index])
     if not isfinite(slower) or not isfinite(high):
         return None
     return Interval(slower=slower, low=low, high=high)
@@ -344,31 +373,31 @@ def _note_links(
         names: of the members, in the order of their numbers in the judgement.
     """
     links = judgement.links
-    for place, verdict in enumerate(links.verdict):
-        interval = _make_interval(links, place)
+    for index, verdict in enumerate(links.verdict):
+        interval = _make_interval(links, index)
         if interval is None:
             continue
         assessment.links.append(
             Link(
-                members=(names[links.first[place]], names[links.second[place]]),
+                members=(names[links.first[index]], names[links.second[index]]),
                 quantity=quantity,
                 decision=_DECISIONS[verdict],
                 interval=interval,
-                rounds=int(links.rounds[place]),
+                rounds=int(links.rounds[index]),
             )
         )
 
 
-def _describe_quantity(name: str, limit: float, judgement: Judgement) -> Quantity:
+def _describe_quantity(name: str, max_slowdown: float, judgement: Judgement) -> Quantity:
     """Return how precisely a quantity was measured.
 
     Args:
-        limit: slowdown up to which a member passes.
+        max_slowdown: up to which a member passes.
     """
     detectable = judgement.links.detectable
     return Quantity(
         name=name,
-        worse_by=limit,
+        worse_by=max_slowdown,
         noise=judgement.noise_alone,
         noise_of_pairs=judgement.noise_pairs,
         trend=judgement.trend,
@@ -395,28 +424,36 @@ def judge_bits(
     }
     for devices in groups:
         group_trainings = {name: runs for name, runs in trainings.items() if name in devices}
-        compared = compare_devices(group_trainings)
-        products = {assessment.products[member_of[name]] for name in devices}
+        comparison = compare_devices(group_trainings)
+        products = {assessment.product_of_member[member_of[name]] for name in devices}
         assessment.bits.append(
             Bits(
                 product=" + ".join(sorted(products)),
-                control=compared.control,
+                control=comparison.control,
                 devices=len(group_trainings),
             )
         )
-        for deviation in compared.deviations:
+        for deviation in comparison.deviations:
             tensor = f" of {deviation.tensor}" if deviation.tensor else ""
             text = f"{deviation.device}: {deviation.part}{tensor} in step {deviation.step}"
             assessment.findings[member_of[deviation.device]].append(
                 Finding(code="computes_differently", members=(deviation.compared_with,), text=text)
             )
-        for name in compared.unclear:
+        for name in comparison.unclear:
+            # An earlier doubt about the member stays.
             assessment.doubts.setdefault(member_of[name], ("differs_without_majority", None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BadRound:
-    """A round of a team that failed, or whose results were wrong."""
+    """A round of a team that failed, or whose results were wrong.
+
+    Args:
+        members: names of the devices or nodes of the team.
+        code: of the finding that follows.
+        text: what a rank or node reported.
+        quantity: whose result was wrong; None: the round failed.
+    """
 
     phase: str
     members: tuple[str, ...]
@@ -436,16 +473,17 @@ def note_bad_rounds(
     Returns:
         What was not measured, in words.
     """
-    bad = [*_list_wrong_rounds(evidence), *_list_failed_rounds(evidence)]
-    for bad_round in bad:
+    bad_rounds = [*_list_wrong_rounds(evidence), *_list_failed_rounds(evidence)]
+    for bad_round in bad_rounds:
         owners = {member_of.get(name, name) for name in bad_round.members}
         # A larger team does not show which of its members is at fault.
         if bad_round.phase != "pairs" and len(owners) == 1:
-            finding = Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
-            assessment.findings[owners.pop()].append(finding)
-    _blame_bad_pairs(
-        assessment, evidence, [bad_round for bad_round in bad if bad_round.phase == "pairs"]
-    )
+            (owner,) = owners
+            assessment.findings[owner].append(
+                Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
+            )
+    bad_pair_rounds = [bad_round for bad_round in bad_rounds if bad_round.phase == "pairs"]
+    _blame_bad_pairs(assessment, evidence, bad_pair_rounds)
     return [
         f"{phase}, round {number + 1}, {_format_members(members)}: {failure.error}"
         for (phase, number, members), failure in evidence.failures.items()
@@ -486,24 +524,30 @@ def _list_failed_rounds(evidence: Evidence) -> list[_BadRound]:
     ]
 
 
-def _blame_bad_pairs(assessment: Assessment, evidence: Evidence, bad: Sequence[_BadRound]) -> None:
-    """Add findings for bad pairs to members most of whose pairs are bad; else to one end."""
+def _blame_bad_pairs(
+    assessment: Assessment, evidence: Evidence, bad_pair_rounds: Sequence[_BadRound]
+) -> None:
+    """Add findings for bad rounds of pairs.
+
+    A member most of whose pairs are bad is at fault itself. Of a bad pair without such a member,
+    the link is at fault: the end with more bad pairs gets the finding.
+    """
     pairs = [
         members for phase, _, members in (*evidence.results, *evidence.failures) if phase == "pairs"
     ]
-    all_pairs = Counter(name for members in pairs for name in members)
-    bad_pairs = Counter(name for bad_round in bad for name in bad_round.members)
-    for name in assessment.products:
-        if all_pairs[name] > 1 and 2 * bad_pairs[name] > all_pairs[name]:
-            bad_rounds_of_member = [bad_round for bad_round in bad if name in bad_round.members]
-            first = bad_rounds_of_member[0]
-            assessment.findings[name].append(
+    num_pairs = Counter(name for members in pairs for name in members)
+    num_bad_pairs = Counter(name for bad_round in bad_pair_rounds for name in bad_round.members)
+    for member in assessment.product_of_member:
+        if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
+            rounds_of_member = [x for x in bad_pair_rounds if member in x.members]
+            first = rounds_of_member[0]
+            assessment.findings[member].append(
                 Finding(code=first.code, quantity=first.quantity, text=first.text)
             )
-    for bad_round in bad:
+    for bad_round in bad_pair_rounds:
         if not any(assessment.findings.get(name) for name in bad_round.members):
-            name = max(bad_round.members, key=bad_pairs.__getitem__)
-            assessment.findings[name].append(
+            worse_end = max(bad_round.members, key=lambda name: num_bad_pairs[name])
+            assessment.findings[worse_end].append(
                 Finding(
                     code="link_failed",
                     quantity=bad_round.quantity,

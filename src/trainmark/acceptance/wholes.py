@@ -1,4 +1,4 @@
-"""Judge all peers in one training, the whole, and groups of nodes among them."""
+"""Judge all comparable nodes in one training, the whole, and slow groups of nodes among them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge_wholes(
     """Add what node sets show to an assessment; nodes that fail already take no part.
 
     Args:
-        times: of a step, of nodes alone and in pairs.
+        times: step times of nodes alone and in pairs.
         peer_groups: the nodes of each product and software.
 
     Returns:
@@ -64,6 +64,7 @@ def collect_set_times(evidence: Evidence) -> SetTimes:
     for (phase, _, members), results in evidence.results.items():
         if phase != "groups":
             continue
+        # Each node wrote the results of its own ranks, and the file of one may not be there yet.
         num_ranks = sum(len(evidence.nodes[name].devices) for name in members)
         if len(results) == num_ranks:
             step_s = find_slowest_rank_s(results, STEP)
@@ -81,23 +82,26 @@ def collect_set_times(evidence: Evidence) -> SetTimes:
 
 
 def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> StepTimeModel | None:
-    """Return what nodes alone and in pairs predict; None if they were not measured."""
+    """Return what nodes alone and in pairs predict; None if they were not measured.
+
+    Args:
+        assessment: has the noise of the measurements.
+        names: of the nodes whose times count.
+    """
     members = set(names)
-    noises = [
-        noise
-        for quantity in assessment.quantities
-        if quantity.name == STEP
-        for noise in (quantity.noise, quantity.noise_of_pairs)
-        if noise is not None
-    ]
-    if not noises:
+    step_quantities = [quantity for quantity in assessment.quantities if quantity.name == STEP]
+    noises = [quantity.noise for quantity in step_quantities]
+    noises += [quantity.noise_of_pairs for quantity in step_quantities]
+    known_noises = [noise for noise in noises if noise is not None]
+    if not known_noises:
         return None
-    alone_s = [seconds for _, name, seconds in times.alone if name in members]
-    pairs = sorted(pair for pair in times.pairs if {pair[1], pair[2]} <= members)
+    alone_s = [time.seconds for time in times.alone if time.member in members]
+    # Sorted by the number of the round.
+    pairs = sorted(pair for pair in times.pairs if {pair.first, pair.second} <= members)
     # Only the last third of the rounds: then devices are as hot as in the training of the whole.
     num_late = max(1, len(pairs) // 3)
-    pair_s = [seconds for *_, seconds in pairs[-num_late:]]
-    return fit_step_time_model(alone_s, pair_s, max(noises))
+    pair_s = [pair.seconds for pair in pairs[-num_late:]]
+    return fit_step_time_model(alone_s, pair_s, max(known_noises))
 
 
 def _make_interval(slowdown: Slowdown | None) -> Interval | None:
