@@ -64,7 +64,7 @@ def test_table_shows_the_slowest_rank_of_each_kind() -> None:
     slow = make_kind("matmul_bf16", make_point([8, 8, 8], 4e12), share_of_peak=0.4)
     (first,) = list_tables(make_ceilings([fast], [slow]))
     assert [translate(x, "en") for x in first.headers[:2]] == ["work", "size"]
-    assert [translate(x, "zh") for x in first.headers[:2]] == ["项目", "规模"]
+    assert [translate(x, "zh") for x in first.headers[:2]] == ["项目", "大小"]
     (row,) = first.rows
     assert [translate(x, "en") for x in row] == [
         "matmul bf16",

@@ -611,7 +611,7 @@ def test_hang_of_many_ranks_has_one_row_per_position():
     page_text = to_page_markdown(make_record(status="timed_out", cause=cause), lang="zh")
     assert "stacks.rank&lt;N>.txt (2)" in page_text
     first = "10,12,14,16,18,20,22,24,26,28,30,32,34,3…"
-    assert f"| {first} | 处于集合通信 barrier | a.py:1 f |" in page_text
+    assert f"| {first} | 正在进行集合通信 barrier | a.py:1 f |" in page_text
     assert "| 9 | 未响应 | zombie |" in page_text
 
 
