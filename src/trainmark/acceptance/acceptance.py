@@ -75,14 +75,15 @@ def plan_acceptance(
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()
     node = make_node_name(socket.gethostname())
-    names = list_device_names(node, vendor, nproc)
-    plans = resolve_plans(request, [(1, nproc), (1, min(2, nproc)), (1, 1)], dry_run=dry_run)
+    # Teams on one node: of all devices, of a pair, and of a single one.
+    worlds = [(1, nproc), (1, min(2, nproc)), (1, 1)]
+    plans = resolve_plans(request, worlds, dry_run=dry_run)
     acceptance = Acceptance(
         request=request,
         folder=choose_folder(request),
         plan=plans[0],
         node=node,
-        device_names=names,
+        device_names=list_device_names(node, vendor, nproc),
     )
     return acceptance, plans
 
@@ -123,10 +124,10 @@ def measure(
     Raises:
         EnvironmentFault: the ranks cannot reach each other.
     """
-    count = len(acceptance.device_names)
-    with prepare_rank_setup(acceptance.plan, count) as setup:
+    num_devices = len(acceptance.device_names)
+    with prepare_rank_setup(acceptance.plan, num_devices) as setup:
         vendor = devices.list_vendors()[acceptance.plan.device.vendor]
-        refuse_unusable_network(setup.variables, vendor, world_size=count, master=LOOPBACK)
+        refuse_unusable_network(setup.variables, vendor, world_size=num_devices, master=LOOPBACK)
         writer = EvidenceWriter(acceptance.folder, acceptance.node)
         write_joined_event(writer, acceptance, setup)
         session = NodeSession(acceptance, setup, writer, stop, show)
@@ -147,6 +148,7 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
     pairs = [(index_of[first], index_of[second]) for first, second in pairs_again]
     evidence = Evidence.read(acceptance.folder)
     used_numbers = [number for phase, number, _ in evidence.results if phase == "pairs"]
+    # Above those of all rounds of pairs that were planned or measured, also in earlier sessions.
     first_number = max([*used_numbers, len(acceptance.rounds)]) + 1
     return [
         Round(phase="pairs", number=number, teams=list(teams))
@@ -159,17 +161,20 @@ def conclude(
 ) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
     """Judge what was measured so far.
 
+    Args:
+        interrupted: name of the signal that ended the measurement; None: none did.
+
     Returns:
         The result, and the pairs that are to be measured again; a pair that is to be measured
         several times is listed as often.
     """
     evidence = Evidence.read(acceptance.folder)
-    products = _list_products(acceptance, evidence)
+    product_of_device = _map_devices_to_products(acceptance, evidence)
     names_by_product = defaultdict(list)
-    for name, product in products.items():
+    for name, product in product_of_device.items():
         names_by_product[product].append(name)
     peer_groups = list(names_by_product.values())
-    assessment = Assessment(product_of_member=products)
+    assessment = Assessment(product_of_member=product_of_device)
     baselines = load_baselines(acceptance.folder)
     pairs_again = judge_times(
         assessment,
@@ -179,7 +184,7 @@ def conclude(
         rates_worse_by=acceptance.request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
-    member_of = {name: name for name in products}  # each device is itself a member
+    member_of = {name: name for name in product_of_device}  # each device is itself a member
     judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     result = AcceptanceResult(
@@ -203,14 +208,15 @@ def conclude(
     return result, pairs_again
 
 
-def _list_products(acceptance: Acceptance, evidence: Evidence) -> dict[str, str]:
+def _map_devices_to_products(acceptance: Acceptance, evidence: Evidence) -> dict[str, str]:
     """Return the product of each device by its name.
 
     It is what a rank on the device reported; until one did, what the planning process found.
     """
     joined = evidence.nodes[acceptance.node]
-    products = dict(zip(joined.devices, joined.products, strict=True))
+    product_of_device = dict(zip(joined.devices, joined.products, strict=True))
     for results in evidence.results.values():
         for result in results:
-            products[acceptance.device_names[result.device]] = result.product
-    return products
+            name = acceptance.device_names[result.device]
+            product_of_device[name] = result.product
+    return product_of_device

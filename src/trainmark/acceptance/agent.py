@@ -26,7 +26,7 @@ from trainmark.acceptance.evidence import (
     NotMeasured,
     name_barrier,
 )
-from trainmark.acceptance.folder import plan_folder
+from trainmark.acceptance.folder import get_plan_folder
 from trainmark.acceptance.node_session import (
     WINDOWS,
     Acceptance,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from trainmark.acceptance.session import OpenedSession
     from trainmark.launch.processes import StopRequest
 
-    NodeRanks = Sequence[int]  # of a team; the ranks of its processes meet on the lowest node
+    NodeRanks = Sequence[int]  # the nodes of a team; its first node is the one with the lowest rank
     NodeRound = Sequence[NodeRanks]  # the teams of a round
 
 # Session n numbers the rounds that it decides on while it measures from 1000 n, so that rounds of
@@ -71,18 +71,21 @@ class _HeartbeatStop:
     """A stop request that is also set if standard input is silent: then the launcher is gone.
 
     Args:
-        heartbeat: the launcher sends beats to standard input.
+        request: set by signals.
+        heartbeat: whether the launcher sends beats to standard input.
     """
 
     def __init__(self, request: StopRequest, *, heartbeat: bool) -> None:
         self._request = request
         self._heartbeat = heartbeat
-        self._last_s = [time.monotonic()]  # time of the last beat, which ``is_input_lost`` updates
+        # Time of the last beat: a list of one element, which ``is_input_lost`` changes in place.
+        self._last_beat_s = [time.monotonic()]
 
     @property
     def signal_name(self) -> str | None:
         """Name of the signal that asks to stop; None before one came."""
-        if self._request.signal_name is None and self._heartbeat and is_input_lost(self._last_s):
+        is_stopped = self._request.signal_name is not None
+        if not is_stopped and self._heartbeat and is_input_lost(self._last_beat_s):
             self._request.signal_name = "SIGHUP"
         return self._request.signal_name
 
@@ -91,7 +94,7 @@ class Agent:
     """This node in a session of all nodes.
 
     Args:
-        opened: the session as its folder shows it.
+        opened: the session as its folder describes it.
         local: measures on this machine.
         node_rank: number of this node in the session.
     """
@@ -137,51 +140,55 @@ class Agent:
 
     def _measure_groups(self) -> None:
         """Measure sets of nodes for as long as the search for groups asks for some."""
-        barrier_name = _CONFIRMING_PAIRS_END
+        previous_barrier = _CONFIRMING_PAIRS_END  # the phase of pairs comes before this one
         first_number = _NUMBERS_PER_SESSION * self._opened.number
         for index in range(_MAX_GROUP_ROUNDS):
-            rounds_name = f"groups-{index}"
-            choose_round = partial(self._choose_group_round, barrier_name)
-            rounds = self._agree_on_rounds(rounds_name, choose_round)
+            file_name = f"groups-{index}"
+            choose_round = partial(self._choose_group_round, previous_barrier)
+            rounds = self._agree_on_rounds(file_name, choose_round)
             if not rounds or self._is_stopped():
                 return
             self._measure_round("groups", first_number + index, rounds[0])
-            barrier_name = f"{rounds_name} end"
-            self._arrive_at_barrier(barrier_name)
+            previous_barrier = f"{file_name} end"
+            self._arrive_at_barrier(previous_barrier)
 
-    def _agree_on_rounds(self, name: str, choose: Callable[[], list[NodeRound]]) -> list[NodeRound]:
+    def _agree_on_rounds(
+        self, file_name: str, choose_rounds: Callable[[], list[NodeRound]]
+    ) -> list[NodeRound]:
         """Return rounds that the first node alive chooses and all others read from a file.
 
         Args:
-            name: of the file.
-            choose: called on the first node alive.
+            file_name: name of the file, without its ending.
+            choose_rounds: called on the first node alive.
 
         Returns:
             The rounds; none if no node chose some in time.
         """
-        path = self._opened.session_dir / f"{name}.json"
+        path = self._opened.session_dir / f"{file_name}.json"
         # The node that chooses may itself wait two deadlines for the others.
         ends_s = time.monotonic() + 3 * self._local.acceptance.request.deadline
         while not path.exists() and time.monotonic() < ends_s and not self._is_stopped():
             self._session.scan()
             alive = self._session.list_alive(self._joined)
             if alive and alive[0] == self._node_rank:
-                rounds = choose()
+                chosen_rounds = choose_rounds()
                 with write_atomically(path) as file:
-                    file.write(json.dumps(rounds).encode())
+                    file.write(json.dumps(chosen_rounds).encode())
                 break
             time.sleep(_POLL_S)
         if not path.exists():
             return []
-        rounds_read: list[NodeRound] = json.loads(path.read_text())
-        return rounds_read
+        rounds: list[NodeRound] = json.loads(path.read_text())
+        return rounds
 
     def _choose_pairs(self) -> list[NodeRound]:
         """Return the rounds of pairs of the nodes that joined, in the order of their names."""
-        by_name = sorted(self._joined, key=self._session.get_name)
-        count = self._local.acceptance.request.rounds or choose_num_rounds(len(by_name))
-        rounds = plan_pair_rounds(len(by_name), count)
-        return [[(by_name[first], by_name[second]) for first, second in pairs] for pairs in rounds]
+        node_ranks = sorted(self._joined, key=self._session.get_name)
+        num_rounds = self._local.acceptance.request.rounds or choose_num_rounds(len(node_ranks))
+        return [
+            [(node_ranks[first], node_ranks[second]) for first, second in pairs]
+            for pairs in plan_pair_rounds(len(node_ranks), num_rounds)
+        ]
 
     def _choose_confirming_rounds(self, barrier_name: str) -> list[NodeRound]:
         """Wait for all nodes; return the rounds of pairs that confirm what looks bad.
@@ -243,11 +250,12 @@ class Agent:
         """Measure with the team of this node, unless an earlier session did.
 
         Args:
+            number: of the round in its phase.
             teams: the node ranks of each team.
         """
         for node_ranks in teams:
             member_names = tuple(self._session.get_name(node_rank) for node_rank in node_ranks)
-            if phase == "pairs":
+            if phase == "pairs":  # a pair has one name, in whichever order it was chosen
                 member_names = tuple(sorted(member_names))
             is_done = (phase, number, member_names) in self._measured_before
             if self._node_rank in node_ranks and not is_done:
@@ -303,7 +311,7 @@ class Agent:
         acceptance = self._local.acceptance
         nproc = len(acceptance.device_names)
         task = RankTask(
-            plan_dir=str(plan_folder(acceptance.folder, nproc)),
+            plan_dir=str(get_plan_folder(acceptance.folder, nproc)),
             devices=list(range(nproc)),
             ranks_here=nproc,
             control_steps=0,  # devices were compared bit by bit, and timed, in the phase `devices`
@@ -312,16 +320,16 @@ class Agent:
             measures_device=False,
             num_nodes=len(node_ranks),
         )
-        ordered = sorted(node_ranks)
-        first = ordered[0]
+        ordered_ranks = sorted(node_ranks)
+        first_rank = ordered_ranks[0]
         # Nodes may share a machine: each node that is the first of a team has a port of its own.
-        master = (self._session.get_address(first), self._opened.cluster.master_port + 1 + first)
+        port = self._opened.cluster.master_port + 1 + first_rank
         return Team(
             members=member_names,
             task=task,
-            node=ordered.index(self._node_rank),
+            node=ordered_ranks.index(self._node_rank),
             num_nodes=len(node_ranks),
-            master=master,
+            master=(self._session.get_address(first_rank), port),
         )
 
 
@@ -336,14 +344,21 @@ def find_address(node_rank: int, master: str, port: int) -> str:
     """
     if node_rank == 0:
         return master
-    family = socket.getaddrinfo(master, port, type=socket.SOCK_DGRAM)[0][0]
+    family, *_ = socket.getaddrinfo(master, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((master, port))  # chooses the interface; a datagram socket sends nothing
         return str(probe.getsockname()[0])
 
 
 def main(words: list[str]) -> int:
-    """Measure this node's part of the session."""
+    """Measure this node's part of the session.
+
+    Args:
+        words: the command line, without the program's name.
+
+    Returns:
+        The exit code.
+    """
     parser = argparse.ArgumentParser(prog="trainmark.acceptance.agent", description=__doc__)
     parser.add_argument("session_dir", type=Path)
     parser.add_argument("--node-rank", type=int, required=True)
@@ -369,7 +384,8 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
     """Join the session, measure all phases, and leave it."""
     node_rank = options.node_rank
     plan = opened.plan
-    writer = EvidenceWriter(opened.folder, _find_name(opened, node_rank), opened.number)
+    name = _choose_node_name(opened, node_rank)
+    writer = EvidenceWriter(opened.folder, name, session=opened.number)
     acceptance = Acceptance(
         request=opened.request,
         folder=opened.folder,
@@ -392,8 +408,8 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
         writer.write(Left, signal=stop.signal_name)
 
 
-def _find_name(opened: OpenedSession, node_rank: int) -> str:
-    """Return the name of this node as its engine knows it."""
+def _choose_node_name(opened: OpenedSession, node_rank: int) -> str:
+    """Return the name by which the engine knows this node; else the name of its host."""
     if opened.plan.launcher == "ssh":
         return make_node_name(opened.node_names[node_rank])
     return make_node_name(os.environ.get("SLURMD_NODENAME") or socket.gethostname())

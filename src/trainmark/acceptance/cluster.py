@@ -123,7 +123,9 @@ def plan_session(
             fix="remove run_root, and set --out to a folder that all nodes share",
         )
     remote = cluster.find_remote_target(request.launcher)
-    plans = resolve_plans(request, [(1, nproc), (2, nproc), (1, 1)], remote, dry_run=dry_run)
+    # Teams of one node, of a pair of nodes, and of a single device.
+    worlds = [(1, nproc), (2, nproc), (1, 1)]
+    plans = resolve_plans(request, worlds, remote, dry_run=dry_run)
     request, remark = _leave_out_groups(request, num_nodes, nproc, remote, dry_run=dry_run)
     folder = choose_folder(request)
     opened = OpenedSession(
@@ -147,6 +149,10 @@ def _leave_out_groups(
 ) -> tuple[AcceptRequest, str]:
     """Leave out the phase of groups if the recipe cannot train on all nodes together.
 
+    Args:
+        nproc: devices of each node.
+        remote: the machines of the launcher; None: this one.
+
     Returns:
         The request, and why the phase is left out; empty if it is not.
 
@@ -159,7 +165,7 @@ def _leave_out_groups(
     try:
         resolve_plans(request, [(num_nodes, nproc)], remote, dry_run=dry_run)
     except TrainmarkError as error:
-        if request.phases is not None:
+        if request.phases is not None:  # the user asked for groups by name
             raise
         other_phases = ",".join(phase for phase in phases if phase != "groups")
         remark = f"groups: skipped: {error.what}"
@@ -177,21 +183,19 @@ def _renumber_session(opened: OpenedSession, number: int) -> OpenedSession:
 def _plan_first_session(
     request: AcceptRequest, node_plan: Plan, folder: Path, num_nodes: int
 ) -> AcceptancePlan:
-    """Return the plan of the first session from that of one node."""
-    join_s = request.join
-    deadline_s = request.deadline
+    """Return the plan of the first session: that of one node with all nodes and a time limit."""
     num_rounds = sum(count_rounds(request, num_nodes).values())
     if "groups" in request.chosen_phases:
         num_rounds += estimate_further_group_rounds(request, num_nodes)
     # A round in which a node hangs costs two deadlines, as does each of the two barriers after the
     # pairs.
-    limit_s = join_s + 2 * deadline_s * (num_rounds + 2)
-    changed = {
+    limit_s = request.join + 2 * request.deadline * (num_rounds + 2)
+    changes = {
         "nnodes": num_nodes,
         "run_dir": str(folder / SESSIONS_DIR / "1"),
         "recipe": node_plan.recipe | {"timeout_s": limit_s},
     }
-    return AcceptancePlan(**node_plan.model_dump() | changed)
+    return AcceptancePlan(**node_plan.model_dump() | changes)
 
 
 @contextmanager
@@ -259,14 +263,17 @@ def wait_for_nodes(
     It is cancelled when a signal comes, when its time is over, or when no node is alive any more.
 
     Args:
+        opened: the session of the job.
+        launcher: that of the engine which runs the job.
+        job: the session's job.
         stop: holds the signal, once one came.
         show: called with the progress, in words.
     """
     session = Session(opened.folder, opened.number)
     counts = count_rounds(opened.request, opened.plan.nnodes)
     progress = _SessionProgress(counts, estimate_round_s(opened.request.seconds))
-    limit_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
-    cancellation: _Cancellation | None = None
+    ends_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
+    cancellation: _Cancellation | None = None  # the job is to be cancelled
     while cancellation is None or not cancellation.is_given_up:
         state = _read_job_state(launcher, job)
         if state.phase == "lost":
@@ -280,7 +287,7 @@ def wait_for_nodes(
             if line is not None:
                 show(line)
         are_all_gone = bool(session.peers) and not alive
-        is_late = time.monotonic() > limit_s
+        is_late = time.monotonic() > ends_s
         if cancellation is None and (stop.signal_name or are_all_gone or is_late):
             cancellation = _Cancellation(launcher, job)
         if cancellation is not None:
@@ -328,7 +335,13 @@ class _SessionProgress:
         self._shown_phase: tuple[Phase | None, int] = (None, 0)
 
     def describe_nodes(self, state: str, num_joined: int, num_alive: int) -> str | None:
-        """Return the state of the job and its nodes; None if it is as before."""
+        """Return a line about the job and its nodes; None if it is the same as before.
+
+        Args:
+            state: of the job, in words.
+            num_joined: number of nodes that have joined the session.
+            num_alive: number of them that still measure.
+        """
         text = f"{state}; {num_joined} nodes have joined, {num_alive} are still measuring"
         if text == self._shown_nodes:
             return None

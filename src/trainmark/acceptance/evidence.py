@@ -60,7 +60,14 @@ class Measured(msgspec.Struct, tag="measured", tag_field="event", frozen=True, k
 
 
 class NotMeasured(msgspec.Struct, tag="not_measured", tag_field="event", frozen=True, kw_only=True):
-    """A team measured nothing on this node; ``absent``: the node that did not come."""
+    """A team measured nothing on this node.
+
+    Args:
+        round: number in the phase, counted from 0.
+        members: devices or nodes of the team, also those of other nodes.
+        error: the reason in words.
+        absent: name of the node that did not come to the round; None: all came.
+    """
 
     unix_s: float
     phase: Phase
@@ -99,7 +106,9 @@ class EvidenceWriter:
     """Append the events of one node and session to its file.
 
     Args:
-        session: its number; None: the next one of this node.
+        folder: of the acceptance.
+        node: name of the node.
+        session: its number, from 1; None: the next one of this node.
 
     Attributes:
         node: its name; if several nodes have the same name, the later ones get a number behind it.
@@ -108,12 +117,14 @@ class EvidenceWriter:
     def __init__(self, folder: Path, node: str, session: int | None = None) -> None:
         evidence = folder / EVIDENCE_DIR
         evidence.mkdir(exist_ok=True)
-        number = session or len(list(evidence.glob(f"{node}.*.jsonl"))) + 1
+        number = session
+        if number is None:
+            number = len(list(evidence.glob(f"{node}.*.jsonl"))) + 1
         self.node = node
-        copies = 1
+        num_namesakes = 1
         while (evidence / f"{self.node}.{number}.jsonl").exists():
-            copies += 1
-            self.node = f"{node}-{copies}"
+            num_namesakes += 1
+            self.node = f"{node}-{num_namesakes}"
         self._path = evidence / f"{self.node}.{number}.jsonl"
         self._path.touch(exist_ok=False)
 
@@ -135,7 +146,10 @@ class Evidence:
         nodes: the last ``Joined`` of each node.
         results: of all ranks of a team, by phase, round and members.
         failures: why a team measured nothing, unless it did in a later session.
-        malformed_lines: lines that are no events; a node that was killed leaves one at most.
+        malformed_lines: number of lines that are no events; a node that was killed leaves one at
+            most.
+        _arrivals: session, node and name of each barrier at which a node arrived.
+        _sessions_of_failures: number of the session of each of ``failures``.
     """
 
     nodes: dict[str, Joined] = field(default_factory=dict)
@@ -143,13 +157,13 @@ class Evidence:
     failures: dict[TeamRound, NotMeasured] = field(default_factory=dict)
     malformed_lines: int = 0
     _arrivals: set[tuple[int, str, str]] = field(default_factory=set)
-    _absences: dict[TeamRound, int] = field(default_factory=dict)
+    _sessions_of_failures: dict[TeamRound, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Evidence:
         """Read all sessions of all nodes."""
         evidence = cls()
-        node = ""  # whose file is read: it begins with the node's name
+        node = ""  # name of the node whose file is read: its first event has it
         for session, event in evidence._iterate_events(folder):
             if isinstance(event, Joined):
                 node = event.node
@@ -158,13 +172,13 @@ class Evidence:
                 evidence._arrivals.add((session, node, event.barrier_name))
             elif isinstance(event, Measured):
                 key = (event.phase, event.round, tuple(event.members))
-                evidence._add(key, event.results)
+                evidence._add_results(key, event.results)
                 evidence.failures.pop(key, None)
             elif isinstance(event, NotMeasured):
                 key = (event.phase, event.round, tuple(event.members))
                 if key not in evidence.results:
                     evidence.failures[key] = event
-                    evidence._absences[key] = session
+                    evidence._sessions_of_failures[key] = session
         return evidence
 
     def find_lost_nodes(self) -> dict[str, str]:
@@ -172,16 +186,18 @@ class Evidence:
 
         A node that came late, because it had waited for others itself, is not lost.
         """
-        lost: dict[str, str] = {}
+        errors_of_lost_nodes: dict[str, str] = {}
         for key, failure in self.failures.items():
+            if failure.absent is None:
+                continue
             phase, number, _ = key
-            arrival = (self._absences[key], failure.absent or "", name_barrier(phase, number))
-            if failure.absent is not None and arrival not in self._arrivals:
-                lost[failure.absent] = failure.error
-        return lost
+            session = self._sessions_of_failures[key]
+            if (session, failure.absent, name_barrier(phase, number)) not in self._arrivals:
+                errors_of_lost_nodes[failure.absent] = failure.error
+        return errors_of_lost_nodes
 
-    def _add(self, key: TeamRound, results: list[RankResult]) -> None:
-        """Add the ranks of a node to those of the other nodes of its team."""
+    def _add_results(self, key: TeamRound, results: list[RankResult]) -> None:
+        """Add the ranks of a node to those of the other nodes of its team, in their order."""
         by_rank = {result.rank: result for result in (*self.results.get(key, []), *results)}
         self.results[key] = [by_rank[rank] for rank in sorted(by_rank)]
 

@@ -51,7 +51,7 @@ def choose_folder(request: AcceptRequest) -> Path:
 
 @contextmanager
 def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
-    """Hold the lock of a new folder, or of one with an earlier session of the same request.
+    """Hold the lock of a folder, which is new or has an earlier session of the same request.
 
     Raises:
         UsageError: an earlier session there did other work.
@@ -116,22 +116,26 @@ def resolve_plans(
     """Return the plan of a training in teams of each size; write nothing.
 
     Args:
-        worlds: number of nodes and of devices of each node, for each size of a team.
+        worlds: for each size of a team, the number of nodes and the number of devices per node.
         remote: the machines of a launcher; None: this one.
         dry_run: the plans are only shown; see ``resolve``.
     """
     plans: list[Plan] = []
-    for num_nodes, nproc in dict.fromkeys(worlds):
+    for num_nodes, nproc in dict.fromkeys(worlds):  # each size once
+        # All teams train by the recipe that is chosen for the first size.
         recipe = plans[0].recipe_name if plans else None
         run_request = request.make_run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
         plans.append(resolve(run_request, remote=remote, dry_run=dry_run))
     return plans
 
 
-def plan_folder(folder: Path, nproc: int) -> Path:
-    """Return the folder of the plan of ``nproc`` devices of one node.
+def get_plan_folder(folder: Path, nproc: int) -> Path:
+    """Return the folder of the plan of a team with ``nproc`` devices on each node.
 
-    The plan of several nodes differs from that in nothing but their number.
+    It is the plan of one node: that of several nodes differs only in the number of nodes.
+
+    Args:
+        folder: of the acceptance.
     """
     return folder / PLANS_DIR / f"{nproc}-devices"
 
@@ -143,7 +147,7 @@ def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) ->
     """
     for plan in plans:
         if plan.nnodes == 1:
-            path = plan_folder(folder, plan.nproc)
+            path = get_plan_folder(folder, plan.nproc)
             path.mkdir(parents=True, exist_ok=True)
             plan.save(path)
     with write_atomically(folder / REQUEST_FILE) as file:

@@ -16,7 +16,7 @@ from trainmark.acceptance.evidence import (
     Measured,
     NotMeasured,
 )
-from trainmark.acceptance.folder import LOGS_DIR, plan_folder
+from trainmark.acceptance.folder import LOGS_DIR, get_plan_folder
 from trainmark.acceptance.schedule import choose_num_rounds, plan_pair_rounds
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team, measure_teams
@@ -66,7 +66,7 @@ class Acceptance:
     Args:
         node: name of this machine.
         device_names: of the devices that are measured, in their order.
-        num_nodes: that are accepted together; of several, pairs are of nodes.
+        num_nodes: number of nodes that are accepted together.
     """
 
     request: AcceptRequest
@@ -78,22 +78,26 @@ class Acceptance:
 
     @property
     def rounds(self) -> list[Round]:
-        """Return the rounds of this machine; with several nodes, pairs are of nodes, not here."""
-        count = len(self.device_names)
-        chosen = self.request.chosen_phases
+        """Return the rounds that this machine measures by itself.
+
+        With several nodes, pairs are of nodes and not among them.
+        """
+        num_devices = len(self.device_names)
+        phases = self.request.chosen_phases
         rounds: list[Round] = []
-        if "devices" in chosen:
-            singles = [(device,) for device in range(count)]
+        if "devices" in phases:
+            singles = [(device,) for device in range(num_devices)]
             rounds += self._repeat_round("devices", singles, self.request.repeats)
-        if "nodes" in chosen:
+        if "nodes" in phases:
+            # The only node of an acceptance is compared with no other: it only has to work.
             repeats = self.request.repeats if self.num_nodes > 1 else 1
-            rounds += self._repeat_round("nodes", [tuple(range(count))], repeats)
+            rounds += self._repeat_round("nodes", [tuple(range(num_devices))], repeats)
         # Of two devices, the only pair is the node itself.
-        if "pairs" in chosen and count > 2 and self.num_nodes == 1:
-            num_rounds = self.request.rounds or choose_num_rounds(count)
+        if "pairs" in phases and num_devices > 2 and self.num_nodes == 1:
+            num_rounds = self.request.rounds or choose_num_rounds(num_devices)
             rounds += [
                 Round(phase="pairs", number=number, teams=list(pairs))
-                for number, pairs in enumerate(plan_pair_rounds(count, num_rounds))
+                for number, pairs in enumerate(plan_pair_rounds(num_devices, num_rounds))
             ]
         return rounds
 
@@ -137,7 +141,7 @@ class Acceptance:
 
 
 def make_node_name(host: str) -> str:
-    """Return the name of a host as it can stand in a list and in a file's name."""
+    """Return the name of a host with only such characters as a file's name may have."""
     return re.sub(r"[^\w.-]", "_", host) or "node"
 
 
@@ -147,10 +151,14 @@ def list_device_names(node: str, vendor: Vendor, nproc: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def prepare_rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
-    """Yield what ranks of this machine are started with; end ranks that still run at the end."""
+def prepare_rank_setup(plan: Plan, num_ranks: int) -> Iterator[Setup]:
+    """Yield what ranks of this machine are started with; end ranks that still run at the end.
+
+    Args:
+        num_ranks: of this machine, if all its devices train.
+    """
     run_id = f"accept-{secrets.token_hex(6)}"
-    setup = prepare_setup(devices.list_vendors()[plan.device.vendor], count, run_id)
+    setup = prepare_setup(devices.list_vendors()[plan.device.vendor], num_ranks, run_id)
     # cuBLAS is only deterministic with a workspace of a fixed size (CUDA's documentation).
     setup.variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     try:
@@ -184,7 +192,14 @@ def write_joined_event(
 
 @dataclass(frozen=True, slots=True)
 class NodeSession:
-    """One process that measures rounds on this machine."""
+    """One process that measures rounds on this machine.
+
+    Args:
+        setup: what ranks are started with.
+        writer: writes the evidence of this node.
+        stop: the measurement ends as soon as it holds a signal.
+        show: called with the progress, in words.
+    """
 
     acceptance: Acceptance
     setup: Setup
@@ -200,30 +215,35 @@ class NodeSession:
             if self.stop.signal_name is not None:
                 return
             self.show(progress.begin_round())
-            teams = [
-                self._build_team(planned, devices_of_team) for devices_of_team in planned.teams
-            ]
+            teams = [self._build_team(planned, device_indices) for device_indices in planned.teams]
             self.measure(teams, planned.phase, planned.number)
 
     def _find_missing(self, rounds: Sequence[Round]) -> list[Round]:
         """Return the rounds with the teams that no session has measured yet."""
-        done = Evidence.read(self.acceptance.folder).results.keys()
+        # Each is a phase, the number of a round, and the names of the members.
+        measured_teams = Evidence.read(self.acceptance.folder).results.keys()
         missing = []
         for planned in rounds:
-            teams = []
-            for team in planned.teams:
-                members = self.acceptance.list_member_names(planned.phase, team)
-                if (planned.phase, planned.number, members) not in done:
-                    teams.append(team)
-            if teams:
-                missing.append(Round(phase=planned.phase, number=planned.number, teams=teams))
+            missing_teams = []
+            for device_indices in planned.teams:
+                members = self.acceptance.list_member_names(planned.phase, device_indices)
+                if (planned.phase, planned.number, members) not in measured_teams:
+                    missing_teams.append(device_indices)
+            if missing_teams:
+                missing.append(
+                    Round(phase=planned.phase, number=planned.number, teams=missing_teams)
+                )
         return missing
 
     def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> None:
-        """Measure teams of a round at the same time, and write how it ended for each."""
-        folder = self.acceptance.folder / LOGS_DIR
-        folder.mkdir(exist_ok=True)
-        with (folder / f"{self.acceptance.node}.txt").open("ab") as log:
+        """Measure teams of a round at the same time, and write how it ended for each.
+
+        Args:
+            number: of the round in its phase.
+        """
+        logs = self.acceptance.folder / LOGS_DIR
+        logs.mkdir(exist_ok=True)
+        with (logs / f"{self.acceptance.node}.txt").open("ab") as log:
             outcomes = measure_teams(
                 teams,
                 self.setup,
@@ -232,20 +252,30 @@ class NodeSession:
                 is_stopped=lambda: self.stop.signal_name is not None,
             )
         for outcome in outcomes:
-            common = {"phase": phase, "round": number, "members": outcome.team.members}
+            members = outcome.team.members
             if outcome.reason is None:
-                self.writer.write(Measured, **common, results=outcome.results)
+                self.writer.write(
+                    Measured, phase=phase, round=number, members=members, results=outcome.results
+                )
             else:
-                self.writer.write(NotMeasured, **common, reason=outcome.reason, error=outcome.error)
+                self.writer.write(
+                    NotMeasured,
+                    phase=phase,
+                    round=number,
+                    members=members,
+                    reason=outcome.reason,
+                    error=outcome.error,
+                )
 
     def _build_team(self, planned: Round, device_indices: tuple[int, ...]) -> Team:
         """Return a team of devices of this machine, with the task of its ranks."""
-        is_control = planned.phase == "devices" and planned.number == 0
+        # Devices are compared bit by bit once, in their first round.
+        has_control = planned.phase == "devices" and planned.number == 0
         task = RankTask(
-            plan_dir=str(plan_folder(self.acceptance.folder, len(device_indices))),
+            plan_dir=str(get_plan_folder(self.acceptance.folder, len(device_indices))),
             devices=list(device_indices),
             ranks_here=len(self.acceptance.device_names),
-            control_steps=CONTROL_STEPS if is_control else 0,
+            control_steps=CONTROL_STEPS if has_control else 0,
             windows=WINDOWS,
             budget_s=self.acceptance.request.seconds,
             measures_device=planned.phase == "devices",

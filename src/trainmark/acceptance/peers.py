@@ -46,7 +46,7 @@ class Peer:
         barriers: names of those at which it has arrived.
         ended_rounds: rounds of each phase that it has measured, or tried to.
         size: bytes of the file that were read: whole lines.
-        grew_s: when it was last seen to grow, by this node's clock.
+        grew_s: when the file was last seen to grow, by this node's monotonic clock.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class Peer:
         with self.path.open("rb") as file:
             file.seek(self.size)
             added = file.read()
-        whole_lines = added[: added.rfind(b"\n") + 1]
+        whole_lines = added[: added.rfind(b"\n") + 1]  # the node may be writing the last line
         if whole_lines:
             self.size += len(whole_lines)
             self.grew_s = time.monotonic()
@@ -76,7 +76,10 @@ class Peer:
             self._note(event)
 
     def _note(self, event: Event | None) -> None:
-        """Keep what an event says about the node; None: the line was no event."""
+        """Keep what an event says about the node; None: the line was no event.
+
+        A beat says nothing but that the file has grown.
+        """
         if isinstance(event, Joined):
             self.joined = event
         elif isinstance(event, Arrived):
@@ -124,7 +127,7 @@ class Session:
         return joined.node
 
     def list_alive(self, node_ranks: Iterable[int]) -> list[int]:
-        """Return which of some nodes are alive."""
+        """Return the node ranks of those nodes that are alive, in the given order."""
         return [rank for rank in node_ranks if rank in self.peers and self.peers[rank].is_alive]
 
     def wait_for_all(
@@ -141,7 +144,7 @@ class Session:
     def wait_for(
         self, node_rank: int, barrier_name: str, *, timeout_s: float, is_stopped: Callable[[], bool]
     ) -> bool:
-        """Wait until a node has arrived at a barrier; False if it is lost or late."""
+        """Wait until a node has arrived at a barrier; return False if it is lost or late."""
         peer = self.peers.get(node_rank)
         if peer is None:
             return False

@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device, Job, JobContext, StepDigest
 
 WARMUP_STEPS = 4
-NUM_TRAININGS = 2  # of the control, which compares them bit by bit
+NUM_CONTROL_TRAININGS = 2  # from the same seed, which are compared bit by bit
 _REPEATS = 10  # of each matmul, copy and collective
 _MAX_ERROR_CHARACTERS = 2000
 _MATMUL_SIZE = 8192
 _COPIED_BYTES = 1 << 30
 _MESSAGE_BYTES = 64 << 20
+_STDOUT_FD = 1  # numbers of the process's file descriptors
+_STDERR_FD = 2
 # A processor core is about a thousand times slower than an accelerator.
 _CPU_MATMUL_SIZE = 512
 _CPU_COPIED_BYTES = 64 << 20
@@ -105,7 +107,9 @@ def run_control_trainings(
     if num_steps == 0:
         return []
     torch.use_deterministic_algorithms(True, warn_only=True)
-    trainings = [digest_steps(Training(plan, context), num_steps) for _ in range(NUM_TRAININGS)]
+    trainings = [
+        digest_steps(Training(plan, context), num_steps) for _ in range(NUM_CONTROL_TRAININGS)
+    ]
     torch.use_deterministic_algorithms(False)
     return trainings
 
@@ -113,19 +117,27 @@ def run_control_trainings(
 def time_training(
     training: Training, device: Device, ranks: RankGroup, *, windows: int, budget_s: float
 ) -> list[float]:
-    """Return the seconds of a step in each window; all ranks begin a window together."""
+    """Return the seconds of a step in each window; all ranks begin a window together.
+
+    Args:
+        windows: number of windows.
+        budget_s: time of all windows together, about.
+    """
+    warmup_s = [_time_steps(training, device, num_steps=1) for _ in range(WARMUP_STEPS)]
     # The fastest of them: after one slow step a window would be too short to contain the pauses of
-    # a throttled node, which its median window would then hide.
-    step_s = ranks.find_max(min(_time_steps(training, device, 1) for _ in range(WARMUP_STEPS)))
+    # a throttled node, which its median window would then hide. The maximum over ranks, so that all
+    # take the same number of steps.
+    step_s = ranks.find_max(min(warmup_s))
     num_steps = max(1, round(budget_s / windows / step_s))
     seconds = []
     for _ in range(windows):
         ranks.find_max(0.0)  # a barrier: all ranks begin the window together
-        seconds.append(_time_steps(training, device, num_steps) / num_steps)
+        window_s = _time_steps(training, device, num_steps=num_steps)
+        seconds.append(window_s / num_steps)
     return seconds
 
 
-def _time_steps(training: Training, device: Device, num_steps: int) -> float:
+def _time_steps(training: Training, device: Device, *, num_steps: int) -> float:
     """Return the seconds of ``num_steps`` steps until the device has finished them."""
     start_s = perf_counter()
     for _ in range(num_steps):
@@ -138,7 +150,7 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
     """Return the seconds of matmuls and copies, and what was wrong with their results.
 
     Returns:
-        As ``time_works``.
+        As ``measure_works``.
     """
     from trainmark.devices import rates
 
@@ -152,9 +164,9 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
         "host_to_device": rates.prepare_transfer(device, transferred_bytes, to_device=True),
         "device_to_host": rates.prepare_transfer(device, transferred_bytes, to_device=False),
     }
-    # Copies to the host are missing where the device computes in the host's memory.
-    present = {name: work for name, work in works.items() if work is not None}
-    return time_works(present, device, rates.measure_ns)
+    # A device that computes in the host's memory has no copies to the host.
+    available_works = {name: work for name, work in works.items() if work is not None}
+    return measure_works(available_works, device, rates.measure_ns)
 
 
 def time_collectives(
@@ -163,23 +175,23 @@ def time_collectives(
     """Return the seconds of collectives, and what was wrong with their results.
 
     Returns:
-        As ``time_works``.
+        As ``measure_works``.
     """
     from trainmark.machine.ceilings_work import COLLECTIVES
 
     num_bytes = _CPU_MESSAGE_BYTES if device.torch_type == "cpu" else _MESSAGE_BYTES
     works = {name: prepare(device, ranks, num_bytes) for name, prepare in COLLECTIVES.items()}
-    return time_works(works, device, ranks.measure_ns)
+    return measure_works(works, device, ranks.measure_ns)
 
 
-def time_works(
-    works: Mapping[str, Work], device: Device, elapsed_ns: Callable[[Device, Any], int]
+def measure_works(
+    works: Mapping[str, Work], device: Device, measure_ns: Callable[[Device, Any], int]
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Time each work several times.
+    """Time each work several times, after a check of its result.
 
     Args:
         works: by name.
-        elapsed_ns: runs a function on the device and returns how long that took.
+        measure_ns: runs a function on the device and returns how long that took.
 
     Returns:
         The seconds of each repeat by the name of the work; and by name what was wrong with the
@@ -190,12 +202,12 @@ def time_works(
     seconds: dict[str, list[float]] = {}
     faults: dict[str, str] = {}
     for name, work in works.items():
-        elapsed_ns(device, work.run)  # warms up
+        measure_ns(device, work.run)  # a warm-up, whose result is checked
         fault = work.fault()
         if fault is not None:
             faults[name] = render(fault, "en")
             continue
-        seconds[name] = [elapsed_ns(device, work.run) / 1e9 for _ in range(_REPEATS)]
+        seconds[name] = [measure_ns(device, work.run) / 1e9 for _ in range(_REPEATS)]
     return seconds, faults
 
 
@@ -246,25 +258,30 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
 
 
 def main(text: str) -> int:
-    """Measure as the rank that the environment names; return its exit code."""
+    """Measure as the rank that the environment names; return its exit code.
+
+    Args:
+        text: the task as JSON.
+    """
     # Standard output is for the result alone: what libraries print goes to standard error.
-    results = os.dup(1)
-    os.dup2(2, 1)
+    results_fd = os.dup(_STDOUT_FD)
+    os.dup2(_STDERR_FD, _STDOUT_FD)
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    code = 0
+    rank = int(os.environ["RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    exit_code = 0
     try:
         line = encode(measure(read_task(text), rank, local_rank))
     except Exception as error:  # noqa: BLE001 - whatever it is, the node reports it
         line = encode(
             RankFailure(rank=rank, error=f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARACTERS])
         )
-        code = 1
+        exit_code = 1
         import traceback
 
         traceback.print_exc()
-    os.write(results, f"{line}\n".encode())  # by one call, because ranks share the file
-    return code
+    os.write(results_fd, f"{line}\n".encode())  # by one call, because ranks share the file
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 RESULT_FILE = "acceptance.json"
 Decision = Literal["pass", "fail", "undecided"]
-LISTS: dict[Decision, str] = {
+# Files with the names of the members of each decision, one a line.
+LIST_FILES: dict[Decision, str] = {
     "pass": "passing.txt",
     "fail": "failing.txt",
     "undecided": "undecided.txt",
@@ -199,7 +200,7 @@ class AcceptanceResult(Frozen):
     def write(self, folder: Path) -> None:
         """Write the result and the lists of names, each whole or not at all."""
         files = {RESULT_FILE: self.model_dump_json(indent=2) + "\n"}
-        for decision, name in LISTS.items():
+        for decision, name in LIST_FILES.items():
             files[name] = "".join(f"{member}\n" for member in self.list_names(decision))
         for name, text in files.items():
             with documents.write_atomically(folder / name) as file:

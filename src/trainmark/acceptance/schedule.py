@@ -30,6 +30,7 @@ def count_round_robin_rounds(num_nodes: int) -> int:
     """Return after how many rounds every node has met every other one."""
     if num_nodes < 2:
         return 0
+    # An odd number of nodes needs one round more: in each round one node takes no part.
     return num_nodes - 1 if num_nodes % 2 == 0 else num_nodes
 
 
@@ -43,13 +44,18 @@ def make_round_robin(num_nodes: int) -> list[PairRound]:
 def _make_robin_round(num_nodes: int, index: int) -> PairRound:
     """Return one round by the circle method.
 
-    The last place stays, and meets place ``index``; of the others those meet that are equally far
-    from ``index`` on a circle. In an odd number of nodes the last place is empty.
+    All nodes but the last stand on a circle. The last node meets node ``index``; of the others
+    those meet that are equally far from ``index`` on the circle. If the number of nodes is odd, all
+    stand on the circle, and node ``index`` takes no part.
     """
-    last = num_nodes - 1 if num_nodes % 2 == 0 else num_nodes
-    pairs = [] if last == num_nodes else [_sort_pair(index, last)]
-    for distance in range(1, (last + 1) // 2):
-        pairs.append(_sort_pair((index + distance) % last, (index - distance) % last))
+    is_even = num_nodes % 2 == 0
+    circle_size = num_nodes - 1 if is_even else num_nodes
+    pairs = []
+    if is_even:
+        pairs.append(_sort_pair(index, num_nodes - 1))
+    for distance in range(1, (circle_size + 1) // 2):
+        pair = _sort_pair((index + distance) % circle_size, (index - distance) % circle_size)
+        pairs.append(pair)
     return pairs
 
 
@@ -63,17 +69,18 @@ def plan_pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[
         return []
     generator = np.random.default_rng(seed)
     rounds: list[PairRound] = []
-    while len(rounds) < num_rounds:
+    while len(rounds) < num_rounds:  # once for each round robin, of which the last may be cut
         order = generator.permutation(num_nodes).tolist()
         indices = generator.permutation(count_round_robin_rounds(num_nodes)).tolist()
-        for index in indices[: num_rounds - len(rounds)]:
+        num_missing = num_rounds - len(rounds)
+        for index in indices[:num_missing]:
             pairs = _make_robin_round(num_nodes, index)
-            rounds.append([_sort_pair(order[a], order[b]) for a, b in pairs])
+            rounds.append([_sort_pair(order[first], order[second]) for first, second in pairs])
     return rounds
 
 
 def pack_disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> list[PairRound]:
-    """Return ``pairs`` in few rounds of disjoint pairs, the first of them as early as possible.
+    """Return ``pairs`` in few rounds of disjoint pairs: each in the first round that has room.
 
     Args:
         busy: nodes that cannot take part; their pairs are left out.

@@ -44,7 +44,7 @@ class OpenedSession:
         folder: of the acceptance.
         number: of the session, which is the name of its folder.
         is_submitted: whether its job was started by an earlier command.
-        remark: which phase that the user asked for is left out, and why; empty: none.
+        remark: which phase is left out, and why; empty: none is.
     """
 
     folder: Path
@@ -68,10 +68,11 @@ class OpenedSession:
         if self.remark:
             remarks.append(self.remark)
         if count_rounds(self.request, num_nodes).get("groups"):
-            more = estimate_further_group_rounds(self.request, num_nodes)
-            limit = format_minutes(more * round_s)
+            num_further = estimate_further_group_rounds(self.request, num_nodes)
+            minutes = format_minutes(num_further * round_s)
             remarks.append(
-                f"groups: if all nodes together are slow, up to {more} more rounds, about {limit}"
+                f"groups: if all nodes together are slow, up to {num_further} more rounds, "
+                f"about {minutes}"
             )
         return Timetable(
             title=f"{num_nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
@@ -84,21 +85,21 @@ class OpenedSession:
     def _make_schedule(self) -> list[ScheduledRound]:
         """Return the rounds of all nodes; pairs are those of a session in which all join."""
         names = self.node_names
-        # The teams of each round of each phase.
-        teams: dict[Phase, list[list[tuple[str, ...]]]] = {}
-        for phase, count in count_rounds(self.request, len(names)).items():
-            if phase == "pairs":
-                rounds = plan_pair_rounds(len(names), count)
-                teams[phase] = [[(names[a], names[b]) for a, b in pairs] for pairs in rounds]
-            elif phase == "groups":
-                teams[phase] = [[names]] * count
-            else:
-                teams[phase] = [[(name,) for name in names]] * count
-        return [
-            ScheduledRound(phase=phase, number=number, teams=teams_of_round)
-            for phase, rounds_of_phase in teams.items()
-            for number, teams_of_round in enumerate(rounds_of_phase)
-        ]
+        schedule: list[ScheduledRound] = []
+        for phase, num_rounds in count_rounds(self.request, len(names)).items():
+            planned_pairs = plan_pair_rounds(len(names), num_rounds) if phase == "pairs" else []
+            for number in range(num_rounds):
+                teams: list[tuple[str, ...]]
+                if phase == "pairs":
+                    teams = [
+                        (names[first], names[second]) for first, second in planned_pairs[number]
+                    ]
+                elif phase == "groups":
+                    teams = [names]  # one team of all nodes
+                else:
+                    teams = [(name,) for name in names]  # a team of each node
+                schedule.append(ScheduledRound(phase=phase, number=number, teams=teams))
+        return schedule
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -110,7 +111,10 @@ class OpenedSession:
 
 
 def count_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
-    """Return the number of rounds of each chosen phase."""
+    """Return the number of rounds of each chosen phase.
+
+    Without the rounds that confirm what looks bad, and those that search for groups.
+    """
     counts: dict[Phase, int] = {
         "devices": request.repeats,
         "nodes": request.repeats,

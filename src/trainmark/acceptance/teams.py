@@ -38,8 +38,8 @@ class Team:
     Args:
         members: names of what is measured: devices or nodes.
         task: of this machine's ranks.
-        node: place of this machine among those of the team.
-        num_nodes: machines of the team.
+        node: number of this machine among those of the team, from 0.
+        num_nodes: number of machines of the team.
         master: host and port of its first machine; None: this one has all of it.
     """
 
@@ -56,8 +56,8 @@ class TeamOutcome:
 
     Args:
         results: of this machine's ranks, in their order; empty if it failed.
-        reason: why there are none.
-        error: what a rank reported, or which rank did not end.
+        reason: why there are no results; None: there are.
+        error: what a rank reported, or which rank did not end; empty: there are results.
     """
 
     team: Team
@@ -72,7 +72,7 @@ class _RunningTeam:
 
     Args:
         output: file with the standard output of the ranks: their results.
-        resources: its end ends the ranks.
+        resources: closing it ends the ranks.
     """
 
     team: Team
@@ -96,7 +96,7 @@ def measure_teams(
     """Let the teams of a round measure at the same time, and return how it ended for each.
 
     Args:
-        setup: variables of the ranks.
+        setup: what the ranks of this machine are started with.
         log: gets what ranks print.
         deadline_s: after so many seconds ranks that still run are ended.
         is_stopped: called several times a second; ends all teams.
@@ -115,7 +115,7 @@ def measure_teams(
             for index, team_run in list(running.items()):
                 codes = team_run.poll_exit_codes()
                 have_all_ended = None not in codes
-                has_failed = any(code for code in codes)  # neither None nor 0
+                has_failed = any(code not in (None, 0) for code in codes)
                 if reason is not None or have_all_ended or has_failed:
                     del running[index]
                     team_run.resources.close()
@@ -133,11 +133,13 @@ def _find_reason_to_end(ends_s: float, is_stopped: Callable[[], bool]) -> Reason
     """
     if is_stopped():
         return "stopped"
-    return "deadline" if time.monotonic() >= ends_s else None
+    if time.monotonic() >= ends_s:
+        return "deadline"
+    return None
 
 
 def _start_team(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _RunningTeam:
-    """Start the ranks of a team; they end with ``resources`` or with ``stack``."""
+    """Start the ranks of a team; they end when ``resources`` of the result or ``stack`` closes."""
     resources = stack.enter_context(ExitStack())
     output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - read after they end
     ranks = start_ranks(
@@ -170,11 +172,11 @@ def _read_outcome(
         except msgspec.MsgspecError:
             errors.append(_read_error(line))
     if len(results) == len(codes):
-        ordered = sorted(results, key=lambda result: result.rank)
-        return TeamOutcome(team=team_run.team, results=ordered)
-    missing = [str(number) for number, code in enumerate(codes) if code is None]
+        results.sort(key=lambda result: result.rank)
+        return TeamOutcome(team=team_run.team, results=results)
     if reason is not None:
-        errors.append(f"ranks that did not end: {', '.join(missing)}")
+        unended_ranks = [str(rank) for rank, code in enumerate(codes) if code is None]
+        errors.append(f"ranks that did not end: {', '.join(unended_ranks)}")
     elif not errors:
         errors.append(f"exit codes of the ranks: {codes}")
     return TeamOutcome(team=team_run.team, reason=reason or "failed", error="; ".join(errors))

@@ -42,8 +42,9 @@ class Timetable:
 
     Args:
         title: what is accepted, and where.
+        schedule: the rounds in their order.
         round_s: about how long a round takes.
-        limit_s: when all ends at the latest.
+        limit_s: seconds from the start after which all ends at the latest.
         remarks: what may come in addition, and what is left out.
     """
 
@@ -96,9 +97,9 @@ class Progress:
         num_of_phase = self._phases.count(phase)
         num_before = self._phases[: self._num_begun].count(phase)
         round_s = self._expected_round_s
-        if self._num_begun:
+        if self._num_begun:  # the mean of the rounds so far is a better estimate
             round_s = (time.monotonic() - self._start_s) / self._num_begun
-        remaining = len(self._phases) - self._num_begun
+        remaining = len(self._phases) - self._num_begun  # with the round that begins
         remaining_of_phase = num_of_phase - num_before
         self._num_begun += 1
         time_left = format_minutes(remaining_of_phase * round_s)
