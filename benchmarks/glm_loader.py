@@ -40,14 +40,14 @@ def drawn_passages() -> Passages:
         values = rng.integers(1_000, 30_000, int(lengths.sum()), dtype=np.int32)
         return Ragged(values, compute_starts(lengths))
 
-    names_of = np.arange(SAMPLES + 1) * CANDIDATES
+    first_name_of_passage = np.arange(SAMPLES + 1) * CANDIDATES
     return Passages(
         texts=rows(SAMPLES, PASSAGE_TOKENS),
         names=rows(SAMPLES * CANDIDATES, NAME_TOKENS),
-        queries=rows(2 * SAMPLES, 12),
-        answers=Ragged(names_of[:-1].copy(), np.arange(SAMPLES + 1)),
-        names_of=names_of,
-        questions_of=np.arange(SAMPLES + 1),
+        query_halves=rows(2 * SAMPLES, 12),
+        answers=Ragged(first_name_of_passage[:-1].copy(), np.arange(SAMPLES + 1)),
+        first_name_of_passage=first_name_of_passage,
+        first_question_of_passage=np.arange(SAMPLES + 1),
         num_entities=np.full(SAMPLES, CANDIDATES),
         lines=np.arange(1, SAMPLES + 1),
         tokens=BlockTokens(first=101, mask=103, end=0, piece_start=30_522, piece_end=30_523),

@@ -49,7 +49,8 @@ class ClozeSamples:
         If there are more wrong entities, they are drawn with one generator for the whole split.
         """
         generator = random.Random(DRAW_SEED)
-        questions, choices = [], []
+        questions: list[int] = []
+        choices: list[list[int]] = []
         for question in range(passages.num_questions):
             answers = passages.answers.get_row(question).tolist()
             wrong = [name for name in passages.list_entities(question) if name not in answers]
@@ -66,8 +67,8 @@ class ClozeSamples:
     @classmethod
     def list_for_evaluation(cls, passages: Passages) -> Self:
         """Make one sample of every question, with all entities of its passage."""
-        numbers = range(passages.num_questions)
-        choices = Ragged.from_rows([passages.list_entities(question) for question in numbers])
+        questions = range(passages.num_questions)
+        choices = Ragged.from_rows([passages.list_entities(question) for question in questions])
         return cls(np.arange(passages.num_questions), choices)
 
 
@@ -75,7 +76,11 @@ class ClozeExamples(Examples):
     """One split of tokenised passages; sequences are built on demand.
 
     Args:
+        passages: the tokens of the split.
+        samples: the question and the candidates of each sample.
+        seq_length: maximum number of tokens of a sequence; longer passages are shortened.
         file: of the split, for errors.
+        trim: pad only to the longest sequence of a batch; see ``Examples``.
 
     Raises:
         DataError: there is no question, or a question with a candidate is longer than a sequence.
@@ -90,8 +95,12 @@ class ClozeExamples(Examples):
         file: Path,
         trim: bool = False,
     ) -> None:
-        self.passages, self.samples, self.tokens = passages, samples, passages.tokens
-        self.seq_length, self.file, self.trim = seq_length, file, trim
+        self.passages = passages
+        self.samples = samples
+        self.tokens = passages.tokens
+        self.seq_length = seq_length
+        self.file = file
+        self.trim = trim
         self.num_choices = samples.choices.lengths
         if not passages.num_questions:
             raise DataError(
@@ -100,91 +109,112 @@ class ClozeExamples(Examples):
                 rule="a split must have at least one question",
                 fix="use a file with questions",
             )
-        self._refuse_long()
+        self._refuse_long_questions()
 
     def _count_tokens_without_passage(self) -> NDArray[np.int64]:
-        """Return the tokens of each sample's longest sequence without its passage."""
+        """Return the length of each sample's longest sequence without its passage (samples,)."""
         choices = self.samples.choices
-        names = self.passages.names.lengths[choices.values]
-        queries = self.passages.queries.lengths.reshape(-1, 2).sum(1)[self.samples.questions]
-        longest: NDArray[np.int64] = np.maximum.reduceat(names, choices.starts[:-1])
-        needed: NDArray[np.int64] = queries + longest + BOUND_TOKENS
-        return needed
+        candidate_lengths = self.passages.names.lengths[choices.values]
+        longest_candidates = np.maximum.reduceat(candidate_lengths, choices.starts[:-1])
+        question_lengths = self.passages.query_halves.lengths.reshape(-1, 2).sum(1)
+        num_tokens: NDArray[np.int64] = (
+            question_lengths[self.samples.questions] + longest_candidates + BOUND_TOKENS
+        )
+        return num_tokens
 
     def compute_mean_tokens(self) -> float:
         """Return the mean number of tokens of the samples' longest sequences."""
         return float(np.minimum(self._count_tokens_with_passage(), self.seq_length).mean())
 
     def _count_tokens_with_passage(self) -> NDArray[np.int64]:
-        """Return the tokens of each sample's longest sequence with its whole passage."""
-        first_questions = self.passages.questions_of
+        """Return the length of each sample's longest sequence with its whole passage (samples,)."""
+        first_questions = self.passages.first_question_of_passage
         passages = np.searchsorted(first_questions, self.samples.questions, side="right") - 1
         num_tokens: NDArray[np.int64] = (
             self.passages.texts.lengths[passages] + self._count_tokens_without_passage()
         )
         return num_tokens
 
-    def _refuse_long(self) -> None:
+    def _refuse_long_questions(self) -> None:
         """Raise DataError if a question with a candidate does not fit into a sequence."""
-        needed = self._count_tokens_without_passage()
-        example = int(needed.argmax())
-        if needed[example] > self.seq_length:
-            place = self.passages.describe_place(int(self.samples.questions[example]))
+        num_tokens = self._count_tokens_without_passage()
+        longest = int(num_tokens.argmax())  # number of the sample
+        if num_tokens[longest] > self.seq_length:
+            place = self.passages.describe_place(int(self.samples.questions[longest]))
             raise DataError(
-                f"a question and a candidate take {needed[example]} tokens without the passage",
+                f"a question and a candidate take {num_tokens[longest]} tokens without the passage",
                 where=f"{self.file}, {place}",
                 rule="only passages are shortened, never questions; seq_length is "
                 f"{self.seq_length}",
-                fix=f"set seq_length above {needed[example]}, or remove the question",
+                fix=f"set seq_length above {num_tokens[longest]}, or remove the question",
             )
 
     @property
-    def shortened(self) -> int | None:
+    def num_shortened(self) -> int | None:
         """Number of samples with a candidate for which the passage is shortened."""
         return int((self._count_tokens_with_passage() > self.seq_length).sum())
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one for each candidate."""
+        passages = self.passages
         question = int(self.samples.questions[row])
-        text = self.passages.texts.get_row(self.passages.find_passage(question))
-        left, right = (self.passages.queries.get_row(2 * question + side) for side in (0, 1))
-        answers = set(self.passages.answers.get_row(question).tolist())
+        answers = set(passages.answers.get_row(question).tolist())
         return [
             self._build_sequence(
-                text, left, right, self.passages.names.get_row(name), name in answers
+                text=passages.texts.get_row(passages.find_passage(question)),
+                left=passages.query_halves.get_row(2 * question),
+                right=passages.query_halves.get_row(2 * question + 1),
+                name=passages.names.get_row(name),
+                correct=name in answers,
             )
             for name in self.samples.choices.get_row(row).tolist()
         ]
 
     def _build_sequence(
         self,
+        *,
         text: NDArray[np.int32],
         left: NDArray[np.int32],
         right: NDArray[np.int32],
         name: NDArray[np.int32],
         correct: bool,
     ) -> ChoiceSequence:
-        """Build the sequence of one candidate; shorten the passage ``text`` if it does not fit."""
-        bounds = self.tokens
+        """Build the sequence of one candidate.
+
+        Args:
+            text: tokens of the passage; its end is cut off if the sequence would be too long.
+            left, right: tokens of the question before and after its gap.
+            name: tokens of the candidate.
+            correct: whether the candidate is a right answer.
+        """
+        special = self.tokens
         max_text = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
         text = text[:max_text]
         mask_position = 1 + len(text) + len(left)
-        separator = mask_position + len(right) + 2
+        separator = mask_position + len(right) + 2  # index of the start token of the answer
         ids = np.concatenate(
             [
-                [bounds.first],
+                [special.first],
                 text,
                 left,
-                [bounds.mask],
+                [special.mask],
                 right,
-                [bounds.end, bounds.piece_start],
+                [special.end, special.piece_start],
                 name,
             ]
         )
+        # GLM's two positions: the answer's tokens all have the position of the gap that they fill,
+        # and are counted within the answer block.
         positions = np.arange(len(ids))
         positions[separator:] = mask_position
-        blocks = np.zeros(len(ids), np.int64)
-        blocks[separator:] = np.arange(1, len(name) + 2)
-        target_rows = np.arange(separator, len(ids))
-        target_ids = np.append(name, bounds.piece_end)
-        return ChoiceSequence(ids, positions, blocks, separator, target_rows, target_ids, correct)
+        block_positions = np.zeros(len(ids), np.int64)
+        block_positions[separator:] = np.arange(1, len(name) + 2)
+        return ChoiceSequence(
+            ids=ids,
+            positions=positions,
+            block_positions=block_positions,
+            separator=separator,
+            target_rows=np.arange(separator, len(ids)),
+            target_ids=np.append(name, special.piece_end),  # each token predicts the next one
+            correct=correct,
+        )

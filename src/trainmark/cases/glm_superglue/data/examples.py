@@ -95,21 +95,24 @@ class ChoiceBatch:
         """
         width = self.ids.shape[1]
         for first in range(0, len(self.ids), max_sequences):
-            part = slice(first, first + max_sequences)
-            targets = slice(*np.searchsorted(self.target_owner, (first, first + max_sequences)))
+            end = first + max_sequences
+            part = slice(first, end)
+            # The targets are in the order of their sequences.
+            first_target, end_target = np.searchsorted(self.target_owner, (first, end))
+            targets = slice(first_target, end_target)
             yield ChoiceBatch(
-                self.samples,
-                self.ids[part],
-                self.positions[part],
-                self.block_positions[part],
-                self.separators[part],
-                self.lengths[part],
-                self.owner[part],
-                self.slot[part],
-                self.correct[part],
-                self.target_rows[targets] - first * width,
-                self.target_ids[targets],
-                self.target_owner[targets] - first,
+                samples=self.samples,
+                ids=self.ids[part],
+                positions=self.positions[part],
+                block_positions=self.block_positions[part],
+                separators=self.separators[part],
+                lengths=self.lengths[part],
+                owner=self.owner[part],
+                slot=self.slot[part],
+                correct=self.correct[part],
+                target_rows=self.target_rows[targets] - first * width,
+                target_ids=self.target_ids[targets],
+                target_owner=self.target_owner[targets] - first,
             )
 
 
@@ -127,7 +130,7 @@ class Examples(ABC):
     trim: bool = False
 
     @property
-    def shortened(self) -> int | None:
+    def num_shortened(self) -> int | None:
         """Number of samples with a shortened passage; None: not known."""
         return None
 
@@ -151,40 +154,52 @@ class Examples(ABC):
         samples = [self.build_sequences(int(row)) for row in rows]
         batch = _lay_out_sequences(samples, self.seq_length, trim=self.trim)
         num_tokens = int(batch.lengths.sum())
-        return batch, Counts(len(samples), len(batch.ids), num_tokens, batch.ids.size)
+        counts = Counts(
+            samples=len(samples),
+            sequences=len(batch.ids),
+            tokens=num_tokens,
+            tokens_padded=batch.ids.size,
+        )
+        return batch, counts
 
 
 def _lay_out_sequences(
     samples: list[list[ChoiceSequence]], seq_length: int, *, trim: bool
 ) -> ChoiceBatch:
-    """Return the batch of samples, each given by its sequences; see ``Examples``."""
+    """Return the batch of ``samples``, each given by its sequences.
+
+    Args:
+        seq_length, trim: how sequences are padded; see ``Examples``.
+    """
     sequences = [sequence for sample in samples for sequence in sample]
     lengths = np.fromiter((len(item.ids) for item in sequences), np.int64, len(sequences))
     width = seq_length
     if trim:
         longest = int(lengths.max())
         width = min(seq_length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
-    ids, positions, blocks = (np.zeros((len(sequences), width), np.int64) for _ in range(3))
+    ids = np.zeros((len(sequences), width), np.int64)
+    positions = np.zeros_like(ids)
+    block_positions = np.zeros_like(ids)
     for number, item in enumerate(sequences):
         length = len(item.ids)
         ids[number, :length] = item.ids
         positions[number, :length] = item.positions
-        blocks[number, :length] = item.block_positions
-    counts = [len(item.target_ids) for item in sequences]
-    target_owner = np.repeat(np.arange(len(sequences)), counts)
+        block_positions[number, :length] = item.block_positions
+    num_targets = [len(item.target_ids) for item in sequences]
+    target_owner = np.repeat(np.arange(len(sequences)), num_targets)
     target_rows = np.concatenate([item.target_rows for item in sequences]).astype(np.int64)
-    choices = [len(sample) for sample in samples]
+    num_choices = [len(sample) for sample in samples]
     return ChoiceBatch(
         samples=len(samples),
         ids=ids,
         positions=positions,
-        block_positions=blocks,
+        block_positions=block_positions,
         separators=np.fromiter((item.separator for item in sequences), np.int64, len(sequences)),
         lengths=lengths,
-        owner=np.repeat(np.arange(len(samples)), choices),
-        slot=np.concatenate([np.arange(count) for count in choices]),
+        owner=np.repeat(np.arange(len(samples)), num_choices),
+        slot=np.concatenate([np.arange(count) for count in num_choices]),
         correct=np.fromiter((item.correct for item in sequences), np.bool_, len(sequences)),
-        target_rows=target_rows + target_owner * width,
+        target_rows=target_rows + target_owner * width,  # counted from the batch's first token
         target_ids=np.concatenate([item.target_ids for item in sequences]).astype(np.int64),
         target_owner=target_owner,
     )
@@ -211,25 +226,32 @@ def order_by_choices(
         Sample numbers in the order that ``Sharding.micro_batches`` expects, int64 (samples,).
     """
     rng = np.random.default_rng([sharding.seed, epoch])
-    size = sharding.micro_batch_size * sharding.world_size
+    group_size = sharding.micro_batch_size * sharding.world_size
+    num_groups = len(num_choices) // group_size
     shuffled = rng.permutation(len(num_choices))
-    num_grouped = len(shuffled) // size * size
-    rest, shuffled = shuffled[num_grouped:], shuffled[:num_grouped]
-    ordered = shuffled[np.argsort(num_choices[shuffled], kind="stable")]
-    groups = rng.permuted(ordered.reshape(-1, size), axis=1)[rng.permutation(num_grouped // size)]
+    grouped = shuffled[: num_groups * group_size]
+    rest = shuffled[num_groups * group_size :]
+    # A stable sort of shuffled samples leaves ties in random order.
+    ordered = grouped[np.argsort(num_choices[grouped], kind="stable")]
+    groups = rng.permuted(ordered.reshape(num_groups, group_size), axis=1)
+    groups = groups[rng.permutation(num_groups)]
     return np.concatenate([_order_by_rank(groups, sharding), rest])
 
 
 def _order_by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:
-    """Reorder groups into the order in which ``Sharding`` divides a step: rank, then micro-batch.
+    """Return the samples in the order in which ``Sharding`` divides a step: rank, then micro-batch.
 
     The last step of an epoch may have fewer groups. ``Sharding`` divides it by its number of rows,
     so its groups stay in their order.
+
+    Args:
+        groups: the samples of all ranks in each micro-batch (groups, samples of a group).
     """
-    steps = len(groups) // sharding.grad_accum_steps
-    num_in_full_steps = steps * sharding.grad_accum_steps
+    num_full_steps = len(groups) // sharding.grad_accum_steps
+    num_in_full_steps = num_full_steps * sharding.grad_accum_steps
     full_steps = groups[:num_in_full_steps].reshape(
-        steps, sharding.grad_accum_steps, sharding.world_size, sharding.micro_batch_size
+        num_full_steps, sharding.grad_accum_steps, sharding.world_size, sharding.micro_batch_size
     )
+    full_steps = full_steps.swapaxes(1, 2)  # (steps, ranks, micro-batches, samples)
     last_step = groups[num_in_full_steps:]
-    return np.concatenate([full_steps.swapaxes(1, 2).reshape(-1), last_step.reshape(-1)])
+    return np.concatenate([full_steps.reshape(-1), last_step.reshape(-1)])

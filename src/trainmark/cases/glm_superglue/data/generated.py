@@ -52,26 +52,32 @@ LAST_NAMES = (
 ROLES = ("mayor", "baker", "pilot", "judge", "coach", "miner", "nurse", "poet")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SIGNS = (".", "-", "@")
-PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # as WordPiece splits
+PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # names that WordPiece splits
 
 
 def list_tokens() -> list[str]:
     """Return the tokens in the order of their ids: special tokens, then all words."""
     words = ["is", "the", "winner", *ROLES]
     for name in (*FIRST_NAMES, *LAST_NAMES):
-        words += PIECES.get(name, (name.lower(),))
+        words += PIECES[name] if name in PIECES else [name.lower()]
     return [*SPECIAL_TOKENS, *SIGNS, *words]
 
 
 def draw_passage(rng: Any, number: int) -> dict[str, Any]:
-    """Draw one line of a split: a passage with its question."""
-    people = int(rng.integers(MIN_PEOPLE, MAX_PEOPLE + 1))
-    firsts, lasts, roles = (
-        rng.choice(words, people, replace=False) for words in (FIRST_NAMES, LAST_NAMES, ROLES)
-    )
-    names = [f"{first} {last}" for first, last in zip(firsts, lasts, strict=True)]
-    winner = int(rng.integers(people))
-    text, entities = "", []
+    """Draw one line of a split: a passage with its question, in ReCoRD's form.
+
+    Args:
+        rng: numpy's generator.
+        number: of the line, from 0; it becomes the ``idx`` of passage and question.
+    """
+    num_people = int(rng.integers(MIN_PEOPLE, MAX_PEOPLE + 1))
+    first_names = rng.choice(FIRST_NAMES, num_people, replace=False)
+    last_names = rng.choice(LAST_NAMES, num_people, replace=False)
+    roles = rng.choice(ROLES, num_people, replace=False)
+    names = [f"{first} {last}" for first, last in zip(first_names, last_names, strict=True)]
+    winner = int(rng.integers(num_people))  # index of the person that the highlight names
+    text = ""
+    entities = []  # the places of the names in the text; ``end`` is the last character
     for name, role in zip(names, roles, strict=True):
         entities.append({"start": len(text), "end": len(text) + len(name) - 1})
         text += f"{name} is the {role}. "

@@ -102,12 +102,14 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
     """
     library = open_wordpiece(file, FAULT, plain=True)
     size = library.get_vocab_size(with_added_tokens=True)
-    bounds = []
+    piece_ids = []
     for token in (PIECE_START, PIECE_END):
-        number = library.token_to_id(token)
-        if number is None:
-            number, size = size, size + 1
-        bounds.append(number)
+        token_id = library.token_to_id(token)
+        if token_id is None:  # append the token
+            token_id = size
+            size += 1
+        piece_ids.append(token_id)
+    piece_start, piece_end = piece_ids
     if vocab_size is not None and size > vocab_size:
         raise DataError(
             f"{size} tokens, including {PIECE_START} and {PIECE_END}",
@@ -125,7 +127,13 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {FIX}",
         )
     ids = library.get_vocab()
-    tokens = BlockTokens(ids["[CLS]"], ids["[MASK]"], ids["[PAD]"], *bounds)
+    tokens = BlockTokens(
+        first=ids["[CLS]"],
+        mask=ids["[MASK]"],
+        end=ids["[PAD]"],
+        piece_start=piece_start,
+        piece_end=piece_end,
+    )
     return Vocabulary(file, library, tokens)
 
 
@@ -140,10 +148,12 @@ class Passages:
     Args:
         texts: tokens of the passages, P rows.
         names: tokens of all names, M rows; those of a passage are consecutive, entities first.
-        queries: tokens before and after the gap of each question, 2 Q rows.
+        query_halves: tokens of each question before its gap and after it, as two rows, 2 Q rows.
         answers: the right names of each question as rows of ``names``, Q rows.
-        names_of: row in ``names`` at which the names of each passage begin, int64 (P + 1,).
-        questions_of: number of the first question of each passage, int64 (P + 1,).
+        first_name_of_passage: row in ``names`` at which the names of each passage begin, then M,
+            int64 (P + 1,).
+        first_question_of_passage: number of the first question of each passage, then Q, int64
+            (P + 1,).
         num_entities: number of entities among the names of each passage, int64 (P,).
         lines: line of each passage in its file, from 1, int64 (P,).
         tokens: the special tokens around context and answer.
@@ -151,10 +161,10 @@ class Passages:
 
     texts: Ragged
     names: Ragged
-    queries: Ragged
+    query_halves: Ragged
     answers: Ragged
-    names_of: NDArray[np.int64]
-    questions_of: NDArray[np.int64]
+    first_name_of_passage: NDArray[np.int64]
+    first_question_of_passage: NDArray[np.int64]
     num_entities: NDArray[np.int64]
     lines: NDArray[np.int64]
     tokens: BlockTokens
@@ -162,39 +172,50 @@ class Passages:
     @property
     def num_questions(self) -> int:
         """Number of questions of all passages."""
-        return int(self.questions_of[-1])
+        return int(self.first_question_of_passage[-1])
 
     def find_passage(self, question: int) -> int:
         """Return the number of the passage that a question belongs to."""
-        return int(np.searchsorted(self.questions_of, question, side="right")) - 1
+        return int(np.searchsorted(self.first_question_of_passage, question, side="right")) - 1
 
     def list_entities(self, question: int) -> range:
         """Return the entities of a question's passage as rows of ``names``."""
         passage = self.find_passage(question)
-        first = int(self.names_of[passage])
+        first = int(self.first_name_of_passage[passage])
         return range(first, first + int(self.num_entities[passage]))
 
     def describe_place(self, question: int) -> str:
         """Return the place of a question in its file, for an error."""
         passage = self.find_passage(question)
-        number = question - self.questions_of[passage]
+        number = question - self.first_question_of_passage[passage]
         return f"line {self.lines[passage]}, question {number} (from 0)"
 
     def list_arrays(self) -> list[NDArray[Any]]:
         """Return all fields but ``tokens`` as arrays, in the order of ``from_arrays``."""
-        ragged_fields = (self.texts, self.names, self.queries, self.answers)
-        arrays = [array for field in ragged_fields for array in (field.values, field.starts)]
-        return [*arrays, self.names_of, self.questions_of, self.num_entities, self.lines]
+        arrays: list[NDArray[Any]] = []
+        for field in (self.texts, self.names, self.query_halves, self.answers):
+            arrays += [field.values, field.starts]
+        return [
+            *arrays,
+            self.first_name_of_passage,
+            self.first_question_of_passage,
+            self.num_entities,
+            self.lines,
+        ]
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[NDArray[Any]], tokens: BlockTokens) -> Self:
         """Return the passages whose ``list_arrays`` returned ``arrays``."""
-        texts, names, queries, answers = (
-            Ragged(*arrays[index : index + 2]) for index in range(0, 8, 2)
-        )
-        names_of, questions_of, num_entities, lines = arrays[8:]
         return cls(
-            texts, names, queries, answers, names_of, questions_of, num_entities, lines, tokens
+            texts=Ragged(values=arrays[0], starts=arrays[1]),
+            names=Ragged(values=arrays[2], starts=arrays[3]),
+            query_halves=Ragged(values=arrays[4], starts=arrays[5]),
+            answers=Ragged(values=arrays[6], starts=arrays[7]),
+            first_name_of_passage=arrays[8],
+            first_question_of_passage=arrays[9],
+            num_entities=arrays[10],
+            lines=arrays[11],
+            tokens=tokens,
         )
 
 
@@ -207,55 +228,76 @@ def compute_digest(*files: Path) -> str:
     return digest.hexdigest()
 
 
-def read_jsonl(file: Path, vocabulary: Vocabulary, place: Path) -> Passages:
-    """Return a tokenised split, from the cache in ``place`` if it is there.
+def read_jsonl(file: Path, vocabulary: Vocabulary, cache_folder: Path) -> Passages:
+    """Return a tokenised split, from ``cache_folder`` if it is cached there.
 
     Raises:
         DataError: a line of the file is invalid.
     """
-    folder = place / f"{file.stem}-{compute_digest(file, vocabulary.file)[:16]}"
-    built = load_or_build_arrays(
+    folder = cache_folder / f"{file.stem}-{compute_digest(file, vocabulary.file)[:16]}"
+    arrays = load_or_build_arrays(
         folder, lambda: tokenize(read_passages(file), vocabulary).list_arrays()
     )
-    return Passages.from_arrays(built, vocabulary.tokens)
+    return Passages.from_arrays(arrays, vocabulary.tokens)
 
 
 def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
-    """Tokenise the passages of a split, in blocks; the library uses several threads."""
-    encode, source = vocabulary.encode, iter(passages)
-    blocks: dict[str, list[Ragged]] = {"texts": [], "names": [], "queries": [], "answers": []}
-    counts: list[tuple[int, int, int, int]] = []  # of each passage
-    while block := list(islice(source, BLOCK_PASSAGES)):
+    """Tokenise the passages of a split; at most ``BLOCK_PASSAGES`` are in memory as text."""
+    texts: list[Ragged] = []  # these four: one item for each block
+    names: list[Ragged] = []
+    query_halves: list[Ragged] = []
+    answers: list[Ragged] = []
+    num_names: list[int] = []  # these four: one item for each passage
+    num_entities: list[int] = []
+    num_questions: list[int] = []
+    lines: list[int] = []
+    remaining_passages = iter(passages)
+    while block := list(islice(remaining_passages, BLOCK_PASSAGES)):
         questions = [question for passage in block for question in passage.questions]
-        gaps = [text for question in questions for text in (question.left, question.right)]
-        for kind, rows_of_block in (
-            ("texts", encode([passage.text for passage in block])),
-            ("names", encode([name for passage in block for name in passage.names])),
-            ("queries", encode(gaps)),
-            ("answers", [question.answers for question in questions]),
-        ):
-            blocks[kind].append(Ragged.from_rows(rows_of_block))
+        halves: list[str] = []
+        for question in questions:
+            halves += [question.left, question.right]
+        names_of_block = [name for passage in block for name in passage.names]
+        # The tokeniser encodes the texts of a call with several threads.
+        texts.append(Ragged.from_rows(vocabulary.encode([passage.text for passage in block])))
+        names.append(Ragged.from_rows(vocabulary.encode(names_of_block)))
+        query_halves.append(Ragged.from_rows(vocabulary.encode(halves)))
+        answers.append(Ragged.from_rows([question.answers for question in questions]))
         for passage in block:
-            num_names, num_questions = len(passage.names), len(passage.questions)
-            counts.append((num_names, passage.num_entities, num_questions, passage.line))
-    fields = {
-        kind: Ragged(
-            np.concatenate([part.values for part in parts]),
-            compute_starts(np.concatenate([part.lengths for part in parts])),
-        )
-        for kind, parts in blocks.items()
-    }
-    num_names, num_entities, num_questions, lines = np.array(counts, np.int64).T
-    names_of, answers = compute_starts(num_names), fields.pop("answers")
-    # So far, answers are counted from the first name of their passage.
-    passage_of_question = np.repeat(np.arange(len(num_names)), num_questions)
-    first_name = names_of[np.repeat(passage_of_question, answers.lengths)]
+            num_names.append(len(passage.names))
+            num_entities.append(passage.num_entities)
+            num_questions.append(len(passage.questions))
+            lines.append(passage.line)
+    first_name_of_passage = compute_starts(np.array(num_names, np.int64))
     return Passages(
-        **fields,
-        answers=Ragged(answers.values + first_name, answers.starts),
-        names_of=names_of,
-        questions_of=compute_starts(num_questions),
-        num_entities=num_entities,
-        lines=lines,
+        texts=_concatenate(texts),
+        names=_concatenate(names),
+        query_halves=_concatenate(query_halves),
+        answers=_number_answers(_concatenate(answers), first_name_of_passage, num_questions),
+        first_name_of_passage=first_name_of_passage,
+        first_question_of_passage=compute_starts(np.array(num_questions, np.int64)),
+        num_entities=np.array(num_entities, np.int64),
+        lines=np.array(lines, np.int64),
         tokens=vocabulary.tokens,
     )
+
+
+def _concatenate(blocks: list[Ragged]) -> Ragged:
+    """Return the rows of all blocks, in order."""
+    lengths = np.concatenate([block.lengths for block in blocks])
+    return Ragged(np.concatenate([block.values for block in blocks]), compute_starts(lengths))
+
+
+def _number_answers(
+    answers: Ragged, first_name_of_passage: NDArray[np.int64], num_questions: list[int]
+) -> Ragged:
+    """Return each question's answers as rows of all names of the split.
+
+    Args:
+        answers: of each question, counted from the first name of its passage, Q rows.
+        first_name_of_passage: row of that name among all names (P + 1,).
+        num_questions: of each passage (P,).
+    """
+    passage_of_question = np.repeat(np.arange(len(num_questions)), num_questions)
+    passage_of_answer = np.repeat(passage_of_question, answers.lengths)
+    return Ragged(answers.values + first_name_of_passage[passage_of_answer], answers.starts)

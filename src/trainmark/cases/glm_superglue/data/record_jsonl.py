@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLACEHOLDER = "@placeholder"
-HIGHLIGHT, DASH = "@highlight\n", "- "
+HIGHLIGHT = "@highlight\n"  # before each highlight in the release
+DASH = "- "  # before each highlight in the published setup
 # Each sign is replaced by a single one, so the positions of entities stay valid.
 PLAIN_SIGNS = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "–": "-"})
 ROW_RULE = (
     "a line must be a passage with text, entities in it, and queries with one @placeholder "
     "and answers, at least one of them an entity; the test split has no answers"
 )
-MEND_LINE = "correct or remove the line; from SuperGLUE's ReCoRD use train.jsonl and val.jsonl"
+LINE_FIX = "correct or remove the line; from SuperGLUE's ReCoRD use train.jsonl and val.jsonl"
 
 translate_read_errors = partial(
     splits.translate_read_errors,
@@ -112,19 +113,24 @@ def read_passages(file: Path) -> Iterator[Passage]:
             try:
                 yield _parse_passage(number, _Row.model_validate_json(line, strict=True))
             except ValidationError as error:
-                raise _make_fault(describe_error(error), file, number) from None
+                raise _make_line_error(describe_error(error), file, number) from None
             except ValueError as error:
-                raise _make_fault(str(error), file, number) from None
+                raise _make_line_error(str(error), file, number) from None
     if not has_passage:
-        raise _make_fault("no passage", file, 1)
+        raise _make_line_error("no passage", file, 1)
 
 
-def _make_fault(what: str, file: Path, line: int) -> DataError:
-    return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, fix=MEND_LINE)
+def _make_line_error(what: str, file: Path, line: int) -> DataError:
+    """Return the error for a line of ``file``; lines are counted from 1."""
+    return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, fix=LINE_FIX)
 
 
 def _parse_passage(line: int, row: _Row) -> Passage:
-    """Return the passage of a line; raise ValueError if an entity or a question is invalid."""
+    """Return the passage of a line; raise ValueError if an entity or a question is invalid.
+
+    Args:
+        line: number of the line, from 1.
+    """
     text = row.passage.text.translate(PLAIN_SIGNS)
     entities = set()
     for span in row.passage.entities:
@@ -134,18 +140,37 @@ def _parse_passage(line: int, row: _Row) -> Passage:
             )
         entities.add(text[span.start : span.end + 1])
     names = sorted(entities)
+    # Appends the answers that are not entities to ``names``.
     questions = tuple(_parse_question(item, names, len(entities)) for item in row.qas)
-    return Passage(line, text.replace(HIGHLIGHT, DASH), tuple(names), len(entities), questions)
+    return Passage(
+        line=line,
+        text=text.replace(HIGHLIGHT, DASH),
+        names=tuple(names),
+        num_entities=len(entities),
+        questions=questions,
+    )
 
 
 def _parse_question(item: _Query, names: list[str], num_entities: int) -> Question:
-    """Return a question; append its answers that are not entities to ``names``."""
+    """Return a question; append its answers that are not entities to ``names``.
+
+    Args:
+        names: the entities of the passage, then answers of earlier questions.
+        num_entities: number of entities among ``names``.
+
+    Raises:
+        ValueError: the query does not have one gap, or no answer is an entity.
+    """
     parts = item.query.translate(PLAIN_SIGNS).split(PLACEHOLDER)
     if len(parts) != 2:
         raise ValueError(f"the query has {PLACEHOLDER} {len(parts) - 1} times")
+    # The keys of a dict are answers without repetition, in their order.
     answers = dict.fromkeys(answer.text.translate(PLAIN_SIGNS) for answer in item.answers)
     if not any(answer in names[:num_entities] for answer in answers):
         raise ValueError(f"no answer is among the candidates: {', '.join(map(repr, answers))}")
     names.extend(answer for answer in answers if answer not in names)
-    left, right = parts
-    return Question(left.rstrip(), right, tuple(names.index(answer) for answer in answers))
+    return Question(
+        left=parts[0].rstrip(),
+        right=parts[1],
+        answers=tuple(names.index(answer) for answer in answers),
+    )
