@@ -11,7 +11,7 @@ import torch
 from trainmark.cases.glm_superglue.case import GlmShape
 from trainmark.cases.glm_superglue.data import (
     LATEST,
-    ORIGINAL,
+    WEIGHTS_FILE,
     find_checkpoint,
 )
 from trainmark.cases.glm_superglue.model import Glm, build_model
@@ -30,7 +30,7 @@ def make_weights() -> dict[str, torch.Tensor]:
 
 def write_checkpoint(folder: Path, content: Any, word: str = "250000") -> Path:
     """Write a checkpoint in the layout of the original; return its file."""
-    file = folder / word / ORIGINAL
+    file = folder / word / WEIGHTS_FILE
     file.parent.mkdir(parents=True)
     torch.save(content, file)
     (folder / LATEST).write_text(f"{word}\n")

@@ -109,8 +109,8 @@ def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
             *whole_passage[:num_kept],
             *encode_words("[MASK] was born [PAD]"),
         ]
-    assert examples.shortened == 1
-    assert data.load(tmp_path, RECIPE).validation.shortened == 0
+    assert examples.num_shortened == 1
+    assert data.load(tmp_path, RECIPE).validation.num_shortened == 0
 
 
 def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path):

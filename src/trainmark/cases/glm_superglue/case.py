@@ -28,7 +28,7 @@ class GlmShape:
     @property
     def layer_matmul_weights(self) -> int:
         """Weights of one block's matrix products, which run at every position."""
-        return 12 * self.hidden_size**2
+        return 12 * self.hidden_size**2  # attention 3 + 1, feed-forward 4 + 4
 
     @property
     def head_matmul_weights(self) -> int:
@@ -43,9 +43,14 @@ class GlmShape:
         return tables + self.num_layers * block + 2 * self.hidden_size
 
     def compute_flops_per_token(self, length: float) -> float:
-        """Return the FLOPs of training the blocks on one token of a sequence of ``length``."""
-        weights = 6.0 * self.num_layers * self.layer_matmul_weights
-        return weights + 12.0 * self.num_layers * self.hidden_size * length
+        """Return the FLOPs of training the blocks on one token of a sequence of ``length``.
+
+        By PaLM, appendix B: 6 for each weight, and 12 x hidden size x length for the attention of
+        each layer.
+        """
+        matmuls = 6.0 * self.num_layers * self.layer_matmul_weights
+        attention = 12.0 * self.num_layers * self.hidden_size * length
+        return matmuls + attention
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,19 +29,12 @@ from .model import build_model, load_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-    from torch import Tensor
-
     from trainmark.protocols import JobContext
 
     from .case import GlmRecipe
     from .data import GlmData
     from .data.examples import ChoiceBatch
     from .model import Glm
-
-
-def _make_tensors(*arrays: NDArray[Any]) -> list[Tensor]:
-    return [torch.from_numpy(item) for item in arrays]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +53,24 @@ class SequenceTensors:
     @classmethod
     def from_batch(cls, batch: ChoiceBatch) -> SequenceTensors:
         """Return the tensors of ``batch``, on the host."""
-        *inputs, target_owner = _make_tensors(
+        inputs = (
             batch.ids,
             batch.positions,
             batch.block_positions,
             batch.separators,
             batch.target_rows,
             batch.target_ids,
-            batch.target_owner,
         )
-        return cls(tuple(inputs), target_owner)
+        return cls(
+            inputs=tuple(torch.from_numpy(array) for array in inputs),
+            target_owner=torch.from_numpy(batch.target_owner),
+        )
 
     def sum_scores(self, log_probs: Tensor) -> Tensor:
         """Return the score of each sequence (N,), summed over its targets' ``log_probs`` (K,)."""
-        empty = log_probs.new_zeros(len(self.inputs[0]))
-        return empty.index_add(0, self.target_owner, log_probs)
+        num_sequences = len(self.inputs[0])
+        zeros = log_probs.new_zeros(num_sequences)
+        return zeros.index_add(0, self.target_owner, log_probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +90,12 @@ class ScoreLayout:
     @classmethod
     def from_batch(cls, batch: ChoiceBatch) -> ScoreLayout:
         """Return the layout of ``batch``, on the host."""
-        owner, slot = _make_tensors(batch.owner, batch.slot)
-        return cls(owner, slot, batch.samples, batch.max_choices)
+        return cls(
+            owner=torch.from_numpy(batch.owner),
+            slot=torch.from_numpy(batch.slot),
+            samples=batch.samples,
+            max_choices=batch.max_choices,
+        )
 
     def arrange_scores(self, scores: Tensor) -> Tensor:
         """Return ``scores`` (N,) as a table (B, C), with -inf where there is no candidate."""
@@ -107,21 +107,37 @@ class ScoreLayout:
         right_choices = torch.zeros(self.samples, dtype=torch.long, device=scores.device)
         return F.cross_entropy(self.arrange_scores(scores), right_choices, reduction="sum")
 
-    def count_right(self, scores: Tensor, correct: Tensor) -> Tensor:
-        """Return the number of samples whose best candidate is right, as an integer tensor.
+    def count_right(self, scores: Tensor, is_right: Tensor) -> Tensor:
+        """Return the number of samples whose best-scored candidate is right, as an integer tensor.
 
         Args:
-            correct: whether the candidate of each sequence is right, bool (N,).
+            scores: of each sequence (N,).
+            is_right: whether the candidate of each sequence is right, bool (N,).
         """
-        best = self.arrange_scores(scores).argmax(1, keepdim=True)
-        right = self.arrange_scores(
-            correct.float()
-        )  # a place without a candidate is never the best
-        return (right.gather(1, best) > 0).sum()
+        # Where a sample has no candidate, both tables have -inf, so such a place is never the best.
+        best_candidates = self.arrange_scores(scores).argmax(1, keepdim=True)  # (B, 1)
+        is_right_table = self.arrange_scores(is_right.float())  # (B, C): 1.0, 0.0 or -inf
+        return (is_right_table.gather(1, best_candidates) > 0).sum()
 
 
-# An evaluation scores 10 sequences for each sample of a batch in one forward pass.
-SEGMENT_CHOICES = 10
+class ScoringBatch(NamedTuple):
+    """A batch of validation samples to score.
+
+    Args:
+        chunks: inputs of each forward pass; together they have the N sequences of the batch.
+        layout: the sample and the candidate of each sequence.
+        is_right: whether the candidate of each sequence is right, bool (N,).
+        scored_rows: the number of samples, and a key of each.
+    """
+
+    chunks: list[SequenceTensors]
+    layout: ScoreLayout
+    is_right: Tensor
+    scored_rows: ScoredRows
+
+
+# One forward pass of an evaluation scores at most this many sequences for each sample of a batch.
+CHOICES_PER_PASS = 10
 
 
 def load_data(context: JobContext) -> GlmData:
@@ -141,7 +157,9 @@ class GlmJob:
 
     def __init__(self, context: JobContext, data: GlmData) -> None:
         recipe: GlmRecipe = context.recipe
-        self.context, self.data, self.recipe = context, data, recipe
+        self.context = context
+        self.data = data
+        self.recipe = recipe
         self.shape = recipe.shape
         fit_attention(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
@@ -151,7 +169,10 @@ class GlmJob:
             checkpoint_activations=recipe.checkpoint_activations,
         )
         pretrained = recipe.init == "pretrained"
-        self.loaded = load_checkpoint(self.model, context.data_dir) if pretrained else None
+        # What was not taken over as it is; a fact of the record. None: random weights.
+        self.checkpoint_report = (
+            load_checkpoint(self.model, context.data_dir) if pretrained else None
+        )
         context.device.place(self.model)
         optimizer = torch.optim.AdamW(
             make_decay_groups(self.model, recipe.weight_decay),
@@ -171,7 +192,8 @@ class GlmJob:
             loss_scale_window=recipe.loss_scale_window,
             loss_scale_hysteresis=recipe.loss_scale_hysteresis,
         )
-        self.step, self.check = self.stepper.step, self.stepper.check
+        self.step = self.stepper.step
+        self.check = self.stepper.check
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
@@ -184,18 +206,19 @@ class GlmJob:
             self.sharding,
             epoch,
             order=order,
-            tensors=lambda choices: (
-                SequenceTensors.from_batch(choices),
-                ScoreLayout.from_batch(choices),
+            tensors=lambda choice_batch: (
+                SequenceTensors.from_batch(choice_batch),
+                ScoreLayout.from_batch(choice_batch),
             ),
-            identity=lambda choices: torch.from_numpy(choices.first_ids),
+            identity=lambda choice_batch: torch.from_numpy(choice_batch.first_ids),
         )
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        sequences, places = batch.tensors
+        """Return the sum of the losses of a micro-batch's samples, for the stepper."""
+        sequences, layout = batch.tensors
         scores = sequences.sum_scores(self.stepper.model(*sequences.inputs))
-        loss: Tensor = places.compute_loss_sum(scores)
-        return loss
+        loss_sum: Tensor = layout.compute_loss_sum(scores)
+        return loss_sum
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
         return trained(self.model)
@@ -205,6 +228,7 @@ class GlmJob:
         world_size, total = self.context.world_size, len(self.data.validation)
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
         scored = self.score(rows)
+        # Sums of the scores, of their weights (all 1, not needed here) and of the samples.
         right, _, num_samples = scored.over_ranks(world_size=world_size, device=self.stepper.device)
         assert num_samples == total, f"{num_samples} of {total} validation samples were scored"
         return Evaluation(
@@ -213,37 +237,33 @@ class GlmJob:
 
     @torch.no_grad()
     def score(self, rows: range) -> EvaluationSum:
-        """Return the number of validation samples ``rows`` that the model answers rightly.
+        """Return how many of the validation samples ``rows`` the model answers right.
 
         All candidates of a sample are scored, in as many forward passes as necessary.
         """
         scored = EvaluationSum()
+        host_batches = self._read_scoring_batches(rows)
         depth = self.recipe.read_ahead_batches
         self.model.eval()
-        for chunks, places, correct, samples in read_ahead(
-            self._read_scoring_batches(rows), self.context.device, depth=depth
-        ):
-            scores = torch.cat([self._compute_scores(sequences) for sequences in chunks])
-            scored.add(samples, total=places.count_right(scores, correct))
+        for batch in read_ahead(host_batches, self.context.device, depth=depth):
+            scores = torch.cat([self._compute_scores(sequences) for sequences in batch.chunks])
+            num_right = batch.layout.count_right(scores, batch.is_right)
+            scored.add(batch.scored_rows, total=num_right)
         self.model.train()
         return scored
 
-    def _read_scoring_batches(
-        self, rows: range
-    ) -> Iterator[tuple[list[SequenceTensors], ScoreLayout, Tensor, ScoredRows]]:
-        """Yield batches to score: inputs by forward pass, layout, correct candidates, rows.
-
-        ``correct`` is bool (N,), over the sequences of all forward passes of the batch.
-        """
+    def _read_scoring_batches(self, rows: range) -> Iterator[ScoringBatch]:
+        """Yield the validation samples ``rows`` in batches on the host, as many as in training."""
         size = self.recipe.micro_batch_size
         for first in range(0, len(rows), size):
-            choices, _ = self.data.validation.batch(rows[first : first + size])
-            chunks = [
-                SequenceTensors.from_batch(chunk)
-                for chunk in choices.split_sequences(SEGMENT_CHOICES * size)
-            ]
-            scored = ScoredRows.of(choices.first_ids, choices.samples)
-            yield chunks, ScoreLayout.from_batch(choices), torch.from_numpy(choices.correct), scored
+            choice_batch, _ = self.data.validation.batch(rows[first : first + size])
+            chunks = choice_batch.split_sequences(CHOICES_PER_PASS * size)
+            yield ScoringBatch(
+                chunks=[SequenceTensors.from_batch(chunk) for chunk in chunks],
+                layout=ScoreLayout.from_batch(choice_batch),
+                is_right=torch.from_numpy(choice_batch.correct),
+                scored_rows=ScoredRows.of(choice_batch.first_ids, choice_batch.samples),
+            )
 
     def _compute_scores(self, sequences: SequenceTensors) -> Tensor:
         """Return the score of each sequence (N,)."""
@@ -268,12 +288,12 @@ class GlmJob:
             "trainable_parameters": self.shape.parameters,
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
-            "checkpoint": self.loaded,
+            "checkpoint": self.checkpoint_report,
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,
             "shortened_samples": {
-                "train": self.data.train.shortened,
-                "validation": self.data.validation.shortened,
+                "train": self.data.train.num_shortened,
+                "validation": self.data.validation.num_shortened,
             },
             "skipped_steps": self.stepper.skipped_steps(),
         }

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainmark.train.checkpoints import describe_tensors, read_state
 
-from .data import CHECKPOINT_FAULT, POSITIONS, find_checkpoint, match_weights
+from .data import CHECKPOINT_FAULT, POSITION_EMBEDDINGS, find_checkpoint, match_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,13 +54,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         """Map (N, S, D) to (N, S, D); ``visible`` is as ``mask_prefix`` returns it."""
         n, s, _ = x.shape
-        together = self.query_key_value(x).view(n, s, 3, self.num_heads, -1)
-        query, key, value = together.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H)
+        query_key_value = self.query_key_value(x).view(n, s, 3, self.num_heads, -1)
+        query, key, value = query_key_value.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H)
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             query, key, value, attn_mask=visible, dropout_p=dropout
         )
-        return self.dense(mixed.transpose(1, 2).reshape(n, s, -1))  # type: ignore[no-any-return]
+        return self.dense(attended.transpose(1, 2).reshape(n, s, -1))  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):
@@ -110,13 +110,20 @@ class Transformer(nn.Module):
     def forward(
         self, words: Tensor, positions: Tensor, block_positions: Tensor, visible: Tensor
     ) -> Tensor:
-        """Map embedded tokens (N, S, D) to hidden states (N, S, D)."""
+        """Return the last hidden states (N, S, D).
+
+        Args:
+            words: embedded tokens (N, S, D).
+            positions, block_positions: rows of the two position tables (N, S).
+            visible: the attention mask, as ``mask_prefix`` returns it.
+        """
         position = self.position_embeddings(positions)
         block_position = self.block_position_embeddings(block_positions)
         x = self.dropout(words + (position + block_position))
         for layer in self.layers:
             if self.checkpoint_activations and self.training:
-                # Dropout masks are the same again: the generator's state is saved and restored.
+                # The recomputation draws the same dropout masks: ``checkpoint`` saves and restores
+                # the generator's state.
                 x = checkpoint(layer, x, visible, use_reentrant=False)
             else:
                 x = layer(x, visible)
@@ -197,7 +204,10 @@ def build_model(
     checkpoint_activations: bool = False,
     seed: int,
 ) -> Glm:
-    """Return the model on the host, initialized from ``seed``, in train mode."""
+    """Return the model on the host, initialized from ``seed``, in train mode.
+
+    The weights of norms stay 1.
+    """
     model = Glm(shape, dropout=dropout, checkpoint_activations=checkpoint_activations)
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -205,7 +215,7 @@ def build_model(
             parameter.normal_(std=INIT_STD / (2 * shape.num_layers) ** 0.5)
         elif name.endswith("bias"):
             parameter.zero_()
-        elif parameter.dim() == 2:
+        elif parameter.dim() == 2:  # linear layers and embedding tables
             parameter.normal_(std=INIT_STD)
     return model.train()
 
@@ -223,14 +233,18 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
         DataError: there is no checkpoint, it is unreadable, or it does not fit the model.
     """
     file = find_checkpoint(folder)
-    state, parameters = read_state(file, CHECKPOINT_FAULT), dict(model.named_parameters())
-    shapes = {name: tuple(item.shape) for name, item in parameters.items()}
-    matched = match_weights(describe_tensors(file, state), shapes, file)
-    for name, tensor in matched.items():
+    state = read_state(file, CHECKPOINT_FAULT)
+    parameters = dict(model.named_parameters())
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    stored_tensors = match_weights(describe_tensors(file, state), shapes, file)
+    for name, tensor in stored_tensors.items():
+        # The number of rows differs only for position tables: copy those that both have.
         rows = min(shapes[name][0], tensor.shape[0])
         parameters[name][:rows].copy_(state[tensor.key][:rows])
-    used_keys = {tensor.key for tensor in matched.values()}
-    additional_rows = {name: shapes[name][0] - matched[name].shape[0] for name in POSITIONS}
+    used_keys = {tensor.key for tensor in stored_tensors.values()}
+    additional_rows = {
+        name: shapes[name][0] - stored_tensors[name].shape[0] for name in POSITION_EMBEDDINGS
+    }
     return {
         "unexpected": tuple(key for key in state if key not in used_keys),
         "extended": tuple(name for name, rows in additional_rows.items() if rows > 0),

@@ -51,19 +51,19 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         EnvironmentFault: a file cannot be read or written.
     """
     layout = find_layout(raw, (JSONL, HDF5), FAULT)
-    form = JSONL if layout.kind == JSONL.kind else HDF5
-    copies, notes = {}, []
-    if form is JSONL:
+    copies: dict[str, Path] = {}  # source of each file that is copied, by its path in ``data``
+    notes: list[str] = []
+    form = HDF5
+    write = _write_matrices
+    if layout.kind == JSONL.kind:
+        form = JSONL
+        write = _write_passages
         vocabulary = find_vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
         settings = vocabulary.with_name(SETTINGS[0])
         if settings.is_file():
             copies[f"{MODEL}/{settings.name}"] = settings
-        num_tokens = open_vocabulary(vocabulary).library.get_vocab_size()
-        note = f"{vocabulary.name}: {num_tokens:,} tokens"
-        if num_tokens != PUBLISHED_TOKENS:
-            note += f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}"
-        notes.append(note)
+        notes.append(_describe_vocabulary(vocabulary))
     if (raw / LATEST).exists() or any(raw.glob(f"*/{LATEST}")):
         checkpoint = find_checkpoint(raw)
         folder = checkpoint.parent
@@ -78,27 +78,38 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         case="glm_superglue",
         form=FORMAT,
         layout=layout,
+        # The last of a split's possible names is the one without a subfolder.
         names={split: names[-1] for split, names in form.names.items()},
-        write=_write_passages if form is JSONL else _write_rows,
+        write=write,
         copies=copies,
         published=PUBLISHED_QUESTIONS,
         notes=notes,
     )
 
 
+def _describe_vocabulary(file: Path) -> str:
+    """Return a note on a vocabulary: its size, and whether that is the published one."""
+    num_tokens = open_vocabulary(file).library.get_vocab_size()
+    note = f"{file.name}: {num_tokens:,} tokens"
+    if num_tokens != PUBLISHED_TOKENS:
+        note += f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}"
+    return note
+
+
 def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
     """Copy a split; return its numbers of questions and passages."""
     prepared.copy_file(files[0], target)
-    num_questions = [len(passage.questions) for passage in read_passages(files[0])]
-    return {"questions": sum(num_questions), "passages": len(num_questions)}
+    questions_of_passages = [len(passage.questions) for passage in read_passages(files[0])]
+    return {"questions": sum(questions_of_passages), "passages": len(questions_of_passages)}
 
 
-def _write_rows(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split with its matrices stored by rows, and check every number."""
+def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
+    """Write a split with its matrices stored by rows, and check every number; return no counts."""
     write_rows(files[0], target)
     try:
         SparseFile(target, evaluation=target.name.startswith("eval")).scan_sequences()
-    except DataError as error:  # name the source: it has the same fault, and target is removed
+    except DataError as error:
+        # Name the source in the error: it has the same fault, and the caller removes ``target``.
         if error.where:
             error.where = error.where.replace(str(target), str(files[0]))
         raise

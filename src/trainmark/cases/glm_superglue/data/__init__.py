@@ -52,7 +52,7 @@ def predict(
         choices: mean number of candidates per sample; some micro-batch has as many or more.
         tokens: mean length of a sample's longest sequence; None or 0: ``seq_length``.
     """
-    sequences = int(choices * recipe.micro_batch_size)
+    num_sequences = int(choices * recipe.micro_batch_size)
     length = min(tokens or recipe.seq_length, recipe.seq_length)
     sizes = Transformer(
         parameters=recipe.shape.parameters,
@@ -61,8 +61,8 @@ def predict(
         num_heads=recipe.num_heads,
         wide=4 * recipe.hidden_size,
         vocab_size=recipe.vocab_size,
-        tokens=int(sequences * length),
-        scores=sequences * recipe.vocab_size,  # at least one token of each candidate
+        tokens=int(num_sequences * length),
+        scores=num_sequences * recipe.vocab_size,  # at least one token of each candidate
         tied_head=True,
         dropout=recipe.dropout > 0,
         checkpoint_activations=recipe.checkpoint_activations,
@@ -114,35 +114,37 @@ def load(folder: Path, recipe: GlmRecipe) -> GlmData:
 
 
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
+    """Return both splits of ``folder``, whose files ``layout`` lists; see ``load``."""
     from .cloze import ClozeExamples, ClozeSamples
     from .hdf5 import SparseExamples
     from .passages import find_vocabulary_file, open_vocabulary, read_jsonl
 
-    (train,), (validation,) = layout.files["train"], layout.files["validation"]
+    (train_file,) = layout.files["train"]
+    (validation_file,) = layout.files["validation"]
     if layout.kind == HDF5.kind:
         return GlmData(
-            SparseExamples(train, recipe, evaluation=False),
-            SparseExamples(validation, recipe, evaluation=True),
+            train=SparseExamples(train_file, recipe, evaluation=False),
+            validation=SparseExamples(validation_file, recipe, evaluation=True),
         )
     vocabulary = open_vocabulary(find_vocabulary_file(folder / MODEL), recipe.vocab_size)
-    passages = [read_jsonl(file, vocabulary, folder / TOKENS) for file in (train, validation)]
-    samples_of_splits = (
-        ClozeSamples.draw_for_training(passages[0], recipe.max_wrong_choices),
-        ClozeSamples.list_for_evaluation(passages[1]),
-    )
-    examples = [
-        ClozeExamples(
-            passages_of_split,
-            samples,
+    train_passages = read_jsonl(train_file, vocabulary, folder / TOKENS)
+    validation_passages = read_jsonl(validation_file, vocabulary, folder / TOKENS)
+    return GlmData(
+        train=ClozeExamples(
+            train_passages,
+            ClozeSamples.draw_for_training(train_passages, recipe.max_wrong_choices),
             seq_length=recipe.seq_length,
-            file=file,
+            file=train_file,
             trim=recipe.trim_padding,
-        )
-        for passages_of_split, samples, file in zip(
-            passages, samples_of_splits, (train, validation), strict=True
-        )
-    ]
-    return GlmData(*examples)
+        ),
+        validation=ClozeExamples(
+            validation_passages,
+            ClozeSamples.list_for_evaluation(validation_passages),
+            seq_length=recipe.seq_length,
+            file=validation_file,
+            trim=recipe.trim_padding,
+        ),
+    )
 
 
 def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
@@ -159,58 +161,65 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     for split in (loaded.train, loaded.validation):
         if isinstance(split, SparseExamples):
             _check_sequences(split, folder / TOKENS)
-    files = [file for (file,) in layout.files.values()]
+    files = [file for (file,) in layout.files.values()]  # each split has one file
     if layout.kind == JSONL.kind:
         files.append(find_vocabulary_file(folder / MODEL))
     digest = sha256(compute_digest(*files).encode())
     pretrained = recipe.init == "pretrained"
     if pretrained:
-        digest.update(compute_digest(check_weights(folder, recipe.shape)).encode())
+        weights_file = check_weights(folder, recipe.shape)
+        digest.update(compute_digest(weights_file).encode())
     return DataFacts(
-        len(loaded.train),
-        len(loaded.validation),
-        digest.hexdigest()[:16],
-        layout.kind,
+        train_samples=len(loaded.train),
+        eval_samples=len(loaded.validation),
+        content_id=digest.hexdigest()[:16],
+        layout=layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )
 
 
-def _check_sequences(split: SparseExamples, place: Path) -> None:
-    """Refuse a file of sequences with an invalid number; cache the scan's result in ``place``."""
-    cache_file = place / f"{split.file.stem}.json"
+def _check_sequences(split: SparseExamples, cache_folder: Path) -> None:
+    """Refuse a file of sequences with an invalid number; cache the result of the scan."""
+    cache_file = cache_folder / f"{split.file.stem}.json"
     with translate_read_errors(split.file, FAULT):
-        content = load_or_scan(
+        extremes = load_or_scan(
             cache_file, {split.file.name: split.file}, split.stored.scan_sequences
         )
-    split.refuse_outside(content)
+    split.refuse_ids_outside_tables(extremes)
 
 
 def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    """Return the minimum of bytes that a rank needs; refuse a recipe that needs more than it has.
+
+    Raises:
+        EnvironmentFault: see ``step_memory.refuse_too_little``.
+    """
     train = load(folder, recipe).train
-    choices = float(train.num_choices.mean())
-    tokens = train.compute_mean_tokens() if recipe.trim_padding else None
-    return refuse_too_little(
-        lambda other: predict(other, world_size, choices=choices, tokens=tokens), recipe, memory
-    )
+    mean_choices = float(train.num_choices.mean())
+    mean_tokens = train.compute_mean_tokens() if recipe.trim_padding else None
+
+    def predict_for(tried_recipe: GlmRecipe) -> Prediction:
+        return predict(tried_recipe, world_size, choices=mean_choices, tokens=mean_tokens)
+
+    return refuse_too_little(predict_for, recipe, memory)
 
 
-LATEST = "latest_checkpointed_iteration.txt"
-ORIGINAL = "mp_rank_00_model_states.pt"
+LATEST = "latest_checkpointed_iteration.txt"  # contains the name of the iteration's subfolder
+WEIGHTS_FILE = "mp_rank_00_model_states.pt"  # in this subfolder
 CHECKPOINT_FAULT = partial(
     DataError,
-    rule=f"a checkpoint folder must contain {LATEST} and <iteration>/{ORIGINAL}",
+    rule=f"a checkpoint folder must contain {LATEST} and <iteration>/{WEIGHTS_FILE}",
     fix=(
         "put the checkpoint of GLM-large there, or add init=random, which is labelled "
         "performance-only"
     ),
 )
-FITTING = (
+SIZES_FIX = (
     "set the recipe's sizes to those of the checkpoint, or use a checkpoint of the recipe's sizes"
 )
-WORDS = "word_embeddings.weight"
-POSITIONS = (
+WORD_EMBEDDINGS = "word_embeddings.weight"
+POSITION_EMBEDDINGS = (
     "transformer.position_embeddings.weight",
     "transformer.block_position_embeddings.weight",
 )
@@ -223,20 +232,22 @@ def find_checkpoint(folder: Path) -> Path:
     Raises:
         DataError: there is no checkpoint, or there are several, or one is split over several files.
     """
-    candidates = [
-        place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()
+    pointer_files = [
+        file for file in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if file.exists()
     ]
-    if len(candidates) != 1:
-        raise CHECKPOINT_FAULT(f"{len(candidates) or 'no'} checkpoints", where=str(folder))
-    with translate_read_errors(candidates[0], CHECKPOINT_FAULT), candidates[0].open("rb") as stream:
+    if len(pointer_files) != 1:
+        count = len(pointer_files) if pointer_files else "no"
+        raise CHECKPOINT_FAULT(f"{count} checkpoints", where=str(folder))
+    (pointer_file,) = pointer_files
+    with translate_read_errors(pointer_file, CHECKPOINT_FAULT), pointer_file.open("rb") as stream:
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
-    file = candidates[0].parent / iteration / ORIGINAL
-    others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
-    if others[1:]:
+    file = pointer_file.parent / iteration / WEIGHTS_FILE
+    part_names = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
+    if len(part_names) > 1:
         raise DataError(
-            f"the weights are split across {', '.join(others)}",
+            f"the weights are split across {', '.join(part_names)}",
             where=str(file.parent),
-            rule=f"all weights must be in {ORIGINAL}",
+            rule=f"all weights must be in {WEIGHTS_FILE}",
             fix="merge the checkpoint to model parallel size 1 with the tools that wrote it",
         )
     refuse_unreadable(file, CHECKPOINT_FAULT)
@@ -246,22 +257,28 @@ def find_checkpoint(folder: Path) -> Path:
 def compute_expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter of a model of these sizes, by name."""
     hidden_size = shape.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {WORDS: (shape.vocab_size, hidden_size)}
-    shapes |= dict.fromkeys(POSITIONS, (shape.max_positions + 1, hidden_size))
+    shapes: dict[str, tuple[int, ...]] = {WORD_EMBEDDINGS: (shape.vocab_size, hidden_size)}
+    shapes |= dict.fromkeys(POSITION_EMBEDDINGS, (shape.max_positions + 1, hidden_size))
 
-    def add(name: str, out: int, into: int | None = None) -> None:
-        shapes[f"{name}.weight"] = (out,) if into is None else (out, into)
-        shapes[f"{name}.bias"] = (out,)
+    def add_norm(name: str) -> None:
+        shapes[f"{name}.weight"] = (hidden_size,)
+        shapes[f"{name}.bias"] = (hidden_size,)
+
+    def add_linear(name: str, *, inputs: int, outputs: int) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        shapes[f"{name}.bias"] = (outputs,)
 
     for number in range(shape.num_layers):
         layer = f"{LAYERS}{number}"
-        add(f"{layer}.input_layernorm", hidden_size)
-        add(f"{layer}.attention.query_key_value", 3 * hidden_size, hidden_size)
-        add(f"{layer}.attention.dense", hidden_size, hidden_size)
-        add(f"{layer}.post_attention_layernorm", hidden_size)
-        add(f"{layer}.mlp.dense_h_to_4h", 4 * hidden_size, hidden_size)
-        add(f"{layer}.mlp.dense_4h_to_h", hidden_size, 4 * hidden_size)
-    add("transformer.final_layernorm", hidden_size)
+        add_norm(f"{layer}.input_layernorm")
+        add_linear(
+            f"{layer}.attention.query_key_value", inputs=hidden_size, outputs=3 * hidden_size
+        )
+        add_linear(f"{layer}.attention.dense", inputs=hidden_size, outputs=hidden_size)
+        add_norm(f"{layer}.post_attention_layernorm")
+        add_linear(f"{layer}.mlp.dense_h_to_4h", inputs=hidden_size, outputs=4 * hidden_size)
+        add_linear(f"{layer}.mlp.dense_4h_to_h", inputs=4 * hidden_size, outputs=hidden_size)
+    add_norm("transformer.final_layernorm")
     return shapes
 
 
@@ -279,10 +296,10 @@ def match_weights(
     weights = ModelWeights(
         model="a GLM of the recipe's sizes",
         shapes=shapes,
-        fix=FITTING,
+        fix=SIZES_FIX,
         wrappers=("module.", "model."),
-        any_rows=POSITIONS,
-        unused=lambda name: not name.startswith(LAYERS),
+        any_rows=POSITION_EMBEDDINGS,
+        unused=lambda name: not name.startswith(LAYERS),  # only unknown layers are refused
     )
     return weights.match(stored_tensors, where=file)
 

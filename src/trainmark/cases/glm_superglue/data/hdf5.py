@@ -40,9 +40,9 @@ RULE = (
     "a matrix must be a group of data, indices and indptr with h5sparse_format csr and "
     "h5sparse_shape, or a dataset; prepare converts csc to csr"
 )
-AGAIN = "download and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
+DOWNLOAD_AGAIN = "download and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 BLOCK_SEQUENCES = 4096  # number of sequences that are scanned at a time
-_fault = partial(DataError, rule=RULE, fix=AGAIN)
+_make_fault = partial(DataError, rule=RULE, fix=DOWNLOAD_AGAIN)
 
 
 class SparseFile:
@@ -59,28 +59,29 @@ class SparseFile:
     def __init__(self, file: Path, *, evaluation: bool) -> None:
         self.file = file
         opened = _open_file(file)
-        self.text, self.position, self.target, self.logit_mask = (
-            _Matrix(opened, name) for name in ("text", "position", "target", "logit_mask")
-        )
-        self.separators = _Matrix(opened, "mask").read_rows(0, None).reshape(-1)
-        self.samples = _Matrix(opened, "choice_start_end").read_rows(0, None)
-        self._refuse_other_lengths()
+        self.text = _Matrix(opened, "text")
+        self.position = _Matrix(opened, "position")
+        self.target = _Matrix(opened, "target")
+        self.logit_mask = _Matrix(opened, "logit_mask")
+        self.separators = _Matrix(opened, "mask").read_all_rows().reshape(-1)
+        # First sequence of each sample, and the one after its last: (samples, 2).
+        self.samples = _Matrix(opened, "choice_start_end").read_all_rows()
+        self._refuse_unequal_lengths()
         self.num_choices: Numbers = np.diff(self.samples).reshape(-1)
         self.answers = self._read_answers(opened, self.num_choices) if evaluation else None
 
-    def _refuse_other_lengths(self) -> None:
+    def _refuse_unequal_lengths(self) -> None:
         """Refuse arrays with different numbers of sequences, or samples that do not cover them."""
         sequences, columns = self.text.shape
-        shapes = {
-            "target": (self.target.shape, (sequences, columns)),
-            "logit_mask": (self.logit_mask.shape, (sequences, columns)),
-            "position": (self.position.shape, (2 * sequences, columns)),
-            "mask": (self.separators.shape, (sequences,)),
-            "choice_start_end": (self.samples.shape, (len(self.samples), 2)),
-        }
-        for name, (shape, expected) in shapes.items():
+        for name, shape, expected in (
+            ("target", self.target.shape, (sequences, columns)),
+            ("logit_mask", self.logit_mask.shape, (sequences, columns)),
+            ("position", self.position.shape, (2 * sequences, columns)),
+            ("mask", self.separators.shape, (sequences,)),
+            ("choice_start_end", self.samples.shape, (len(self.samples), 2)),
+        ):
             if shape != expected:
-                raise _fault(
+                raise _make_fault(
                     f"the shape is {shape}, but text has {sequences} sequences of {columns} "
                     f"tokens: {expected}",
                     where=f"{self.file}, {name}",
@@ -88,27 +89,32 @@ class SparseFile:
         outside = (self.separators < 0) | (self.separators > columns)
         if outside.any():
             number = int(outside.argmax())
-            raise _fault(
+            raise _make_fault(
                 f"sequence {number} has its separator at {self.separators[number]}",
                 where=f"{self.file}, mask",
                 rule=f"a separator must be a position in a sequence, 0 to {columns}",
             )
-        _refuse_other_parts(self.samples, sequences, f"{self.file}, choice_start_end")
+        _refuse_gaps_and_overlaps(self.samples, sequences, f"{self.file}, choice_start_end")
 
     def _read_answers(self, opened: Any, counts: Numbers) -> list[Numbers]:
-        """Return the indices of each sample's right candidates."""
-        answers = _Matrix(opened, "answer_idx").read_rows(0, None).reshape(-1)
-        bounds = _Matrix(opened, "answer_start_end").read_rows(0, None)
+        """Return the indices of each sample's right candidates.
+
+        Args:
+            opened: the HDF5 file.
+            counts: number of candidates of each sample (samples,).
+        """
+        answers = _Matrix(opened, "answer_idx").read_all_rows().reshape(-1)
+        bounds = _Matrix(opened, "answer_start_end").read_all_rows()
         if bounds.shape != (len(counts), 2):
-            raise _fault(
+            raise _make_fault(
                 f"the shape is {bounds.shape} for {len(counts)} samples",
                 where=f"{self.file}, answer_start_end",
             )
-        _refuse_other_parts(bounds, len(answers), f"{self.file}, answer_start_end")
+        _refuse_gaps_and_overlaps(bounds, len(answers), f"{self.file}, answer_start_end")
         answer_lists = [answers[first:last] for first, last in bounds.tolist()]
         for sample, (right, count) in enumerate(zip(answer_lists, counts, strict=True)):
             if right.min() < 0 or right.max() >= count:
-                raise _fault(
+                raise _make_fault(
                     f"sample {sample} (from 0) has the answers {right.tolist()}",
                     where=f"{self.file}, answer_idx",
                     rule=(
@@ -121,28 +127,32 @@ class SparseFile:
     def scan_sequences(self) -> dict[str, Extremes]:
         """Check every sequence; return the extremes of token ids and of position ids.
 
+        Their names are ``text``, which includes the targets, and ``position``.
+
         Raises:
             DataError: a sequence has no target, or a row of a matrix is invalid.
         """
-        with translate_read_errors(self.file, _fault), self.file.open("rb") as stream:
+        with translate_read_errors(self.file, _make_fault), self.file.open("rb") as stream:
             digest = hash_stream(stream).hexdigest()
-        minima_maxima: dict[str, list[int]] = {"text": [], "position": []}
+        token_extremes: list[int] = []  # minima and maxima of all blocks
+        position_extremes: list[int] = []
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
             last = min(first + BLOCK_SEQUENCES, len(self.separators))
             has_target = self.logit_mask.read_rows(first, last).any(1)
             if not has_target.all():
-                raise _fault(
+                raise _make_fault(
                     f"sequence {first + int(has_target.argmin())} (from 0) has no target",
                     where=f"{self.file}, logit_mask",
                     rule="every sequence must have a target",
                 )
-            text, target = self.text.read_rows(first, last), self.target.read_rows(first, last)
+            text = self.text.read_rows(first, last)
+            target = self.target.read_rows(first, last)
             position = self.position.read_rows(2 * first, 2 * last)
-            minima_maxima["text"] += [text.min(), target.min(), text.max(), target.max()]
-            minima_maxima["position"] += [position.min(), position.max()]
+            token_extremes += [text.min(), target.min(), text.max(), target.max()]
+            position_extremes += [position.min(), position.max()]
         return {
-            name: Extremes(digest, int(min(values)), int(max(values)))
-            for name, values in minima_maxima.items()
+            "text": Extremes(digest, int(min(token_extremes)), int(max(token_extremes))),
+            "position": Extremes(digest, int(min(position_extremes)), int(max(position_extremes))),
         }
 
 
@@ -155,7 +165,9 @@ class SparseExamples(Examples):
     """
 
     def __init__(self, file: Path, recipe: GlmRecipe, *, evaluation: bool) -> None:
-        self.file, self.seq_length, self.trim = file, recipe.seq_length, recipe.trim_padding
+        self.file = file
+        self.seq_length = recipe.seq_length
+        self.trim = recipe.trim_padding
         self.vocab_size = recipe.vocab_size
         self.stored = SparseFile(file, evaluation=evaluation)
         columns = self.stored.text.shape[1]
@@ -169,14 +181,14 @@ class SparseExamples(Examples):
                 fix=f"set seq_length={columns}",
             )
         self.num_choices = self.stored.num_choices
-        if not evaluation:
+        if not evaluation:  # the first candidate is the right one, the wrong ones follow
             self.num_choices = np.minimum(self.num_choices, 1 + recipe.max_wrong_choices)
 
-    def refuse_outside(self, content: Mapping[str, Extremes]) -> None:
-        """Refuse ids that are outside the tables of the recipe's model.
+    def refuse_ids_outside_tables(self, extremes_by_name: Mapping[str, Extremes]) -> None:
+        """Refuse ids that are outside the embedding tables of the recipe's model.
 
         Args:
-            content: the result of ``scan_sequences``.
+            extremes_by_name: the result of ``scan_sequences``.
 
         Raises:
             DataError: an array has such an id; the error has its smallest and largest number.
@@ -189,13 +201,13 @@ class SparseExamples(Examples):
                 "position ids must be in [0, seq_length] of the recipe",
             ),
         ):
-            extremes = content[name]
+            extremes = extremes_by_name[name]
             if extremes.smallest < 0 or extremes.largest >= limit:
-                raise _fault(
+                raise _make_fault(
                     f"numbers from {extremes.smallest} to {extremes.largest}",
                     where=f"{self.file}, {name}",
                     rule=f"{rule}: below {limit}",
-                    fix=f"set the recipe's sizes to those of the model, or {AGAIN}",
+                    fix=f"set the recipe's sizes to those of the model, or {DOWNLOAD_AGAIN}",
                 )
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
@@ -207,7 +219,8 @@ class SparseExamples(Examples):
         target = stored.target.read_rows(first, last)
         positions = stored.position.read_rows(2 * first, 2 * last)
         is_target = stored.logit_mask.read_rows(first, last)
-        right = [0] if stored.answers is None else stored.answers[row].tolist()
+        # The file of the training split lists no answers: the first candidate is right.
+        right_candidates = [0] if stored.answers is None else stored.answers[row].tolist()
         if not 0 <= text.min() <= text.max() < self.vocab_size or not is_target.any(1).all():
             raise DataError(
                 f"tokens {text.min()} to {text.max()}",
@@ -216,21 +229,21 @@ class SparseExamples(Examples):
                     f"token ids must be in [0, {self.vocab_size}), the recipe's vocab_size, and "
                     "every sequence must have a target"
                 ),
-                fix=f"set vocab_size to that of the model, or {AGAIN}",
+                fix=f"set vocab_size to that of the model, or {DOWNLOAD_AGAIN}",
             )
         sequences = []
         for number in range(last - first):
-            targets = np.flatnonzero(is_target[number])
-            used = slice(0, int(targets[-1]) + 1)  # what follows the last target is padding
+            target_rows = np.flatnonzero(is_target[number])
+            length = int(target_rows[-1]) + 1  # what follows the last target is padding
             sequences.append(
                 ChoiceSequence(
-                    text[number, used],
-                    positions[2 * number, used],
-                    positions[2 * number + 1, used],
-                    int(stored.separators[first + number]),
-                    targets,
-                    target[number, targets],
-                    number in right,
+                    ids=text[number, :length],
+                    positions=positions[2 * number, :length],
+                    block_positions=positions[2 * number + 1, :length],
+                    separator=int(stored.separators[first + number]),
+                    target_rows=target_rows,
+                    target_ids=target[number, target_rows],
+                    correct=number in right_candidates,
                 )
             )
         return sequences
@@ -243,106 +256,151 @@ def _open_file(file: Path) -> Any:
         return h5py.File(file, "r", locking="best-effort")  # some file systems have no locks
     except OSError as error:
         what = f"not readable as HDF5: {str(error).splitlines()[0]}"
-        raise _fault(what, where=str(file)) from None
+        raise _make_fault(what, where=str(file)) from None
 
 
 class _Matrix:
-    """A matrix of integers in an HDF5 file, read by rows."""
+    """A matrix of integers in an HDF5 file, read by rows.
+
+    Args:
+        file: the open HDF5 file.
+        name: of the matrix, a CSR group or a plain data set.
+
+    Raises:
+        DataError: the file has no such matrix, or its arrays contradict each other.
+    """
 
     def __init__(self, file: Any, name: str) -> None:
+        self.place = f"{file.filename}, {name}"  # for errors
         try:
-            group = file[name]
-            self.sparse = hasattr(group, "keys")
-            if self.sparse:
-                self.shape = tuple(np.ravel(group.attrs["h5sparse_shape"]).tolist())
-                self.data, self.indices = group["data"], group["indices"]
-                self.starts = group["indptr"][()].astype(np.int64)
-                is_valid = _read_format(group) == "csr" and len(self.shape) == 2
+            stored = file[name]
+            self.is_sparse = hasattr(stored, "keys")  # a group; a plain data set has no keys
+            is_valid = True
+            if self.is_sparse:
+                self.shape = tuple(np.ravel(stored.attrs["h5sparse_shape"]).tolist())
+                self.data = stored["data"]
+                self.indices = stored["indices"]
+                self.starts = stored["indptr"][()].astype(np.int64)
+                is_valid = _read_format(stored) == "csr" and len(self.shape) == 2
             else:
-                self.data, self.shape, is_valid = group, group.shape, True
+                self.shape = stored.shape
+                self.data = stored
         except (KeyError, ValueError) as error:
             where = f"{file.filename} ({error}), {name}"
-            raise _fault("the matrix has no rows", where=where) from None
+            raise _make_fault("the matrix has no rows", where=where) from None
         if not is_valid:
-            raise _fault("the matrix has no rows", where=f"{file.filename}, {name}")
-        self.place = f"{file.filename}, {name}"
-        if self.sparse:
-            _refuse_other_starts(
-                self.starts, self.shape[0], len(self.data), len(self.indices), self.place
+            raise _make_fault("the matrix has no rows", where=self.place)
+        if self.is_sparse:
+            _refuse_invalid_starts(
+                self.starts,
+                num_parts=self.shape[0],
+                num_data=len(self.data),
+                num_indices=len(self.indices),
+                place=self.place,
             )
 
-    def read_rows(self, first: int, last: int | None) -> Numbers:
-        """Return rows as int64; elements that are not stored are 0."""
-        if not self.sparse:
-            return np.asarray(self.data[first:last], np.int64)
-        starts = self.starts[first : None if last is None else last + 1]
-        stored = slice(int(starts[0]), int(starts[-1]))
+    def read_all_rows(self) -> Numbers:
+        """Return the whole matrix as int64; elements that are not stored are 0."""
+        return self.read_rows(0, self.shape[0])
+
+    def read_rows(self, first: int, end: int) -> Numbers:
+        """Return rows ``first`` to ``end - 1`` as int64; elements that are not stored are 0."""
+        if not self.is_sparse:
+            return np.asarray(self.data[first:end], np.int64)
+        starts = self.starts[first : end + 1]
+        elements = slice(int(starts[0]), int(starts[-1]))  # those of all these rows
         dense = np.zeros((len(starts) - 1, self.shape[1]), np.int64)
-        owner = np.repeat(np.arange(len(dense)), np.diff(starts))
-        columns = self.indices[stored].astype(np.int64)
-        _refuse_other_columns(owner, columns, self.shape[1], first, self.place)
-        dense[owner, columns] = self.data[stored]
+        rows = np.repeat(np.arange(len(dense)), np.diff(starts))  # row of each element
+        columns = self.indices[elements].astype(np.int64)
+        _refuse_invalid_columns(
+            rows, columns, num_columns=self.shape[1], first_row=first, place=self.place
+        )
+        dense[rows, columns] = self.data[elements]
         return dense
 
 
-def _refuse_other_starts(
-    starts: Numbers, lines: int, num_data: int, num_indices: int, place: str
+def _refuse_invalid_starts(
+    starts: Numbers, *, num_parts: int, num_data: int, num_indices: int, place: str
 ) -> None:
-    """Refuse an ``indptr`` that does not divide ``data`` and ``indices`` into ``lines`` parts."""
+    """Refuse an ``indptr`` that does not divide ``data`` and ``indices`` into parts.
+
+    Args:
+        starts: the ``indptr``.
+        num_parts: number of rows of a CSR matrix, or of columns of a CSC matrix.
+        num_data, num_indices: lengths of ``data`` and ``indices``.
+        place: file and matrix, for the error.
+    """
     rule = (
         "indptr must ascend from 0 to the length of data and of indices, with "
         "one more entry than rows"
     )
     if num_data != num_indices:
-        raise _fault(
+        raise _make_fault(
             f"data has {num_data} entries, but indices has {num_indices}", where=place, rule=rule
         )
-    if len(starts) != lines + 1:
-        raise _fault(f"indptr has {len(starts)} entries for {lines} rows", where=place, rule=rule)
+    if len(starts) != num_parts + 1:
+        raise _make_fault(
+            f"indptr has {len(starts)} entries for {num_parts} rows", where=place, rule=rule
+        )
     if starts[0] != 0 or starts[-1] != num_data:
         what = f"indptr goes from {starts[0]} to {starts[-1]}, but data has {num_data} entries"
-        raise _fault(what, where=place, rule=rule)
+        raise _make_fault(what, where=place, rule=rule)
     falling = np.diff(starts) < 0
     if falling.any():
-        line = int(falling.argmax())
-        what = f"row {line} (from 0) begins at {starts[line]} and ends at {starts[line + 1]}"
-        raise _fault(what, where=place, rule=rule)
+        row = int(falling.argmax())  # the first one
+        what = f"row {row} (from 0) begins at {starts[row]} and ends at {starts[row + 1]}"
+        raise _make_fault(what, where=place, rule=rule)
 
 
-def _refuse_other_columns(
-    owner: Numbers, columns: Numbers, width: int, first: int, place: str
+def _refuse_invalid_columns(
+    rows: Numbers, columns: Numbers, *, num_columns: int, first_row: int, place: str
 ) -> None:
-    """Refuse columns outside the matrix, and columns that are stored twice in a row."""
-    rule = f"each column of a row must be stored once; columns must be in [0, {width})"
-    outside = (columns < 0) | (columns >= width)
+    """Refuse columns outside the matrix, and columns that are stored twice in a row.
+
+    Args:
+        rows: row of each stored element, counted from ``first_row``, ascending (elements,).
+        columns: column of each stored element (elements,).
+        num_columns: of the matrix.
+        first_row: number of the first row in the matrix, for the error.
+        place: file and matrix, for the error.
+    """
+    rule = f"each column of a row must be stored once; columns must be in [0, {num_columns})"
+    outside = (columns < 0) | (columns >= num_columns)
     if outside.any():
-        position = int(outside.argmax())
-        what = f"row {first + owner[position]} (from 0) has the column {columns[position]}"
-        raise _fault(what, where=place, rule=rule)
-    cells = owner * width + columns
+        element = int(outside.argmax())  # the first one
+        what = f"row {first_row + rows[element]} (from 0) has the column {columns[element]}"
+        raise _make_fault(what, where=place, rule=rule)
+    cells = rows * num_columns + columns
     if (np.diff(cells) <= 0).any():  # unsorted columns are rare, and valid if none repeats
-        values, counts = np.unique(cells, return_counts=True)
-        if counts.max(initial=1) > 1:
-            row, column = divmod(int(values[counts.argmax()]), width)
-            what = f"row {first + row} (from 0) has the column {column} twice"
-            raise _fault(what, where=place, rule=rule)
+        distinct_cells, counts = np.unique(cells, return_counts=True)
+        if counts.max() > 1:
+            row, column = divmod(int(distinct_cells[counts.argmax()]), num_columns)
+            what = f"row {first_row + row} (from 0) has the column {column} twice"
+            raise _make_fault(what, where=place, rule=rule)
 
 
-def _refuse_other_parts(bounds: Numbers, total: int, place: str) -> None:
-    """Refuse bounds (parts, 2) whose ranges do not cover 0 to ``total`` once, in any order."""
-    order = bounds[np.argsort(bounds[:, 0], kind="stable")]
-    begins, ends = order[:, 0], order[:, 1]
-    expected = np.append(0, ends[:-1])
-    wrong = (begins != expected) | (ends <= begins)
-    if not len(bounds) or wrong.any() or ends[-1] != total:
-        position = int(wrong.argmax()) if wrong.any() else len(order) - 1
-        what = (
-            f"a part goes from {begins[position]} to {ends[position]}" if len(bounds) else "no part"
-        )
-        raise _fault(
-            what,
+def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
+    """Refuse ranges that do not cover each of 0 to ``total - 1`` once; they may be in any order.
+
+    Args:
+        bounds: begin and end of each range (ranges, 2).
+        place: file and array, for the error.
+    """
+    rule = f"the parts must cover each of 0 to {total - 1} once, and none may be empty"
+    if not len(bounds):
+        raise _make_fault("no part", where=place, rule=rule)
+    ascending = bounds[np.argsort(bounds[:, 0], kind="stable")]
+    begins, ends = ascending[:, 0], ascending[:, 1]
+    expected_begins = np.append(0, ends[:-1])  # each range begins where the one before it ends
+    is_wrong = (begins != expected_begins) | (ends <= begins)
+    if ends[-1] != total:
+        is_wrong[-1] = True
+    if is_wrong.any():
+        first_wrong = int(is_wrong.argmax())
+        raise _make_fault(
+            f"a part goes from {begins[first_wrong]} to {ends[first_wrong]}",
             where=place,
-            rule=f"the parts must cover each of 0 to {total - 1} once, and none may be empty",
+            rule=rule,
         )
 
 
@@ -364,21 +422,35 @@ def write_rows(source: Path, target: Path) -> None:
             if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":
                 raw.copy(name, output)
                 continue
-            rows, columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
-            group = output.create_group(name)
-            group.attrs["h5sparse_format"] = "csr"
-            group.attrs["h5sparse_shape"] = (rows, columns)
-            row = matrix["indices"][()]
-            starts = matrix["indptr"][()].astype(np.int64)
-            place = f"{source}, {name}"
-            _refuse_other_starts(starts, columns, len(matrix["data"]), len(row), place)
-            if len(row) and not 0 <= row.min() <= row.max() < rows:
-                raise _fault(
-                    f"rows from {row.min()} to {row.max()}",
-                    where=place,
-                    rule=f"rows must be in [0, {rows})",
-                )
-            column = np.repeat(np.arange(columns, dtype=np.int32), np.diff(starts))
-            order = np.argsort(row, kind="stable")  # stable: the columns of a row stay sorted
-            group["data"], group["indices"] = matrix["data"][()][order], column[order]
-            group["indptr"] = compute_starts(np.bincount(row, minlength=rows))
+            _convert_to_rows(matrix, output.create_group(name), place=f"{source}, {name}")
+
+
+def _convert_to_rows(matrix: Any, output: Any, *, place: str) -> None:
+    """Write the elements of a CSC group into the empty group ``output`` as CSR.
+
+    Args:
+        place: file and matrix, for errors.
+    """
+    num_rows, num_columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
+    output.attrs["h5sparse_format"] = "csr"
+    output.attrs["h5sparse_shape"] = (num_rows, num_columns)
+    rows = matrix["indices"][()]  # row of each element
+    starts = matrix["indptr"][()].astype(np.int64)
+    _refuse_invalid_starts(
+        starts,
+        num_parts=num_columns,
+        num_data=len(matrix["data"]),
+        num_indices=len(rows),
+        place=place,
+    )
+    if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
+        raise _make_fault(
+            f"rows from {rows.min()} to {rows.max()}",
+            where=place,
+            rule=f"rows must be in [0, {num_rows})",
+        )
+    columns = np.repeat(np.arange(num_columns, dtype=np.int32), np.diff(starts))
+    order = np.argsort(rows, kind="stable")  # stable: the columns of a row stay sorted
+    output["data"] = matrix["data"][()][order]
+    output["indices"] = columns[order]
+    output["indptr"] = compute_starts(np.bincount(rows, minlength=num_rows))
