@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.harness import Bar, conclude, sized
@@ -132,12 +133,10 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
 
 
 def _write_launcher(path: Path) -> None:
+    # A launch follows its plan within days, or the record contradicts its run's id.
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with path.open("w") as file:
-        file.write(
-            _line(
-                "launch", 0, unix_ns=0, started="2026-01-01T00:00:00+00:00", argv=[], environment={}
-            )
-        )
+        file.write(_line("launch", 0, unix_ns=0, started=started, argv=[], environment={}))
         file.write(_line("ranks_ended", 2, failures=[]))
 
 

@@ -117,7 +117,7 @@ def run(card: Card) -> Findings:
             "compiled": ("ours", card.device, "compiled"),
         },
         precision=chosen.precision,
-        flops=shape.flops_per_token(SEQ_LENGTH) * tokens,
+        flops=shape.compute_flops_per_token(SEQ_LENGTH) * tokens,
         units={"samples": samples, "tokens": tokens},
     )
     fastest = found.fastest("ours", "compiled")

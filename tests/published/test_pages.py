@@ -132,6 +132,13 @@ def test_pipes_code_and_quotes_in_cells_are_read():
     assert [row.line for row in rows] == [4, 5, 10, 11]
 
 
+def test_commands_joined_by_pipes_are_no_table():
+    commands = "```bash\nexport steps=1 | cat\nexport steps=2 | cat\n```\n"
+    assert [entry.reason.code for entry in read(commands)] == ["page_without_tables"]
+    rows = [entry for entry in read(commands + f"```bash\n{NINE}```\n") if isinstance(entry, Row)]
+    assert [row.cells["precision"] for row in rows] == ["fp32", "amp"]
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("status", ["diverged", "oom"])
 def test_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):

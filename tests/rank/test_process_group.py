@@ -16,6 +16,17 @@ from trainmark.rank.process_group import join_ranks
 Calls = list[dict[str, Any]]
 
 
+class FakeGroup:
+    """A process group that is bound to a device, and its only backend."""
+
+    def __init__(self, *, supports_splitting: bool) -> None:
+        self.supports_splitting = supports_splitting
+        self.bound_device_id: torch.device | None = torch.device("cuda", 1)
+
+    def _get_backend(self, _device: torch.device) -> FakeGroup:
+        return self
+
+
 @pytest.fixture
 def group_arguments(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Return the arguments of each call of a fake ``init_process_group``."""
@@ -27,6 +38,8 @@ def group_arguments(monkeypatch: pytest.MonkeyPatch) -> Calls:
     for name in ("new_group", "barrier", "destroy_process_group"):
         monkeypatch.setattr(torch.distributed, name, lambda **_: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", init_process_group)
+    world = SimpleNamespace(WORLD=FakeGroup(supports_splitting=True))
+    monkeypatch.setattr(torch.distributed, "group", world)
     return arguments
 
 
@@ -62,6 +75,25 @@ def test_device_that_torch_does_not_count_is_not_bound(
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     join_ranks("nccl", second_card)
     assert [call["device_id"] for call in group_arguments] == [None, None]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo,cuda:gloo"])
+def test_device_that_gloo_serves_is_not_bound(
+    backend: str, group_arguments: Calls, second_card: Any
+) -> None:
+    join_ranks(backend, second_card)
+    assert group_arguments[0]["device_id"] is None
+
+
+@pytest.mark.usefixtures("group_arguments")
+@pytest.mark.parametrize("supports_splitting", [True, False])
+def test_only_group_that_can_be_split_stays_bound(
+    supports_splitting: bool, second_card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = FakeGroup(supports_splitting=supports_splitting)
+    monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=group))
+    join_ranks("nccl", second_card)
+    assert (group.bound_device_id is not None) == supports_splitting
 
 
 def test_timeout_is_below_the_overflow_limit(group_arguments: Calls, second_card: Any) -> None:

@@ -26,7 +26,7 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=world,
-        device_id=find_collective_device(device),
+        device_id=find_collective_device(vendor.collective_backend, device),
     )
     assert vendor.collective_library()
     TASKS[task](device, rank, world)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,8 @@ def join_ranks(backend: str, device: Device, *, timeout_s: float | None = None) 
     memory on device 2.
 
     Args:
+        backend: of torch, one for all kinds of device, as in ``nccl``, or by kind of device, as in
+            ``cpu:gloo,cuda:nccl``.
         timeout_s: timeout of a collective; None: torch's default.
     """
     import torch
@@ -29,20 +31,30 @@ def join_ranks(backend: str, device: Device, *, timeout_s: float | None = None) 
     if timeout_s is not None:
         # Above about 292 years a timeout overflows in nanoseconds and collectives hang at once.
         timeout = timedelta(seconds=min(timeout_s, _MAX_TIMEOUT_S))
-    torch.distributed.init_process_group(
-        backend, timeout=timeout, device_id=find_collective_device(device)
-    )
+    place = find_collective_device(backend, device)
+    torch.distributed.init_process_group(backend, timeout=timeout, device_id=place)
+    group: Any = torch.distributed.group.WORLD
+    # ``init_device_mesh`` splits a group that is bound to a device, whether its backend can do that
+    # or not; it makes new groups from one that is not bound.
+    if place is not None and not group._get_backend(place).supports_splitting:
+        group.bound_device_id = None
 
 
-def find_collective_device(device: Device) -> torch.device | None:
-    """Return the device to which collectives are bound; None if torch cannot bind to it.
+def find_collective_device(backend: str, device: Device) -> torch.device | None:
+    """Return the device to which collectives are bound; None if they cannot be bound.
 
-    Torch cannot bind to a CPU, nor to a device that ``torch.accelerator`` does not count.
+    Torch cannot bind to a CPU, to a device that ``torch.accelerator`` does not count, or to one
+    that gloo serves: torch 2.13 fails to split such a group, because gloo's options have no copy.
+
+    Args:
+        backend: as ``join_ranks`` takes it.
     """
     import torch
 
     place: torch.device = device.place(torch.empty(0)).device
-    known = torch.accelerator.current_accelerator()
-    if known is None or known.type != place.type or place.index is None:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type != place.type or place.index is None:
+        return None
+    if backend == "gloo" or f"{place.type}:gloo" in backend.split(","):
         return None
     return place if place.index < torch.accelerator.device_count() else None

@@ -40,6 +40,7 @@ _Result = TypeVar("_Result")
 _PIPE = re.compile(r"(?<!\\)\|")  # without a backslash before it
 _PREFIX = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pipe
 _SEPARATOR = re.compile(r"[\s>]*[|:+ -]*-{2,}[|:+ -]*")
+_SHELLS = {"bash", "console", "sh", "shell", "zsh"}  # languages of a block of code
 _FACT = re.compile(r"[\s>*+-]*([^:：|]{2,40}?)\**\s*[:：]\s*(\S[^|]*)")
 _BOLD = re.compile(r"\*\*([^*|]+?)\*\*\s*:?")  # a line of its own, which is as good as a heading
 _BOLD_LEVEL = 7  # below the six levels of Markdown
@@ -225,7 +226,8 @@ def _split_page(text: str) -> Iterator[_Part]:
         elif token.type == "heading_open":
             yield _Part("heading", level=int(token.tag[1:]), text=_strip_heading(lines[start]))
         elif token.type in {"fence", "code_block"}:
-            yield from _split_plain_text(lines, start, end)
+            is_shell = token.info.strip().lower() in _SHELLS
+            yield from _split_plain_text(lines, start, end, needs_dashes=is_shell)
         elif token.type == "paragraph_open":
             bold = _BOLD.fullmatch(_strip_heading(lines[start]))
             if bold:
@@ -284,7 +286,9 @@ def _split_cells(line: str) -> list[str]:
     return [cell.strip().replace(r"\|", "|") for cell in _PIPE.split(inner)]
 
 
-def _split_plain_text(lines: list[str], start: int, end: int) -> Iterator[_Part]:
+def _split_plain_text(
+    lines: list[str], start: int, end: int, *, needs_dashes: bool = False
+) -> Iterator[_Part]:
     """Yield the tables and facts of lines that are not Markdown, as programs print them.
 
     Consecutive lines with as many cells are a table.
@@ -292,8 +296,10 @@ def _split_plain_text(lines: list[str], start: int, end: int) -> Iterator[_Part]
     Args:
         start: index of the first line.
         end: index of the line after the last one.
+        needs_dashes: a table must have a line of dashes; others are commands joined by pipes.
     """
     block: list[TableLine] = []  # of a table
+    has_dashes = False
     for index in range(start, end):
         line = _read_line(lines, index)
         is_separator = _SEPARATOR.fullmatch(line.raw) is not None
@@ -302,14 +308,16 @@ def _split_plain_text(lines: list[str], start: int, end: int) -> Iterator[_Part]
             block.append(line)
             continue
         if block and is_separator:
+            has_dashes = True
             continue
-        if len(block) > 1:
+        if len(block) > 1 and (has_dashes or not needs_dashes):
             yield _Part("table", block)
         block = []
+        has_dashes = False
         fact = _read_fact(line.raw)
         if fact is not None:
             yield fact
-    if len(block) > 1:
+    if len(block) > 1 and (has_dashes or not needs_dashes):
         yield _Part("table", block)
 
 
