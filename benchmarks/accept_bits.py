@@ -14,12 +14,12 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.bit_flips import KINDS, plan_flips, run_ranks
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 from trainmark.record.replays import summarize_replays
 
 WORLD_SIZE, SEED = 4, 20261128
-NUM_FLIPS, NUM_CLEAN = sized((130, 500), (4, 2))  # of each kind of parallelism
-WANTED_FLIPS, WANTED_CLEAN = sized((200, 1_000), (1, 1))
+NUM_FLIPS, NUM_CLEAN = choose_size((130, 500), (4, 2))  # of each kind of parallelism
+WANTED_FLIPS, WANTED_CLEAN = choose_size((200, 1_000), (1, 1))
 
 
 def measure(*, fsdp: bool) -> tuple[Counter[str], int, int]:

@@ -35,7 +35,7 @@ class GroupFault:
     at_least: int = 3
     growth: float = 0.0
 
-    def slowdown(self, team: frozenset[str]) -> float:
+    def compute_slowdown(self, team: frozenset[str]) -> float:
         """Return what is added to the logarithm of the step time of a set."""
         of_growth = log(1 + self.growth) if len(team) > 2 else 0.0
         for switch in self.switches:
@@ -71,7 +71,7 @@ def search(num_nodes: int, fault: GroupFault, generator: np.random.Generator) ->
         if ended.outcome != "unfinished":
             return Searched(ended, len(seconds), REPEATS * num_rounds)
         for team in ended.to_measure:
-            effects = fault.slowdown(frozenset(team)) + generator.normal(0, NOISE, REPEATS)
+            effects = fault.compute_slowdown(frozenset(team)) + generator.normal(0, NOISE, REPEATS)
             seconds[team] = (model.predict_s(len(team)) * np.exp(effects)).tolist()
     raise AssertionError(f"no end after {MAX_ROUNDS} rounds")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.accept_groups import GROUP_SCENARIOS, simulate_groups
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
 from trainmark.acceptance.model import choose_pairs_to_measure_again, judge_measurements
 from trainmark.acceptance.schedule import (
@@ -60,7 +60,7 @@ class Faults:
     behind_uplink: tuple[int, ...] = ()
 
 
-def _slowdown(loss: float) -> float:
+def _compute_slowdown(loss: float) -> float:
     return -log(1 - loss)
 
 
@@ -79,9 +79,9 @@ def measure(
     """
     effect, network = np.zeros(num_nodes), np.zeros(num_nodes)
     for node, loss in faults.nodes.items():
-        effect[node] = _slowdown(loss)
+        effect[node] = _compute_slowdown(loss)
     for node, loss in faults.networks.items():
-        network[node] = _slowdown(loss)
+        network[node] = _compute_slowdown(loss)
     alone_node = np.tile(np.arange(num_nodes), ALONE_ROUNDS)
     alone_round = np.repeat(np.arange(ALONE_ROUNDS), num_nodes)
     alone = effect[alone_node] + generator.normal(0, NOISE, len(alone_node))
@@ -91,14 +91,14 @@ def measure(
     first, second = pairs.T
     by_node = np.tile(effect + network, (2, 1))
     for node, loss in faults.hot.items():
-        by_node[1, node] += _slowdown(loss)
+        by_node[1, node] += _compute_slowdown(loss)
     half = (heat >= 0.5).astype(int)
     slower = np.maximum(by_node[half, first], by_node[half, second])
     behind = np.isin(np.arange(num_nodes), faults.behind_uplink)
     crosses = behind[first] != behind[second]
-    slower = np.maximum(slower, np.where(crosses, _slowdown(faults.uplink), 0.0))
+    slower = np.maximum(slower, np.where(crosses, _compute_slowdown(faults.uplink), 0.0))
     for (a, b), loss in faults.links.items():
-        slower = slower + np.where((first == a) & (second == b), _slowdown(loss), 0.0)
+        slower = slower + np.where((first == a) & (second == b), _compute_slowdown(loss), 0.0)
     slower = slower + HEATING * heat + generator.normal(0, NOISE, len(first))
     slower += DISTURBANCE * (generator.random(len(first)) < faults.disturbed)
     return Measurements(
@@ -146,7 +146,7 @@ class Named:
     groups: set[tuple[int, ...]]
 
     @classmethod
-    def by(cls, judgement: Judgement) -> Named:
+    def from_judgement(cls, judgement: Judgement) -> Named:
         """Take it out of a judgement."""
         nodes, links = judgement.nodes, judgement.links
         groups: dict[int, list[int]] = {}
@@ -172,33 +172,33 @@ class Scenario:
     right: Callable[[Faults], Named]
 
 
-def _alone(faults: Faults) -> Named:
+def _name_faults(faults: Faults) -> Named:
     return Named(dict.fromkeys(faults.nodes, Cause.NODE), set(faults.links), set())
 
 
-def _measured_link(rounds: list[PairRound]) -> tuple[int, int]:
+def _get_measured_link(rounds: list[PairRound]) -> tuple[int, int]:
     return rounds[0][len(rounds[0]) // 2]
 
 
 SCENARIOS = (
-    Scenario("nothing wrong", lambda *_: Faults(), _alone),
+    Scenario("nothing wrong", lambda *_: Faults(), _name_faults),
     Scenario(
         "nothing wrong, 1 in 200 measurements disturbed by 20%",
         lambda *_: Faults(disturbed=0.005),
-        _alone,
+        _name_faults,
     ),
-    Scenario("one node 5% slower", lambda *_: Faults(nodes={17: 0.05}), _alone),
+    Scenario("one node 5% slower", lambda *_: Faults(nodes={17: 0.05}), _name_faults),
     Scenario(
         "one measured link 20% slower",
-        lambda _, rounds: Faults(links={_measured_link(rounds): 0.2}),
-        _alone,
+        lambda _, rounds: Faults(links={_get_measured_link(rounds): 0.2}),
+        _name_faults,
     ),
     Scenario(
         "three nodes 6%, 8% and 10% slower, two of them paired",
         lambda _, rounds: Faults(
             nodes={rounds[0][0][0]: 0.06, rounds[0][0][1]: 0.08, rounds[0][1][0]: 0.1}
         ),
-        _alone,
+        _name_faults,
     ),
     Scenario(
         "network of one node 6% slower",
@@ -243,7 +243,7 @@ def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -
         faults = scenario.faults(num_nodes, rounds)
         generator = np.random.default_rng((seed, draw))
         judgement = accept(num_nodes, rounds, faults, generator)
-        named, wanted = Named.by(judgement), scenario.right(faults)
+        named, wanted = Named.from_judgement(judgement), scenario.right(faults)
         right += named == wanted
         blamed += not (named.nodes.keys() <= wanted.nodes.keys() and named.links <= wanted.links)
         healthy = num_nodes - len(wanted.nodes)
@@ -251,7 +251,7 @@ def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -
     return Row(scenario.name, num_nodes, num_rounds, draws, right / draws, blamed / draws, passed)
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def format_table(rows: Sequence[Row]) -> list[str]:
     """Return the rows as the table of docs/accept.md."""
     lines = [
         "| cluster | nodes | rounds of pairs | draws | correct verdict | a healthy one blamed | "
@@ -336,7 +336,7 @@ def write_results(rows: Sequence[Row], group_rows: Sequence[GroupRow], cost: Cos
         "has the seeds 0 and k, and its schedule of pairs the seed k. Alone, every node is "
         "measured five times, every set of nodes too.",
         "",
-        *table(rows),
+        *format_table(rows),
         "",
         *group_table(group_rows),
     ]
@@ -349,12 +349,14 @@ def main() -> bool:
     """Simulate all clusters and write the tables."""
     rows, group_rows = [], []
     for scenario in SCENARIOS:
-        for num_nodes in sized(list(SIZES), [64]):
-            rows.append(simulate(scenario, num_nodes, draws=sized(DRAWS, 5)))
+        for num_nodes in choose_size(list(SIZES), [64]):
+            rows.append(simulate(scenario, num_nodes, draws=choose_size(DRAWS, 5)))
             print(f"  {rows[-1]}", file=sys.stderr, flush=True)
     for group_scenario in GROUP_SCENARIOS:
-        for num_nodes in sized(list(SIZES), [64]):
-            group_rows.append(simulate_groups(group_scenario, num_nodes, draws=sized(DRAWS, 5)))
+        for num_nodes in choose_size(list(SIZES), [64]):
+            group_rows.append(
+                simulate_groups(group_scenario, num_nodes, draws=choose_size(DRAWS, 5))
+            )
             print(f"  {group_rows[-1]}", file=sys.stderr, flush=True)
     return write_results(rows, group_rows, measure_cost(1024, 30))
 

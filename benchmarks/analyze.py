@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 
-LOG_BYTES = sized(10**9, 10**6)
-BLOCK_LINES = sized(2000, 200)
+LOG_BYTES = choose_size(10**9, 10**6)
+BLOCK_LINES = choose_size(2000, 200)
 FASTER, FASTER_DENSE, MEGABYTES = 3.0, 1.0, 100.0
 KEYWORD = "(ms):"
 PROGRAM = str(Path(sys.executable).with_name("trainmark"))
@@ -37,7 +37,7 @@ print(round(sum(values) / len(values) / 1000, 3))
 """
 
 
-def _matching(step: int) -> str:
+def _format_matching_line(step: int) -> str:
     return (
         f" iteration {step:8d}/  500000 | consumed samples: {step * 512:12d} | "
         f"elapsed time per iteration {KEYWORD} {900 + step % 1999 / 10:.1f} | "
@@ -46,7 +46,7 @@ def _matching(step: int) -> str:
     )
 
 
-def _other(step: int) -> str:
+def _format_other_line(step: int) -> str:
     return (
         f"[2026-01-01 00:{step % 60:02d}:00,{step % 1000:03d}] [INFO] [rank {step % 8}] loader "
         f"{step % 4} took shard {step}, queue depth {step % 17}\n"
@@ -55,7 +55,10 @@ def _other(step: int) -> str:
 
 def write_log(path: Path, every: int) -> None:
     """Write ``LOG_BYTES`` of log in which one line of ``every`` matches."""
-    lines = [_matching(i) if i % every == 0 else _other(i) for i in range(BLOCK_LINES * 10)]
+    lines = [
+        _format_matching_line(i) if i % every == 0 else _format_other_line(i)
+        for i in range(BLOCK_LINES * 10)
+    ]
     block = "".join(lines).encode()
     with path.open("wb") as file:
         for _ in range(LOG_BYTES // len(block) + 1):
@@ -71,7 +74,7 @@ class Runs:
         self.peak_mb = 0.0
         self.results: set[float] = set()
 
-    def once(self) -> float:
+    def run_once(self) -> float:
         """Run the command to its end; return wall seconds."""
         start = time.perf_counter()
         with subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True) as process:
@@ -96,7 +99,7 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
         [PROGRAM, "analyze", str(path), f"keyword={KEYWORD}", "time_unit=ms", "model_mode=4"]
     )
     plain = Runs([sys.executable, "-c", PLAIN_LOOP, str(path), KEYWORD])
-    times = interleave({"plain": plain.once, "ours": ours.once}, rounds=rounds)
+    times = interleave({"plain": plain.run_once, "ours": ours.run_once}, rounds=rounds)
     assert ours.results == plain.results, f"{ours.results} is not {plain.results}"
     size = f"{LOG_BYTES / 1e9:g} GB"
     lines = (
@@ -106,8 +109,8 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
     )
     for runs in (plain, ours):
         del runs.processor_s[0]  # the warm-up run, whose wall time is not recorded either
-    wall = ratio(times["plain"], times["ours"])
-    processor = ratio(plain.processor_s, ours.processor_s)
+    wall = compute_ratio(times["plain"], times["ours"])
+    processor = compute_ratio(plain.processor_s, ours.processor_s)
     bars = [
         Bar(
             f"{lines}: plain loop / ours, seconds",

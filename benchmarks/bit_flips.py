@@ -115,7 +115,7 @@ class FaultyJob:
             model.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
         for name in FSDP_COLLECTIVES:
             if hasattr(dist, name):
-                setattr(dist, name, self._corrupting(getattr(dist, name)))
+                setattr(dist, name, self._wrap_collective(getattr(dist, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._job, name)
@@ -184,7 +184,7 @@ class FaultyJob:
 
         return allreduce_hook(None, bucket).then(corrupt)
 
-    def _corrupting(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_collective(self, collective: Callable[..., Any]) -> Callable[..., Any]:
         """Return a collective of FSDP of whose result a bit may be flipped."""
 
         def call(*tensors: Any, **options: Any) -> Any:

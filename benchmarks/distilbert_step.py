@@ -10,17 +10,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import conclude, sized
+from benchmarks.harness import choose_size, conclude
 from benchmarks.jobs import on_data
-from benchmarks.peers import bf16_bar, fp32_bars, serve, take_steps, turns
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.peers import compare_in_bf16, compare_in_fp32, iterate_turns, serve, take_steps
+from benchmarks.profiling import format_profile, print_profile
 from benchmarks.trainer import run_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODULE = "benchmarks.distilbert_step"
-BATCH, SEQUENCE, LAYERS = sized((16, 128, 6), (2, 16, 1))
+BATCH, SEQUENCE, LAYERS = choose_size((16, 128, 6), (2, 16, 1))
 VOCAB_SIZE, LEARNING_RATE, PLANNED = 30_522, 5e-5, 10_000
 ROUNDS, WARMUP = 15, 3
 BARS = {"trainer": 1.0, "plain": 1.15, "matmul": 0.85, "bf16": 2.3}
@@ -53,7 +53,7 @@ def make_data(folder: Path, *, layers: int = LAYERS) -> None:
     vocabulary.write_text("\n".join(words) + "\n")
 
 
-def our_job(
+def build_job(
     folder: Path, *, precision: str, batch: int, sequence: int = SEQUENCE, device_name: str = "cpu"
 ) -> Any:
     """Return the case's own job on that data."""
@@ -71,7 +71,7 @@ def our_job(
     return on_data(case.name, recipe, folder, device_name=device_name)
 
 
-def library_model(folder: Path) -> Any:
+def build_library_model(folder: Path) -> Any:
     """Return the library's model as the library gives it."""
     import torch
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
@@ -85,7 +85,7 @@ def batches(folder: Path, size: int, sequence: int) -> Iterator[dict[str, Any]]:
     """Yield the library's arguments from the very batches that our job trains, on the host."""
     import torch
 
-    job = our_job(folder, precision="fp32", batch=size, sequence=sequence)
+    job = build_job(folder, precision="fp32", batch=size, sequence=sequence)
     kept = []
     for batch in job.batches(0):
         ids, mask, labels = batch.tensors
@@ -100,7 +100,7 @@ def batches(folder: Path, size: int, sequence: int) -> Iterator[dict[str, Any]]:
 
 
 def run_ours(folder: str, precision: str, batch: str) -> None:
-    take_steps(our_job(Path(folder), precision=precision, batch=int(batch)))
+    take_steps(build_job(Path(folder), precision=precision, batch=int(batch)))
 
 
 def run_plain(name: str) -> None:
@@ -109,12 +109,12 @@ def run_plain(name: str) -> None:
     from trainmark import devices
 
     folder = Path(name)
-    model = library_model(folder)
+    model = build_library_model(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / PLANNED)
     source = batches(folder, BATCH, SEQUENCE)
     next(source)
-    for _ in turns(devices.choose_vendor("cpu").open(0, 1)):
+    for _ in iterate_turns(devices.choose_vendor("cpu").open(0, 1)):
         loss = model(**next(source)).loss
         loss.backward()
         optimizer.step()
@@ -136,7 +136,7 @@ def train_with_library(folder: Path, size: int, sequence: int, **where: str) -> 
         for row in range(size)
     ]
     run_trainer(
-        library_model(folder),
+        build_library_model(folder),
         items,
         batch=size,
         planned=PLANNED,
@@ -153,14 +153,14 @@ def run_library(name: str) -> None:
 
 
 def run_profile(folder: str) -> None:
-    print_profile(our_job(Path(folder), precision="fp32", batch=BATCH))
+    print_profile(build_job(Path(folder), precision="fp32", batch=BATCH))
 
 
 def step_flops(folder: Path, size: int, sequence: int) -> float:
     """Return the model FLOPs of a step of ``size`` rows."""
     from trainmark.protocols import Counts
 
-    job = our_job(folder, precision="fp32", batch=size, sequence=sequence)
+    job = build_job(folder, precision="fp32", batch=size, sequence=sequence)
     return float(job.model_flops(Counts(size, size, size * sequence, size * sequence)))
 
 
@@ -170,7 +170,7 @@ def main() -> bool:
         folder = place / "data"
         make_data(folder)
         data = str(folder)
-        bars, details = fp32_bars(
+        bars, details = compare_in_fp32(
             MODULE,
             {
                 "ours": ("ours", data, "fp32", str(BATCH)),
@@ -184,14 +184,14 @@ def main() -> bool:
             warmup=WARMUP,
         )
 
-        def parts_for(fast: bool) -> dict[str, tuple[str, ...]]:
+        def list_parts(fast: bool) -> dict[str, tuple[str, ...]]:
             make_data(place / "bf16", layers=LAYERS if fast else 1)
             batch = str(BATCH if fast else 1)
             kinds = ("fp32", "bf16")
             return {kind: ("ours", str(place / "bf16"), kind, batch) for kind in kinds}
 
-        bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], "1 layer, batch 1")
-        where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", data)
+        bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], "1 layer, batch 1")
+        where = format_profile("Where one of our fp32 steps goes", MODULE, "profile", data)
     return conclude(
         "distilbert_step",
         f"The DistilBERT-base step, batch {BATCH}, sequence {SEQUENCE}, CPU",

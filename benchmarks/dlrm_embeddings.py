@@ -18,11 +18,11 @@ from benchmarks.dlrm_plain import (
     NUM_TABLES,
     TABLE_ROWS,
     PlainTables,
-    bag_ids,
     draw_ids,
+    make_bags,
 )
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
-from benchmarks.peers import Peer, serve, turns
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
+from benchmarks.peers import Peer, iterate_turns, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +33,12 @@ MODULE = "benchmarks.dlrm_embeddings"
 ROUNDS, WARMUP = 7, 1
 STEPS, REFERENCES = 2, ("dense", "sparse")
 FLOAT_BYTES = 4
-COPY_BYTES = sized(256, 1) << 20  # read and written each; far beyond every cache
+COPY_BYTES = choose_size(256, 1) << 20  # read and written each; far beyond every cache
 BARS = {"copy": 0.5, "plain": 1.5}
 RATE = 1e-3
 
 
-def settle() -> Device:
+def set_up_process() -> Device:
     """Set the process up as a rank's is: its threads, its allocator."""
     from trainmark import devices
 
@@ -48,7 +48,7 @@ def settle() -> Device:
 def repeat(device: Device, step: Callable[[int], object]) -> None:
     """Take ``STEPS`` steps a turn."""
     step(0)
-    for _ in turns(device):
+    for _ in iterate_turns(device):
         for number in range(STEPS):
             step(number)
 
@@ -58,7 +58,7 @@ def run_ours(kind: str) -> None:
 
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 
-    device = settle()
+    device = set_up_process()
     tables = FusedTables([TABLE_ROWS] * NUM_TABLES, DIM, seed=1)
     tables.learning_rate = RATE
     batches = [draw_ids(kind, BATCH, seed=seed) for seed in range(STEPS)]
@@ -73,10 +73,10 @@ def run_ours(kind: str) -> None:
 def run_plain(kind: str, gradients: str) -> None:
     import torch
 
-    device = settle()
+    device = set_up_process()
     tables = PlainTables(sparse=gradients == "sparse")
     optimizer = torch.optim.SGD(tables.parameters(), lr=RATE)
-    batches = [bag_ids(draw_ids(kind, BATCH, seed=seed)) for seed in range(STEPS)]
+    batches = [make_bags(draw_ids(kind, BATCH, seed=seed)) for seed in range(STEPS)]
     grads = list(torch.randn(NUM_TABLES, BATCH, DIM))
 
     def step(number: int) -> None:
@@ -90,7 +90,7 @@ def run_plain(kind: str, gradients: str) -> None:
 def run_copy() -> None:
     import torch
 
-    device = settle()
+    device = set_up_process()
     source = torch.ones(COPY_BYTES // FLOAT_BYTES)
     target = torch.empty_like(source)
 
@@ -100,7 +100,7 @@ def run_copy() -> None:
     repeat(device, step)
 
 
-def stage_bytes(kind: str) -> tuple[float, float]:
+def count_stage_bytes(kind: str) -> tuple[float, float]:
     """Return the bytes of a turn, and those its look-ups write beside."""
     total = written = 0
     for seed in range(STEPS):
@@ -118,10 +118,10 @@ def measure(kind: str) -> tuple[list[Bar], str]:
     with ExitStack() as stack:
         variants = {name: stack.enter_context(peer).turn for name, peer in peers.items()}
         found = interleave(variants, rounds=ROUNDS, warmup=WARMUP)
-    moved, written = stage_bytes(kind)
+    moved, written = count_stage_bytes(kind)
     rates = [moved / seconds / 1e9 for seconds in found["ours"]]
     copies = [2 * COPY_BYTES * STEPS / seconds / 1e9 for seconds in found["copy"]]
-    share = ratio(rates, copies)
+    share = compute_ratio(rates, copies)
     bars = [
         Bar(
             f"{kind}: embedding bytes/s / copied bytes/s",
@@ -131,7 +131,7 @@ def measure(kind: str) -> tuple[list[Bar], str]:
         )
     ]
     for name in REFERENCES:
-        speed = ratio(found[name], found["ours"])
+        speed = compute_ratio(found[name], found["ours"])
         least = BARS["plain"]
         bars.append(
             Bar(
@@ -145,7 +145,7 @@ def measure(kind: str) -> tuple[list[Bar], str]:
         f"{name} {1e3 * sorted(values)[len(values) // 2] / STEPS:.0f} ms"
         for name, values in found.items()
     )
-    with_output = ratio([rate * (1 + written / moved) for rate in rates], copies)
+    with_output = compute_ratio([rate * (1 + written / moved) for rate in rates], copies)
     return bars, (
         f"{kind}: {moved / STEPS / 1e6:.0f} MB a step; medians: {each}; "
         f"copy {sorted(copies)[len(copies) // 2]:.1f} GB/s read and written. "

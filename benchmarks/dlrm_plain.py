@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import sized
+from benchmarks.harness import choose_size
 from trainmark.cases.dlrm_criteo.model import build_mlp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BATCH, TABLE_ROWS = sized((8192, 100_000), (64, 200))
+BATCH, TABLE_ROWS = choose_size((8192, 100_000), (64, 200))
 NUM_TABLES, DIM, NUM_NUMERICAL = 26, 128, 13
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 NUM_FEATURES = 480
@@ -76,6 +76,6 @@ class PlainDlrm(nn.Module):
         return logits.squeeze(1)
 
 
-def bag_ids(ids: Tensor) -> list[Any]:
+def make_bags(ids: Tensor) -> list[Any]:
     """Return ids as bags of one, the form ``EmbeddingBag`` takes: (batch, 1) a table."""
     return [row.long()[:, None] for row in ids]

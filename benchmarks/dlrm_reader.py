@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 
-ROWS, TABLE_ROWS, TABLES = *sized((1 << 21, 100_000), (1 << 10, 33_000)), 26
-BATCH_SIZE, LARGE_BATCH_SIZE = sized((8_192, 65_536), (64, 256))
+ROWS, TABLE_ROWS, TABLES = *choose_size((1 << 21, 100_000), (1 << 10, 33_000)), 26
+BATCH_SIZE, LARGE_BATCH_SIZE = choose_size((8_192, 65_536), (64, 256))
 DIM, BOTTOM, TOP = 128, (512, 256, 128), (1024, 1024, 512, 256, 1)
 STEPS = 2  # of one measure of the step
 TIMES_THE_STEP = 20.0
@@ -42,7 +42,7 @@ def write(folder: Path) -> FeatureSpec:
     return write_spec(folder, cardinalities)
 
 
-def reading(spec: FeatureSpec, batch_size: int, *, shuffled: bool) -> Callable[[], float]:
+def make_reading(spec: FeatureSpec, batch_size: int, *, shuffled: bool) -> Callable[[], float]:
     """Return a measure of samples/s of one pass, every batch taken and let go."""
     from trainmark.cases.dlrm_criteo.data import SplitReader
 
@@ -60,7 +60,7 @@ def reading(spec: FeatureSpec, batch_size: int, *, shuffled: bool) -> Callable[[
     return measure
 
 
-def stepping(spec: FeatureSpec) -> Callable[[], float]:
+def make_stepping(spec: FeatureSpec) -> Callable[[], float]:
     """Return a measure of samples/s of the published model's steps in fp32, fed from memory."""
     import torch
 
@@ -89,7 +89,7 @@ def stepping(spec: FeatureSpec) -> Callable[[], float]:
     return measure
 
 
-def copying(total_bytes: int) -> Callable[[], float]:
+def make_copying(total_bytes: int) -> Callable[[], float]:
     """Return a measure of samples/s if reading were one copy from memory to memory."""
     source = np.ones(total_bytes, np.uint8)
     target = np.zeros(total_bytes, np.uint8)
@@ -108,11 +108,11 @@ def main() -> bool:
         row_bytes = sum(kind.itemsize for kind in spec.get_row_types("train").values())
         found = interleave(
             {
-                "in order": reading(spec, BATCH_SIZE, shuffled=False),
-                "random batches": reading(spec, BATCH_SIZE, shuffled=True),
-                "large batches": reading(spec, LARGE_BATCH_SIZE, shuffled=False),
-                "copy": copying(ROWS * row_bytes),
-                "step": stepping(spec),
+                "in order": make_reading(spec, BATCH_SIZE, shuffled=False),
+                "random batches": make_reading(spec, BATCH_SIZE, shuffled=True),
+                "large batches": make_reading(spec, LARGE_BATCH_SIZE, shuffled=False),
+                "copy": make_copying(ROWS * row_bytes),
+                "step": make_stepping(spec),
             },
             rounds=ROUNDS,
         )
@@ -124,7 +124,7 @@ def main() -> bool:
     ):
         rates = found[name]
         median = statistics.median(rates)
-        times = ratio(rates, found["step"])
+        times = compute_ratio(rates, found["step"])
         bars.append(
             Bar(
                 f"batch {size:,}, {name}: {median:,.0f} samples/s, over the step's",
@@ -135,7 +135,7 @@ def main() -> bool:
         )
         lines.append(
             f"- batch {size:,}, {name}: {median * row_bytes / 1e9:.2f} GB/s of file, "
-            f"{ratio(found[name], found['copy'])} of the copy"
+            f"{compute_ratio(found[name], found['copy'])} of the copy"
         )
     copy = statistics.median(found["copy"]) * row_bytes / 1e9
     details = (

@@ -19,11 +19,11 @@ from benchmarks.dlrm_plain import (
     TABLE_ROWS,
     TOP,
     PlainDlrm,
-    bag_ids,
     draw_batch,
+    make_bags,
 )
-from benchmarks.harness import Bar, conclude, interleave, ratio
-from benchmarks.peers import Peer, bf16_bar, serve, turns
+from benchmarks.harness import Bar, compute_ratio, conclude, interleave
+from benchmarks.peers import Peer, compare_in_bf16, iterate_turns, serve
 
 MODULE = "benchmarks.dlrm_step"
 ROUNDS, WARMUP = 5, 1
@@ -36,7 +36,7 @@ LABELS = {
 RATE, BATCHES, SMALL_BATCH = 0.1, 4, 64
 
 
-def tables_of(engine: str) -> Any:
+def build_tables(engine: str) -> Any:
     """Return fused tables of an engine."""
     rows = [TABLE_ROWS] * NUM_TABLES
     if engine == "torchrec":
@@ -59,7 +59,7 @@ def run_ours(engine: str, precision: str, size: str) -> None:
     from trainmark.train.stepper import Stepper
 
     device = devices.choose_vendor("cpu").open(0, 1)
-    tables = tables_of(engine)
+    tables = build_tables(engine)
     tables.learning_rate = RATE
     model = build_model(NUM_NUMERICAL, DIM, NUM_TABLES, BOTTOM, TOP, seed=1)
 
@@ -80,7 +80,7 @@ def run_ours(engine: str, precision: str, size: str) -> None:
         Batch(draw_batch("uniform", samples, seed=seed), Counts(samples), samples, True)
         for seed in range(BATCHES)
     ]
-    for number, _ in enumerate(turns(device)):
+    for number, _ in enumerate(iterate_turns(device)):
         stepper.step(iter([batches[number % BATCHES]]))
 
 
@@ -93,8 +93,8 @@ def run_plain(gradients: str) -> None:
     model = PlainDlrm(sparse=gradients == "sparse")
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     batches = [draw_batch("uniform", BATCH, seed=seed) for seed in range(BATCHES)]
-    bags = [bag_ids(ids) for _, _, ids in batches]
-    for number, _ in enumerate(turns(device)):
+    bags = [make_bags(ids) for _, _, ids in batches]
+    for number, _ in enumerate(iterate_turns(device)):
         numerical, labels, _ids = batches[number % BATCHES]
         logits = model(numerical, bags[number % BATCHES])
         torch.nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
@@ -115,7 +115,7 @@ def main() -> bool:
     for name, label in LABELS.items():
         if name not in found:
             continue
-        speed, least = ratio(found[name], found["ours"]), BARS[name]
+        speed, least = compute_ratio(found[name], found["ours"]), BARS[name]
         bars.append(
             Bar(f"ours / {label}, speed", str(speed), f"at least {least:g}", speed.median >= least)
         )
@@ -128,11 +128,11 @@ def main() -> bool:
     if not with_torchrec:
         details.append("`torchrec` is not installed here: not compared.")
 
-    def parts_for(fast: bool) -> dict[str, tuple[str, ...]]:
+    def list_parts(fast: bool) -> dict[str, tuple[str, ...]]:
         size = str(BATCH if fast else SMALL_BATCH)
         return {kind: ("ours", "plain", kind, size) for kind in ("fp32", "bf16")}
 
-    bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], f"batch {SMALL_BATCH}")
+    bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], f"batch {SMALL_BATCH}")
     return conclude(
         "dlrm_step",
         f"The DLRM step, batch {BATCH}, {NUM_TABLES} tables of {TABLE_ROWS:,} x {DIM}, CPU",

@@ -36,7 +36,7 @@ class TorchrecTables(nn.Module):
         self.grad_scale: float | Tensor = 1.0
         self._device = torch.get_default_device()
         self._keys = [str(table) for table in range(len(self.cardinalities))]
-        self.collection = _collection(self.cardinalities, dim, self._device)
+        self.collection = _build_collection(self.cardinalities, dim, self._device)
         (lookup,) = self.collection._emb_modules  # one: all tables are alike
         self._kernel: Any = lookup._emb_module
         self._offsets = torch.zeros(1, dtype=torch.int64, device=self._device)
@@ -81,7 +81,7 @@ def _has_kernels(device: torch.device) -> bool:
     return bool(dispatched and torch._C._dispatch_has_kernel_for_dispatch_key(_UPDATE, key))
 
 
-def _collection(cardinalities: Sequence[int], dim: int, device: torch.device) -> Any:
+def _build_collection(cardinalities: Sequence[int], dim: int, device: torch.device) -> Any:
     """Return torchrec's bags of embeddings with the SGD step in their backward pass."""
     with warnings.catch_warnings():
         # Importing fbgemm warns of every kernel that its CPU build does not have.

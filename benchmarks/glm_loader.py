@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from trainmark.cases.glm_superglue.data.examples import Examples
     from trainmark.cases.glm_superglue.data.passages import Passages
 
-SEQ_LENGTH, VOCAB_SIZE, WIDTH, HEADS = sized(512, 64), 30_592, 1024, 16
-SAMPLES = sized(400, 16)
+SEQ_LENGTH, VOCAB_SIZE, WIDTH, HEADS = choose_size(512, 64), 30_592, 1024, 16
+SAMPLES = choose_size(400, 16)
 # About as ReCoRD has them.
-CANDIDATES, PASSAGE_TOKENS, NAME_TOKENS = sized((10, 300, 3), (4, 16, 3))
+CANDIDATES, PASSAGE_TOKENS, NAME_TOKENS = choose_size((10, 300, 3), (4, 16, 3))
 MICRO_BATCH = 8
 STEP_SEQUENCES = 4
 ROUNDS = 5
 TIMES_THE_STEP = 5.0
 
 
-def drawn_passages() -> Passages:
+def draw_passages() -> Passages:
     """Return samples of ReCoRD's sizes from drawn tokens, as text is once tokenised."""
     from trainmark.cases.glm_superglue.data.passages import BlockTokens, Passages
     from trainmark.data.splits import Ragged, compute_starts
 
     rng = np.random.default_rng(1)
 
-    def rows(count: int, tokens: int) -> Ragged:
+    def draw_rows(count: int, tokens: int) -> Ragged:
         lengths = rng.integers(max(1, tokens // 2), tokens * 3 // 2, count)
         values = rng.integers(1_000, 30_000, int(lengths.sum()), dtype=np.int32)
         return Ragged(values, compute_starts(lengths))
 
     first_name_of_passage = np.arange(SAMPLES + 1) * CANDIDATES
     return Passages(
-        texts=rows(SAMPLES, PASSAGE_TOKENS),
-        names=rows(SAMPLES * CANDIDATES, NAME_TOKENS),
-        query_halves=rows(2 * SAMPLES, 12),
+        texts=draw_rows(SAMPLES, PASSAGE_TOKENS),
+        names=draw_rows(SAMPLES * CANDIDATES, NAME_TOKENS),
+        query_halves=draw_rows(2 * SAMPLES, 12),
         answers=Ragged(first_name_of_passage[:-1].copy(), np.arange(SAMPLES + 1)),
         first_name_of_passage=first_name_of_passage,
         first_question_of_passage=np.arange(SAMPLES + 1),
@@ -54,11 +54,11 @@ def drawn_passages() -> Passages:
     )
 
 
-def cloze() -> Examples:
+def make_cloze() -> Examples:
     """Return the drawn passages as training samples."""
     from trainmark.cases.glm_superglue.data.cloze import ClozeExamples, ClozeSamples
 
-    passages = drawn_passages()
+    passages = draw_passages()
     return ClozeExamples(
         passages,
         ClozeSamples.draw_for_training(passages, CANDIDATES - 1),
@@ -67,7 +67,7 @@ def cloze() -> Examples:
     )
 
 
-def reading(examples: Examples) -> Callable[[], float]:
+def make_reading(examples: Examples) -> Callable[[], float]:
     """Return a measure of sequences/s of one pass in random order."""
     order = np.random.default_rng(2).permutation(len(examples))
 
@@ -80,7 +80,7 @@ def reading(examples: Examples) -> Callable[[], float]:
     return measure
 
 
-def stepping(examples: Examples) -> Callable[[], float]:
+def make_stepping(examples: Examples) -> Callable[[], float]:
     """Return a measure of sequences/s of training one block of GLM-large, fp32."""
     import torch
 
@@ -120,10 +120,10 @@ def stepping(examples: Examples) -> Callable[[], float]:
 
 
 def main() -> bool:
-    examples = cloze()
-    measures = {"load": reading(examples), "step": stepping(examples)}
+    examples = make_cloze()
+    measures = {"load": make_reading(examples), "step": make_stepping(examples)}
     found = interleave(measures, rounds=ROUNDS)
-    times = ratio(found["load"], found["step"])
+    times = compute_ratio(found["load"], found["step"])
     what = f"{statistics.median(found['load']):,.0f} sequences/s, over the step's"
     met = times.median >= TIMES_THE_STEP
     bars = [Bar(what, str(times), f"at least {TIMES_THE_STEP:g}", met)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HIDDEN_SCORE = -65504.0
 
 
-def seen(separators: Tensor, length: int) -> Tensor:
+def make_seen_mask(separators: Tensor, length: int) -> Tensor:
     """Return ones where a key is seen and zeros elsewhere, (N, 1, S, S)."""
     device = separators.device
     ones = torch.ones(len(separators), length, length, device=device).tril()
@@ -117,7 +117,7 @@ class PlainGlm(nn.Module):
         body = self.transformer
         x = self.word_embeddings(ids) + body.position_embeddings(positions)
         x = body.embedding_dropout(x + body.block_position_embeddings(block_positions))
-        mask = seen(separators, ids.size(1))
+        mask = make_seen_mask(separators, ids.size(1))
         for layer in body.layers:
             again = self.checkpoint_activations
             x = checkpoint(layer, x, mask, use_reentrant=False) if again else layer(x, mask)

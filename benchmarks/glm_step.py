@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
-from benchmarks.peers import Peer, bf16_bar, serve, turns
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
+from benchmarks.peers import Peer, compare_in_bf16, iterate_turns, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 MODULE = "benchmarks.glm_step"
-LAYERS, SEQUENCE, CHOICES = sized((4, 256, 4), (1, 32, 2))
+LAYERS, SEQUENCE, CHOICES = choose_size((4, 256, 4), (1, 32, 2))
 ANSWER, PADDING = 4, 6  # tokens of an answer block, and behind it
 SMALL_SIZES = (1, 32)  # layers and tokens at which bf16 ends without bf16 units
 ROUNDS, WARMUP = 9, 1
@@ -29,7 +29,7 @@ BARS = {"fp32": 1.5, "bf16": 3.0, "memory": 0.6}
 RATE, MAX_NORM = 1e-5, 1.0
 
 
-def shape_of(layers: int) -> Any:
+def make_shape(layers: int) -> Any:
     from trainmark.cases.glm_superglue.case import GlmShape
 
     return GlmShape(num_layers=layers)
@@ -44,7 +44,7 @@ def draw_sequences(length: int) -> tuple[Any, ...]:
 
     torch.manual_seed(1)
     context = length - ANSWER - PADDING
-    ids = torch.randint(1, shape_of(1).vocab_size, (1, length)).repeat(CHOICES, 1)
+    ids = torch.randint(1, make_shape(1).vocab_size, (1, length)).repeat(CHOICES, 1)
     ids[:, context:] = torch.randint(1, 1000, (CHOICES, length - context))
     positions, blocks = torch.arange(length).repeat(CHOICES, 1), torch.zeros_like(ids)
     positions[:, context:] = context // 2  # where the gap is
@@ -52,12 +52,12 @@ def draw_sequences(length: int) -> tuple[Any, ...]:
     return ids, positions, blocks, torch.full((CHOICES,), context)
 
 
-def sums_of(variant: str, layers: int, length: int) -> tuple[Any, Callable[[], Any]]:
+def build_sums(variant: str, layers: int, length: int) -> tuple[Any, Callable[[], Any]]:
     """Return a model and a function for its sums of log-probabilities, (CHOICES,)."""
     import torch
 
     inputs, context = draw_sequences(length), length - ANSWER - PADDING
-    shape = shape_of(layers)
+    shape = make_shape(layers)
     answers = torch.randint(1, shape.vocab_size, (CHOICES, ANSWER))
     asked = slice(context, context + ANSWER)
     if variant == "plain":
@@ -84,7 +84,7 @@ def step_of(
     from trainmark.train.stepper import AUTOCAST_DTYPES
 
     device = devices.choose_vendor("cpu").open(0, 1)
-    model, sums = sums_of(variant, layers, length)
+    model, sums = build_sums(variant, layers, length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     right = torch.zeros(1, dtype=torch.int64)
 
@@ -102,7 +102,7 @@ def step_of(
 def run_steps(variant: str, precision: str, layers: str, length: str) -> None:
     """Take a step a turn."""
     device, step = step_of(variant, precision, int(layers), int(length))
-    for _ in turns(device):
+    for _ in iterate_turns(device):
         step()
 
 
@@ -120,12 +120,12 @@ def run_peak(variant: str) -> None:
     kineto: Any = found.profiler
     events = [item for item in kineto.kineto_results.events() if item.name() == "[memory]"]
     changes = (item.nbytes() for item in sorted(events, key=lambda item: item.start_ns()))
-    before = 3 * 4 * shape_of(LAYERS).parameters
+    before = 3 * 4 * make_shape(LAYERS).parameters
     peak = max(accumulate(changes, initial=before))
     print(peak, device.memory().used_bytes)
 
 
-def peaks() -> tuple[Bar, str]:
+def compare_peaks() -> tuple[Bar, str]:
     """Compare the peaks of one process each."""
     gib = {}
     for variant in ("ours", "plain"):
@@ -154,16 +154,16 @@ def main() -> bool:
         Peer(MODULE, "steps", "plain", "fp32", *sizes) as plain,
     ):
         found = interleave({"ours": ours.turn, "plain": plain.turn}, rounds=ROUNDS, warmup=WARMUP)
-    speed = ratio(found["plain"], found["ours"])
+    speed = compute_ratio(found["plain"], found["ours"])
     fast = Bar(
         "ours / plain, speed in fp32",
         str(speed),
         f"at least {BARS['fp32']:g}",
         speed.median >= BARS["fp32"],
     )
-    memory, used = peaks()
+    memory, used = compare_peaks()
 
-    def parts_for(units: bool) -> dict[str, tuple[str, ...]]:
+    def list_parts(units: bool) -> dict[str, tuple[str, ...]]:
         words = sizes if units else tuple(map(str, SMALL_SIZES))
         return {
             "fp32": ("steps", "plain", "fp32", *words),
@@ -171,7 +171,7 @@ def main() -> bool:
         }
 
     small = f"{SMALL_SIZES[0]} layer, {SMALL_SIZES[1]} tokens a candidate"
-    bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], small)
+    bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], small)
     bar = replace(bar, what="ours in bf16 / plain in fp32, speed")
     middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
     each = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in middle.items())

@@ -15,17 +15,17 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 from benchmarks.language import (
     ROUNDS,
     WARMUP,
     make_recipe,
     measure_step,
-    profile_ours,
+    profile_job,
     train_library,
     train_ours,
 )
-from benchmarks.peers import Peer, serve, turns
+from benchmarks.peers import Peer, iterate_turns, serve
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,15 +34,15 @@ MODULE, CASE = "benchmarks.gpt_oss_step", "gpt_oss_20b"
 FIELDS: dict[str, Any] = {
     "num_heads": 8,
     "num_kv_heads": 2,
-    "head_dim": sized(32, 8),
+    "head_dim": choose_size(32, 8),
     "num_layers": 2,
-    "hidden_size": sized(256, 64),
-    "ffn_size": sized(256, 64),
+    "hidden_size": choose_size(256, 64),
+    "ffn_size": choose_size(256, 64),
     "num_experts": 8,
     "top_k": 2,
-    "sliding_window": sized(128, 8),
-    "seq_length": sized(512, 32),
-    "vocab_size": sized(8192, 256),
+    "sliding_window": choose_size(128, 8),
+    "seq_length": choose_size(512, 32),
+    "vocab_size": choose_size(8192, 256),
     "micro_batch_size": 2,
     "learning_rate": 4e-4,
     "weight_decay": 0.1,
@@ -69,7 +69,7 @@ def run_library(folder: str) -> None:
 
 
 def run_profile(folder: str) -> None:
-    profile_ours(CASE, make_recipe(CASE, FIELDS), folder)
+    profile_job(CASE, make_recipe(CASE, FIELDS), folder)
 
 
 def run_our_layer() -> None:
@@ -125,7 +125,7 @@ def take_layer_steps(layer: nn.Module, recipe: Any) -> None:
         torch.nn.init.normal_(parameter, std=0.02)
     shape = (recipe.micro_batch_size, recipe.seq_length, recipe.hidden_size)
     tokens = torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
-    for _ in turns(devices.choose_vendor("cpu").open(0, 1)):
+    for _ in iterate_turns(devices.choose_vendor("cpu").open(0, 1)):
         result = layer(tokens)
         output = result[0] if isinstance(result, tuple) else result
         output.sum().backward()
@@ -138,7 +138,7 @@ def measure_layer() -> tuple[list[Bar], str]:
         return [], "torchtitan is not installed here: its expert layer was not measured."
     with Peer(MODULE, "our_layer") as ours, Peer(MODULE, "titan_layer") as titan:
         seconds = interleave({"ours": ours.turn, "titan": titan.turn}, rounds=ROUNDS, warmup=WARMUP)
-    speed = ratio(seconds["titan"], seconds["ours"])
+    speed = compute_ratio(seconds["titan"], seconds["ours"])
     row = Bar(
         "our expert layer / torchtitan's, speed in bf16",
         str(speed),

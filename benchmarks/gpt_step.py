@@ -10,19 +10,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import conclude, sized
+from benchmarks.harness import choose_size, conclude
 from benchmarks.jobs import on_data
-from benchmarks.peers import bf16_bar, fp32_bars, serve, take_steps
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.peers import compare_in_bf16, compare_in_fp32, serve, take_steps
+from benchmarks.profiling import format_profile, print_profile
 from benchmarks.trainer import run_trainer
 
 MODULE = "benchmarks.gpt_step"
-BATCH, SEQUENCE, LAYERS = sized((4, 512, 4), (2, 32, 1))
+BATCH, SEQUENCE, LAYERS = choose_size((4, 512, 4), (2, 32, 1))
 ROUNDS, WARMUP = 9, 1
 BARS = {"trainer": 1.0, "matmul": 0.75, "bf16": 1.8}
 
 
-def recipe(**changes: Any) -> Any:
+def make_recipe(**changes: Any) -> Any:
     """Return the standard recipe at the benchmark's size."""
     from trainmark import cases
 
@@ -30,18 +30,18 @@ def recipe(**changes: Any) -> Any:
     return cases.load("gpt_megatron").recipe_type(**{**fields, **changes})
 
 
-def our_job(folder: str, **changes: Any) -> Any:
+def build_job(folder: str, **changes: Any) -> Any:
     """Return the case's own job on the data in ``folder``."""
-    return on_data("gpt_megatron", recipe(**changes), Path(folder))
+    return on_data("gpt_megatron", make_recipe(**changes), Path(folder))
 
 
 def run_ours(folder: str, precision: str, layers: str, batch: str, sequence: str) -> None:
     sizes = {"num_layers": layers, "micro_batch_size": batch, "seq_length": sequence}
     changes = {name: int(word) for name, word in sizes.items()}
-    take_steps(our_job(folder, precision=precision, **changes))
+    take_steps(build_job(folder, precision=precision, **changes))
 
 
-def token_rows(folder: str, chosen: Any, batches: int = 8) -> Any:
+def read_token_rows(folder: str, chosen: Any, batches: int = 8) -> Any:
     """Return token ids (rows, T + 1) on the host: those that our job trains first."""
     import torch
 
@@ -62,7 +62,7 @@ def train_with_library(folder: str, chosen: Any, **arguments: Any) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    rows = token_rows(folder, chosen)[:, :-1]
+    rows = read_token_rows(folder, chosen)[:, :-1]
     torch.manual_seed(1)
     # The library shifts the labels itself and so predicts one token a sample less.
     items = [{"input_ids": row, "labels": row} for row in rows]
@@ -92,11 +92,11 @@ def train_with_library(folder: str, chosen: Any, **arguments: Any) -> None:
 
 
 def run_library(folder: str) -> None:
-    train_with_library(folder, recipe())
+    train_with_library(folder, make_recipe())
 
 
 def run_profile(folder: str) -> None:
-    print_profile(our_job(folder))
+    print_profile(build_job(folder))
 
 
 def main() -> bool:
@@ -104,10 +104,10 @@ def main() -> bool:
     from trainmark.protocols import Counts
 
     with tempfile.TemporaryDirectory() as folder:
-        cases.import_part("gpt_megatron", "data").generate(Path(folder), recipe())
+        cases.import_part("gpt_megatron", "data").generate(Path(folder), make_recipe())
         tokens = BATCH * SEQUENCE
-        flops = our_job(folder).model_flops(Counts(tokens=tokens, tokens_padded=tokens))
-        bars, details = fp32_bars(
+        flops = build_job(folder).model_flops(Counts(tokens=tokens, tokens_padded=tokens))
+        bars, details = compare_in_fp32(
             MODULE,
             {
                 "ours": ("ours", folder, "fp32", str(LAYERS), str(BATCH), str(SEQUENCE)),
@@ -120,13 +120,13 @@ def main() -> bool:
             warmup=WARMUP,
         )
 
-        def parts_for(fast: bool) -> dict[str, tuple[str, ...]]:
+        def list_parts(fast: bool) -> dict[str, tuple[str, ...]]:
             sizes = (LAYERS, BATCH, SEQUENCE) if fast else (1, 1, 32)
             words = tuple(map(str, sizes))
             return {kind: ("ours", folder, kind, *words) for kind in ("fp32", "bf16")}
 
-        bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], "1 layer, 32 tokens")
-        where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", folder)
+        bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], "1 layer, 32 tokens")
+        where = format_profile("Where one of our fp32 steps goes", MODULE, "profile", folder)
     return conclude(
         "gpt_step",
         f"The GPT-2 step, {LAYERS} layers, batch {BATCH}, sequence {SEQUENCE}, CPU",

@@ -22,7 +22,7 @@ _Size = TypeVar("_Size")
 _Found = TypeVar("_Found")
 
 
-def sized(full: _Size, tiny: _Size) -> _Size:
+def choose_size(full: _Size, tiny: _Size) -> _Size:
     """Return ``tiny`` in a run with ``--size tiny``, which proves that the benchmark works.
 
     Processes that a benchmark starts inherit the size. Its figures mean nothing then.
@@ -43,7 +43,7 @@ class Ratio:
         return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f}, {self.pairs} pairs)"
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+def compute_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
     """Return ``above / below`` pair by pair; low and high bound the middle half."""
     values = sorted(a / b for a, b in zip(above, below, strict=True))
     quarter = len(values) // 4
@@ -64,7 +64,7 @@ def interleave(
     Args:
         can_go_on: asked after each round that counts; no further round follows if it is false.
     """
-    rounds = sized(rounds, 1)
+    rounds = choose_size(rounds, 1)
     kept: dict[str, list[_Found]] = {name: [] for name in variants}
     for number in range(warmup + rounds):
         names = list(variants) if number % 2 == 0 else list(reversed(variants))
@@ -94,7 +94,7 @@ class Bar:
         return f"| {self.what} | {self.measured} | {self.bar} | {verdict} |"
 
 
-def machine(device_name: str = "cpu") -> str:
+def describe_machine(device_name: str = "cpu") -> str:
     """Return device, versions and date in one line; opens a device that is not the CPU."""
     import torch
 
@@ -112,7 +112,7 @@ def machine(device_name: str = "cpu") -> str:
     return f"{device}; Python {platform.python_version()}, torch {torch.__version__}; {date}"
 
 
-def commit() -> str:
+def describe_commit() -> str:
     """Return the commit measured, marked when files differ from it."""
     words = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     found = subprocess.run(
@@ -123,11 +123,11 @@ def commit() -> str:
 
 def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> bool:
     """Print the table, keep it in the folder of results, tell whether all bars are met."""
-    where = machine(os.environ.get(DEVICE_VARIABLE, "cpu"))
+    where = describe_machine(os.environ.get(DEVICE_VARIABLE, "cpu"))
     lines = [
         f"# {title}",
         "",
-        f"{where}; commit {commit()}. Written by `python -m benchmarks {name}`.",
+        f"{where}; commit {describe_commit()}. Written by `python -m benchmarks {name}`.",
         "",
         "| what | measured | bar | |",
         "|---|---|---|---|",

@@ -17,9 +17,9 @@ from random import Random
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 
-PAGES, ROWS, ROUNDS = sized(500, 5), 4, sized(5, 1)
+PAGES, ROWS, ROUNDS = choose_size(500, 5), 4, choose_size(5, 1)
 SECONDS, MEGABYTES = 5.0, 500.0
 FACTS = (
     "| 指标名称 | 指标值 | 特殊说明 |\n| --- | --- | --- |\n| 模型 | net{number} | |\n"
@@ -35,7 +35,7 @@ HEADS = (
 )
 
 
-def row(form: int, number: int, random: Random) -> str:
+def format_row(form: int, number: int, random: Random) -> str:
     """Return a row of one of ``HEADS``."""
     value, label = random.uniform(10, 9999), f"X{number}单机8卡（1x8）"
     cells: tuple[object, ...] = (
@@ -73,7 +73,7 @@ def write_pages(folder: Path) -> int:
         head = f"| {HEADS[form]} |\n|{' --- |' * (HEADS[form].count('|') + 1)}\n"
         prose = "".join(f"- ##### 环境 {n}\n    - 加速卡: X{number}\n\n" for n in range(40))
         code = "```bash\n" + "export name=value | cat\n" * 30 + "```\n\n"
-        rows = "".join(row(form, number, random) for _ in range(ROWS))
+        rows = "".join(format_row(form, number, random) for _ in range(ROWS))
         text = f"### 结果 {number}\n\n{prose}{code}{FACTS.format(number=number)}{head}{rows}\n"
         path = folder / "nvidia" / f"net{number}-pytorch" / "README.md"
         path.parent.mkdir(parents=True)
@@ -82,7 +82,7 @@ def write_pages(folder: Path) -> int:
     return total
 
 
-def matmul_s() -> float:
+def time_matmul_s() -> float:
     """Return the time of a square product, which tells how busy the machine is."""
     side = np.ones((1024, 1024), np.float32)
     began = time.perf_counter()
@@ -100,7 +100,7 @@ def main() -> bool:
             words = [sys.executable, "-m", "trainmark", "import", place, "--json"]
             done = subprocess.run(words, capture_output=True, text=True, check=True)
             times.append(time.perf_counter() - began)
-            ratios.append(times[-1] / matmul_s())
+            ratios.append(times[-1] / time_matmul_s())
             document = json.loads(done.stdout)
             assert len(document["rows"]) == PAGES * ROWS, len(document["rows"])
             assert document["unread"] == [], document["unread"][:3]

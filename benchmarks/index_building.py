@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TOKENS, DOCUMENTS = sized((100_000_000, 1_000_000), (2_000_000, 200_000))
+TOKENS, DOCUMENTS = choose_size((100_000_000, 1_000_000), (2_000_000, 200_000))
 SEQ_LENGTH = 1024
 SECONDS, MEGABYTES = 10.0, 2000.0
-RUNS = sized(3, 1)
+RUNS = choose_size(3, 1)
 
 
-def document_sizes() -> NDArray[np.int64]:
+def draw_document_sizes() -> NDArray[np.int64]:
     """Return log-normal sizes that add up to ``TOKENS``: most short, a few very long."""
     raw = np.random.default_rng(1).lognormal(sigma=1.5, size=DOCUMENTS)
     ends = np.rint(np.cumsum(raw) * (TOKENS / raw.sum())).astype(np.int64)
@@ -38,7 +38,7 @@ def _write(prefix: Path, sizes: NDArray[np.int64]) -> None:
     write_pair(prefix, np.zeros(TOKENS, np.uint16), sizes.astype(np.int32), np.dtype(np.uint16))
 
 
-def measured(prefix: Path) -> None:
+def measure_build(prefix: Path) -> None:
     """Build one epoch as a rank does; print seconds and peak megabytes as JSON."""
     from trainmark.data.indexed import IndexedReader
     from trainmark.data.sampling import Samples
@@ -54,7 +54,7 @@ def measured(prefix: Path) -> None:
     print(json.dumps({**spans, "peak_mb": peak}))
 
 
-def plain_loop_s(sizes: NDArray[np.int64]) -> float:
+def time_plain_loop_s(sizes: NDArray[np.int64]) -> float:
     """Return seconds that plain loops take for the three indices, one entry after another."""
     plain = sizes.tolist()
     start = time.perf_counter()
@@ -77,7 +77,7 @@ def main() -> bool:
     runs = []
     with tempfile.TemporaryDirectory() as place:
         prefix = Path(place) / "corpus_text_document"
-        sizes = document_sizes()
+        sizes = draw_document_sizes()
         _write(prefix, sizes)
         for _ in range(RUNS):
             words = [sys.executable, "-m", "benchmarks.index_building", str(prefix)]
@@ -97,7 +97,7 @@ def main() -> bool:
         ),
         Bar("the same, peak memory, MB", f"{peak:.0f}", f"under {MEGABYTES:g}", peak < MEGABYTES),
     ]
-    tenth = plain_loop_s(sizes[: DOCUMENTS // 10])
+    tenth = time_plain_loop_s(sizes[: DOCUMENTS // 10])
     details = (
         f"Opening and checking the pair included ({opened:.3f} s). "
         f"Document sizes are log-normal, "
@@ -110,6 +110,6 @@ def main() -> bool:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        measured(Path(sys.argv[1]))
+        measure_build(Path(sys.argv[1]))
     else:
         sys.exit(not main())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device
 
 
-def endless_batches(job: Any) -> Generator[Batch, None, None]:
+def iterate_batches_endlessly(job: Any) -> Generator[Batch, None, None]:
     """Yield the batches of one epoch after the other as the loop hands them to ``job``."""
     from trainmark.train.read_ahead import iterate_batches
 

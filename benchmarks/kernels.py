@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import gpt_step
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, compute_ratio, conclude, interleave
 from benchmarks.peers import Peer
 
 MODULE = "benchmarks.kernels"
@@ -35,7 +35,7 @@ def measure(folder: Path) -> Bar:
     from trainmark import cases
 
     folder.mkdir()
-    cases.import_part("gpt_megatron", "data").generate(folder, gpt_step.recipe())
+    cases.import_part("gpt_megatron", "data").generate(folder, gpt_step.make_recipe())
     with ExitStack() as stack:
         peers = {
             source: stack.enter_context(Peer(MODULE, source, str(folder))) for source in SOURCES
@@ -43,7 +43,7 @@ def measure(folder: Path) -> Bar:
         turns = {source: peer.turn for source, peer in peers.items()}
         seconds = interleave(turns, rounds=ROUNDS, warmup=WARMUP)
         peak_bytes = {source: peer.more[-1][0] for source, peer in peers.items()}
-    speed = ratio(seconds["library"], seconds["own"])
+    speed = compute_ratio(seconds["library"], seconds["own"])
     memory = peak_bytes["library"] / peak_bytes["own"]
     return Bar(
         "gpt_megatron: cross_entropy",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.jobs import on_data
-from benchmarks.peers import fp32_bars, take_steps
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.peers import compare_in_fp32, take_steps
+from benchmarks.profiling import format_profile, print_profile
 from benchmarks.trainer import run_trainer
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def train_library(case: str, model: Any, recipe: Any, folder: str, **arguments: 
     )
 
 
-def profile_ours(case: str, recipe: Any, folder: str) -> None:
+def profile_job(case: str, recipe: Any, folder: str) -> None:
     """Print where the time of our job's steps goes."""
     print_profile(on_data(case, recipe, Path(folder)))
 
@@ -79,7 +79,7 @@ def measure_step(
         cases.import_part(case, "data").generate(Path(folder), recipe)
         tokens = recipe.micro_batch_size * recipe.seq_length
         job = on_data(case, recipe, Path(folder))
-        rows, details = fp32_bars(
+        rows, details = compare_in_fp32(
             module,
             {"ours": ("ours", folder), "trainer": ("trainer", folder)},
             {"trainer": "`transformers.Trainer`"},
@@ -88,5 +88,5 @@ def measure_step(
             rounds=ROUNDS,
             warmup=WARMUP,
         )
-        where = profile_table("Where one of our fp32 steps goes", module, "profile", folder)
+        where = format_profile("Where one of our fp32 steps goes", module, "profile", folder)
     return rows, f"{details}\n\n{where}"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.harness import conclude, sized
+from benchmarks.harness import choose_size, conclude
 from benchmarks.language import (
     make_recipe,
     measure_step,
-    profile_ours,
+    profile_job,
     train_library,
     train_ours,
 )
@@ -21,11 +21,11 @@ MODULE, CASE = "benchmarks.llama31_step", "llama31_8b"
 FIELDS: dict[str, Any] = {
     "num_heads": 8,
     "num_kv_heads": 2,
-    "num_layers": sized(2, 1),
-    "hidden_size": sized(512, 64),
-    "ffn_size": sized(1792, 128),
-    "seq_length": sized(512, 32),
-    "vocab_size": sized(128_256, 256),
+    "num_layers": choose_size(2, 1),
+    "hidden_size": choose_size(512, 64),
+    "ffn_size": choose_size(1792, 128),
+    "seq_length": choose_size(512, 32),
+    "vocab_size": choose_size(128_256, 256),
     "micro_batch_size": 2,
     "learning_rate": 5e-4,
     "weight_decay": 0.1,
@@ -57,7 +57,7 @@ def run_library(folder: str) -> None:
 
 
 def run_profile(folder: str) -> None:
-    profile_ours(CASE, make_recipe(CASE, FIELDS), folder)
+    profile_job(CASE, make_recipe(CASE, FIELDS), folder)
 
 
 def main() -> bool:

@@ -12,23 +12,23 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 from benchmarks.jobs import on_data
-from benchmarks.peers import Peer, fp32_bars, serve, take_steps
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.peers import Peer, compare_in_fp32, serve, take_steps
+from benchmarks.profiling import format_profile, print_profile
 from benchmarks.trainer import run_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODULE = "benchmarks.llama_step"
-LARGE, SMALL = sized("7b-2layers", "tiny"), "tiny"
-SEQUENCE, BATCHES = sized(512, 64), {LARGE: 1, SMALL: 2}
+LARGE, SMALL = choose_size("7b-2layers", "tiny"), "tiny"
+SEQUENCE, BATCHES = choose_size(512, 64), {LARGE: 1, SMALL: 2}
 ROUNDS, WARMUP = 9, 1
 BARS = {"trainer": 1.0, "matmul": 0.8, "memory": 0.85, "bf16": 1.0}
 
 
-def recipe(size: str, **changes: Any) -> Any:
+def make_recipe(size: str, **changes: Any) -> Any:
     """Return the standard recipe on a generated folder of that size."""
     from trainmark import cases
 
@@ -44,9 +44,9 @@ def recipe(size: str, **changes: Any) -> Any:
     return cases.load("llama2_7b_lora").recipe_type(**{**fields, **changes})
 
 
-def our_job(folder: str, size: str, **changes: Any) -> Any:
+def build_job(folder: str, size: str, **changes: Any) -> Any:
     """Return the case's own job on the data and the weights in ``folder``."""
-    return on_data("llama2_7b_lora", recipe(size, **changes), Path(folder))
+    return on_data("llama2_7b_lora", make_recipe(size, **changes), Path(folder))
 
 
 def run_generate(folder: str, size: str) -> None:
@@ -54,11 +54,11 @@ def run_generate(folder: str, size: str) -> None:
     from trainmark import cases
 
     Path(folder).mkdir()
-    cases.import_part("llama2_7b_lora", "data").generate(Path(folder), recipe(size))
+    cases.import_part("llama2_7b_lora", "data").generate(Path(folder), make_recipe(size))
 
 
 def run_ours(folder: str, size: str, precision: str) -> None:
-    take_steps(our_job(folder, size, precision=precision))
+    take_steps(build_job(folder, size, precision=precision))
 
 
 def run_library(folder: str, size: str, precision: str) -> None:
@@ -66,7 +66,7 @@ def run_library(folder: str, size: str, precision: str) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaForCausalLM
 
-    chosen = recipe(size, precision=precision)
+    chosen = make_recipe(size, precision=precision)
     torch.manual_seed(1)
     model = LlamaForCausalLM.from_pretrained(Path(folder) / "model", dtype=torch.float32)
     model.config.use_cache = False
@@ -107,31 +107,31 @@ def train_with_library(model: Any, folder: str, chosen: Any, *, device_name: str
 
 
 def run_profile(folder: str, size: str) -> None:
-    print_profile(our_job(folder, size))
+    print_profile(build_job(folder, size))
 
 
 def run_flops(folder: str, size: str) -> None:
     """Print the model FLOPs of one step; building the model is left to its own process."""
     from trainmark.protocols import Counts
 
-    job = our_job(folder, size)
+    job = build_job(folder, size)
     tokens = SEQUENCE * BATCHES[size]
     print(job.model_flops(Counts(BATCHES[size], BATCHES[size], tokens, tokens)))
 
 
-def _part(*words: str) -> str:
+def _run_part(*words: str) -> str:
     command = [sys.executable, "-m", MODULE, *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def sixteen_bit_bar(folder: str) -> tuple[Bar, str]:
+def compare_in_bf16(folder: str) -> tuple[Bar, str]:
     """Compare both in bf16, at a size that ends where bf16 is slow."""
     parts: Mapping[str, tuple[str, ...]] = {
         name: (name, folder, SMALL, "bf16") for name in ("ours", "trainer")
     }
     with Peer(MODULE, *parts["ours"]) as one, Peer(MODULE, *parts["trainer"]) as two:
         found = interleave({"ours": one.turn, "trainer": two.turn}, rounds=ROUNDS, warmup=WARMUP)
-    speed = ratio(found["trainer"], found["ours"])
+    speed = compute_ratio(found["trainer"], found["ours"])
     what, bar = "ours / `transformers.Trainer`, speed in bf16", f"at least {BARS['bf16']:g}"
     return (
         Bar(what, str(speed), bar, speed.median >= BARS["bf16"]),
@@ -142,10 +142,10 @@ def sixteen_bit_bar(folder: str) -> tuple[Bar, str]:
 def main() -> bool:
     with tempfile.TemporaryDirectory() as place:
         folder, small = str(Path(place) / "large"), str(Path(place) / "small")
-        _part("generate", folder, LARGE)
-        _part("generate", small, SMALL)
-        flops = float(_part("flops", folder, LARGE))
-        bars, details = fp32_bars(
+        _run_part("generate", folder, LARGE)
+        _run_part("generate", small, SMALL)
+        flops = float(_run_part("flops", folder, LARGE))
+        bars, details = compare_in_fp32(
             MODULE,
             {name: (name, folder, LARGE, "fp32") for name in ("ours", "trainer")},
             {"trainer": "`transformers.Trainer`"},
@@ -154,8 +154,8 @@ def main() -> bool:
             rounds=ROUNDS,
             warmup=WARMUP,
         )
-        bar, more = sixteen_bit_bar(small)
-        where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", folder, LARGE)
+        bar, more = compare_in_bf16(small)
+        where = format_profile("Where one of our fp32 steps goes", MODULE, "profile", folder, LARGE)
     return conclude(
         "llama_step",
         f"The step with adapters, 2 layers at 7B width, batch {BATCHES[LARGE]}, "

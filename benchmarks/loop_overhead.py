@@ -18,7 +18,14 @@ from itertools import chain, count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import DEVICE_VARIABLE, Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import (
+    DEVICE_VARIABLE,
+    Bar,
+    choose_size,
+    compute_ratio,
+    conclude,
+    interleave,
+)
 from benchmarks.jobs import build
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device
 
-STEPS, ROUNDS, EMPTY_STEPS = sized((20, 15, 20_000), (4, 1, 20))
+STEPS, ROUNDS, EMPTY_STEPS = choose_size((20, 15, 20_000), (4, 1, 20))
 BAR = 1.01
 DEPTH = 2  # the recipe field's default
 
@@ -114,7 +121,7 @@ def run_loop(
     return seconds
 
 
-def loop_seconds(
+def time_loop(
     job: Any, device: Device, steps: int, window_steps: int = 10, *, depth: int = DEPTH
 ) -> float:
     with tempfile.TemporaryDirectory() as place:
@@ -122,7 +129,7 @@ def loop_seconds(
         return run_loop(job, device, file, steps, window_steps=window_steps, depth=depth)
 
 
-def _bare_seconds(job: Any, device: Device, steps: int, *, depth: int = DEPTH) -> float:
+def _time_bare_steps(job: Any, device: Device, steps: int, *, depth: int = DEPTH) -> float:
     from trainmark.train.read_ahead import iterate_batches
 
     device.synchronize()
@@ -134,15 +141,15 @@ def _bare_seconds(job: Any, device: Device, steps: int, *, depth: int = DEPTH) -
     return time.perf_counter() - start
 
 
-def _empty_step_seconds(endless: Endless, device: Device) -> tuple[float, float]:
+def _time_empty_steps(endless: Endless, device: Device) -> tuple[float, float]:
     """Return what the loop and what reading ahead add to an empty step of one batch."""
     job = Empty(endless.job, next(endless.stream), device)
     with_loop, ahead, bare = (
         min(measure() for _ in range(3)) / EMPTY_STEPS
         for measure in (
-            lambda: loop_seconds(job, device, EMPTY_STEPS, depth=0),
-            lambda: _bare_seconds(job, device, EMPTY_STEPS),
-            lambda: _bare_seconds(job, device, EMPTY_STEPS, depth=0),
+            lambda: time_loop(job, device, EMPTY_STEPS, depth=0),
+            lambda: _time_bare_steps(job, device, EMPTY_STEPS),
+            lambda: _time_bare_steps(job, device, EMPTY_STEPS, depth=0),
         )
     )
     return with_loop - bare, ahead - bare
@@ -154,15 +161,15 @@ def measure(device_name: str) -> tuple[list[Bar], dict[str, float], str]:
     endless = Endless(job)
     times = interleave(
         {
-            "loop": lambda: loop_seconds(endless, device, STEPS),
-            "bare": lambda: _bare_seconds(endless, device, STEPS),
+            "loop": lambda: time_loop(endless, device, STEPS),
+            "bare": lambda: _time_bare_steps(endless, device, STEPS),
         },
         rounds=ROUNDS,
         warmup=2,
     )
-    found = ratio(times["loop"], times["bare"])
+    found = compute_ratio(times["loop"], times["bare"])
     step = min(times["bare"]) / STEPS
-    own, reading = _empty_step_seconds(endless, device)
+    own, reading = _time_empty_steps(endless, device)
     bars = [
         Bar("loop / bare step, interleaved", str(found), f"at most {BAR:g}", found.median <= BAR),
         *(

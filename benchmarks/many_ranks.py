@@ -19,13 +19,13 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 
 if TYPE_CHECKING:
     from trainmark.record.record import Record
 
-NODES = sized((1, 8, 64, 128), (1, 3))
-STEPS, RUNS = sized((100_000, 3), (1_000, 1))
+NODES = choose_size((1, 8, 64, 128), (1, 3))
+STEPS, RUNS = choose_size((100_000, 3), (1_000, 1))
 NPROC, WINDOW, EPOCH_STEPS, BATCH, CORES = 8, 10, 500, 64, 2
 SECONDS, MEGABYTES = 90.0, 1000.0
 STEP_NS, SLOW_STEP_NS, WINDOW_NS = 1_000_000, 1_080_000, 10_950_000
@@ -43,17 +43,17 @@ class Clocks(NamedTuple):
     wall_ns: int
 
     @classmethod
-    def of(cls, node: int) -> Clocks:
+    def from_node(cls, node: int) -> Clocks:
         """Return those of ``node``: up to days apart, and up to three seconds."""
         random = Random(node)
         return cls(random.randrange(10**15), random.randrange(-3 * S, 3 * S))
 
 
-def _line(event: str, t_ns: int, **fields: object) -> str:
+def _format_event(event: str, t_ns: int, **fields: object) -> str:
     return json.dumps({"event": event, "t_ns": t_ns, **fields}, separators=(",", ":")) + "\n"
 
 
-def _rest_of_window(steps: int, own_ns: int, world: int, number: int) -> str:
+def _format_rest_of_window(steps: int, own_ns: int, world: int, number: int) -> str:
     """Return the part of a window's line that does not depend on the time."""
     places = range(number, number + steps)
     counts = dict.fromkeys(("sequences", "tokens", "tokens_padded"), BATCH * steps)
@@ -73,19 +73,21 @@ def _rest_of_window(steps: int, own_ns: int, world: int, number: int) -> str:
 
 def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
     """Write what a rank of the measured loop writes; a lost one stops after ``last`` steps."""
-    clock = Clocks.of(rank // NPROC)
+    clock = Clocks.from_node(rank // NPROC)
     own_ns = SLOW_STEP_NS if rank == SLOW else STEP_NS
-    rests = [_rest_of_window(WINDOW, own_ns, world, number) for number in range(PATTERNS)]
+    rests = [_format_rest_of_window(WINDOW, own_ns, world, number) for number in range(PATTERNS)]
     t = clock.own_ns + S
     with path.open("w") as file:
-        file.write(_line("start", t, rank=rank, pid=1000 + rank, unix_ns=0))
-        file.write(_line("span", t + S, name="init", start_ns=t, end_ns=t + S))
+        file.write(_format_event("start", t, rank=rank, pid=1000 + rank, unix_ns=0))
+        file.write(_format_event("span", t + S, name="init", start_ns=t, end_ns=t + S))
         unix_ns = UNIX_NS + 2 * S + clock.wall_ns
         # Some microseconds late, as ranks leave a barrier.
-        file.write(_line("synced", t + S + rank % 7 * 1_000, unix_ns=unix_ns + rank % 7 * 1_000))
+        file.write(
+            _format_event("synced", t + S + rank % 7 * 1_000, unix_ns=unix_ns + rank % 7 * 1_000)
+        )
         t += 2 * S
         file.write(
-            _line(
+            _format_event(
                 "facts",
                 t,
                 device={"name": "AMD EPYC", "memory_total_bytes": 2**34},
@@ -100,7 +102,7 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
         train_start = t
         for phase, steps, first in (("compile", 1, 0), ("warmup", 9, 1)):
             start, t = t, t + steps * (WINDOW_NS // WINDOW)
-            rest = _rest_of_window(steps, own_ns, world, rank)
+            rest = _format_rest_of_window(steps, own_ns, world, rank)
             file.write(
                 f'{{"event":"window","t_ns":{t},"phase":"{phase}","epoch":0,'
                 f'"first_step":{first},"start_ns":{start},"end_ns":{t},{rest}'
@@ -119,7 +121,7 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
             return
         epochs = STEPS // EPOCH_STEPS
         file.write(
-            _line(
+            _format_event(
                 "trained",
                 t,
                 start_ns=train_start,
@@ -131,14 +133,14 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
                 target_reached=True,
                 whole_epochs=epochs,
             )
-            + _line(
+            + _format_event(
                 "parameters",
                 t,
                 changed={"weight": True},
                 gradients={"weight": True},
                 updates=STEPS,
             )
-            + _line(
+            + _format_event(
                 "result",
                 t,
                 job={"skipped_steps": 0},
@@ -147,7 +149,7 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
                 total_bytes=2**34,
                 memory_scope="process",
             )
-            + _line("end", t)
+            + _format_event("end", t)
         )
 
 
@@ -156,7 +158,7 @@ def _end_ns() -> int:
     return 3 * S + STEPS // WINDOW * WINDOW_NS
 
 
-def _lost(nodes: int) -> int | None:
+def _choose_lost_node(nodes: int) -> int | None:
     """Return the node that is lost; none of a single one."""
     return nodes // 2 if nodes > 1 else None
 
@@ -189,26 +191,28 @@ def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     run_dir.mkdir()
     plan.save(run_dir)
     started = {"started": "2027-01-15T08:00:00+00:00", "argv": [], "environment": {}}
-    (run_dir / LAUNCHER_FILE).write_text(_line("launch", 7, unix_ns=UNIX_NS, **started))
-    lost = _lost(nodes)
+    (run_dir / LAUNCHER_FILE).write_text(_format_event("launch", 7, unix_ns=UNIX_NS, **started))
+    lost = _choose_lost_node(nodes)
     how = ("completed", "COMPLETED") if lost is None else ("node_lost", "NODE_FAIL")
     (run_dir / JOB_EVENTS_FILE).write_text(
-        _line("job", 9, phase="ended", ending=how[0], said=how[1], lost=[])
+        _format_event("job", 9, phase="ended", ending=how[0], said=how[1], lost=[])
     )
     for node in range(nodes):
-        clock = Clocks.of(node)
-        text = _line("launch", clock.own_ns, unix_ns=UNIX_NS + clock.wall_ns, node=node, **started)
+        clock = Clocks.from_node(node)
+        text = _format_event(
+            "launch", clock.own_ns, unix_ns=UNIX_NS + clock.wall_ns, node=node, **started
+        )
         if node != lost:
             ended = clock.own_ns + _end_ns() + S
-            text += _line("ranks_ended", ended, failures=[], others_cpu_share=0.0)
-            text += _line("finished", ended)
+            text += _format_event("ranks_ended", ended, failures=[], others_cpu_share=0.0)
+            text += _format_event("finished", ended)
         (run_dir / name_node_file(node)).write_text(text)
         last = STEPS // 2 if node == lost else STEPS
         for rank in range(node * NPROC, (node + 1) * NPROC):
             _write_rank(run_dir / name_rank_file(rank), rank, nodes * NPROC, last)
 
 
-def measured(run_dir: Path, nodes: int) -> None:
+def measure_run(run_dir: Path, nodes: int) -> None:
     """Do what is done after a run, on two cores; print seconds and megabytes as JSON."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     start = time.perf_counter()
@@ -237,7 +241,7 @@ def measured(run_dir: Path, nodes: int) -> None:
 
 def _check(built: Record, nodes: int) -> None:
     """Check that the record names what went wrong, on one clock."""
-    lost, world = _lost(nodes), nodes * NPROC
+    lost, world = _choose_lost_node(nodes), nodes * NPROC
     assert len(built.ranks) == world
     whole = [entry for entry in built.ranks if entry.finished]
     assert {entry.rank for entry in built.ranks if not entry.finished} == {
@@ -325,6 +329,6 @@ def main() -> bool:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        measured(Path(sys.argv[1]), int(sys.argv[2]))
+        measure_run(Path(sys.argv[1]), int(sys.argv[2]))
     else:
         sys.exit(not main())

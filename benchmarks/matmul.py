@@ -6,18 +6,18 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import sized
+from benchmarks.harness import choose_size
 
 if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 # By kind of device and precision. A CPU without bf16 units would take minutes for larger ones.
-SIZES = sized(
+SIZES = choose_size(
     {("cpu", "fp32"): (1024, 2048, 4096), ("cpu", "bf16"): (256, 512)},
     {("cpu", "fp32"): (128,), ("cpu", "bf16"): (128,)},
 )
-ACCELERATOR_SIZES = sized((2048, 4096, 8192), (128,))
-SECONDS = sized(1.0, 0.01)
+ACCELERATOR_SIZES = choose_size((2048, 4096, 8192), (128,))
+SECONDS = choose_size(1.0, 0.01)
 QUEUED = 16  # products given to an accelerator before it is synchronised
 
 
@@ -36,12 +36,12 @@ def main(device_name: str, precision: str) -> None:
     ]
     print("ready", flush=True)
     while sys.stdin.readline():
-        rates = [_rates(device, *product) for product in products]
+        rates = [_measure_rates(device, *product) for product in products]
         sustained, single = (max(values) for values in zip(*rates, strict=True))
         print(sustained, single, flush=True)
 
 
-def _rates(device: Device, left: Any, right: Any, out: Any) -> tuple[float, float]:
+def _measure_rates(device: Device, left: Any, right: Any, out: Any) -> tuple[float, float]:
     """Repeat one product for a second; return its sustained and its best single FLOP/s."""
     import torch
 

@@ -11,10 +11,10 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 
 RANKS, WINDOW, WARMUP, EPOCH_STEPS = 8, 10, 10, 64
-STEPS, RUNS = sized((1_000_000, 3), (1_000, 1))
+STEPS, RUNS = choose_size((1_000_000, 3), (1_000, 1))
 SECONDS, MEGABYTES = 20.0, 500.0
 
 
@@ -46,7 +46,7 @@ def _plan(run_dir: Path, cache: Path, ranks: int) -> None:
     plan.save(run_dir)
 
 
-def _line(event: str, t_ns: int, **fields: object) -> str:
+def _format_event(event: str, t_ns: int, **fields: object) -> str:
     return json.dumps({"event": event, "t_ns": t_ns, **fields}, separators=(",", ":")) + "\n"
 
 
@@ -54,11 +54,11 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
     """Write what a rank of the measured loop writes, steps of 1 ms with a little variation."""
     t = 5_000_000_000
     with path.open("w") as file:
-        file.write(_line("start", t, pid=1000 + rank))
+        file.write(_format_event("start", t, pid=1000 + rank))
         t += 1_000_000
         device = {"name": "AMD EPYC", "memory_total_bytes": 2**34}
         file.write(
-            _line(
+            _format_event(
                 "facts",
                 t,
                 device=device,
@@ -78,7 +78,7 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
             step_ns = [1_000_000 + (step + i + rank) % 977 * 101 for i in range(count)]
             start, t = t, t + sum(step_ns)
             file.write(
-                _line(
+                _format_event(
                     "window",
                     t,
                     phase=phase,
@@ -101,7 +101,7 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
             )
             step += count
         file.write(
-            _line(
+            _format_event(
                 "trained",
                 t,
                 start_ns=train_start,
@@ -112,7 +112,7 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
             )
         )
         file.write(
-            _line(
+            _format_event(
                 "parameters",
                 t,
                 changed={"weight": True},
@@ -121,7 +121,7 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
             )
         )
         file.write(
-            _line(
+            _format_event(
                 "result",
                 t,
                 job={"skipped_steps": 0},
@@ -129,18 +129,18 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
                 used_bytes=2**28,
             )
         )
-        file.write(_line("end", t))
+        file.write(_format_event("end", t))
 
 
 def _write_launcher(path: Path) -> None:
     # A launch follows its plan within days, or the record contradicts its run's id.
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with path.open("w") as file:
-        file.write(_line("launch", 0, unix_ns=0, started=started, argv=[], environment={}))
-        file.write(_line("ranks_ended", 2, failures=[]))
+        file.write(_format_event("launch", 0, unix_ns=0, started=started, argv=[], environment={}))
+        file.write(_format_event("ranks_ended", 2, failures=[]))
 
 
-def measured(run_dir: Path) -> None:
+def measure_run(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
     from trainmark.pages.page import write_pages
@@ -206,6 +206,6 @@ def main() -> bool:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        measured(Path(sys.argv[1]))
+        measure_run(Path(sys.argv[1]))
     else:
         sys.exit(not main())

@@ -12,27 +12,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 
 if TYPE_CHECKING:
     from trainmark.cases.llama2_7b_lora.mmlu import ScoringPlan
     from trainmark.cases.llama2_7b_lora.mmlu.questions import Mmlu
 
 SIZES = {
-    "hidden_size": sized(512, 64),
-    "intermediate_size": sized(1376, 128),
-    "num_hidden_layers": sized(4, 1),
+    "hidden_size": choose_size(512, 64),
+    "intermediate_size": choose_size(1376, 128),
+    "num_hidden_layers": choose_size(4, 1),
     "num_attention_heads": 8,
     "num_key_value_heads": 8,
     "vocab_size": 32_000,
 }
-SUBJECTS, ITEMS = 2, sized(40, 2)
+SUBJECTS, ITEMS = 2, choose_size(40, 2)
 BATCH_TOKENS = 2 * 512  # two rows of the published training
 ROUNDS = 9
 BAR = 3.0
 
 
-def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, ScoringPlan]:
+def draw_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, ScoringPlan]:
     """Return generated questions and their prompts; ``place`` gets the tokenizer's files."""
     from trainmark.cases.llama2_7b_lora.data import generating
     from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
@@ -49,7 +49,7 @@ def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[M
     return tuple(mmlu), plan_scoring(tokenizer, tuple(mmlu), max_length=max_length)
 
 
-def described(plan: ScoringPlan) -> str:
+def describe_plan(plan: ScoringPlan) -> str:
     """Return how many questions there are and what their prompts share."""
     prefix = len(plan.groups[0].prefix)
     rest = sum(map(len, plan.groups[0].rests)) / len(plan.groups[0].rests)
@@ -98,13 +98,13 @@ class BothWays:
         return Bar(what, f"{same} of {items}", "all", same == items)
 
 
-def speed_bar(found: dict[str, list[float]], least: float, what: str) -> Bar:
+def make_speed_bar(found: dict[str, list[float]], least: float, what: str) -> Bar:
     """Return the bar of the prefix's reuse over one prompt at a time."""
-    speed = ratio(found["alone"], found["reuse"])
+    speed = compute_ratio(found["alone"], found["reuse"])
     return Bar(what, str(speed), f"at least {least:g}", speed.median >= least)
 
 
-def _model() -> Any:
+def _build_model() -> Any:
     import torch
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
@@ -118,11 +118,11 @@ def _model() -> Any:
 def main() -> bool:
     """Interleave both and hold their scores against each other."""
     with tempfile.TemporaryDirectory() as place:
-        mmlu, plan = drawn_questions(Path(place), vocab_size=SIZES["vocab_size"], max_length=2048)
-    both = BothWays(_model(), mmlu, plan, batch_tokens=BATCH_TOKENS)
+        mmlu, plan = draw_questions(Path(place), vocab_size=SIZES["vocab_size"], max_length=2048)
+    both = BothWays(_build_model(), mmlu, plan, batch_tokens=BATCH_TOKENS)
     found = both.interleaved(rounds=ROUNDS)
     bars = [
-        speed_bar(found, BAR, "prefix reuse / one prompt at a time, speed"),
+        make_speed_bar(found, BAR, "prefix reuse / one prompt at a time, speed"),
         both.same_bar("same answers"),
     ]
     middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
@@ -130,7 +130,7 @@ def main() -> bool:
         "mmlu_scoring",
         "MMLU scoring",
         bars,
-        f"{described(plan)} Medians of {ROUNDS} rounds: {middle['reuse']:.2f} s "
+        f"{describe_plan(plan)} Medians of {ROUNDS} rounds: {middle['reuse']:.2f} s "
         f"with reuse, {middle['alone']:.2f} s without. Llama of width {SIZES['hidden_size']}, "
         f"{SIZES['num_hidden_layers']} layers, random weights, fp32.",
     )

@@ -16,8 +16,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, interleave, ratio
-from benchmarks.jobs import endless_batches
+from benchmarks.harness import Bar, compute_ratio, interleave
+from benchmarks.jobs import iterate_batches_endlessly
 from benchmarks.matmul import SIZES
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 
-def turns(device: Device) -> Iterator[None]:
+def iterate_turns(device: Device) -> Iterator[None]:
     """Yield for each step of a turn, whenever the parent asks for one.
 
     A turn ends with a synchronisation. After it, report its seconds a step, and the peak bytes of
@@ -49,7 +49,7 @@ def turns(device: Device) -> Iterator[None]:
         seconds = time.perf_counter() - started
         if allocates:
             give_back(device)
-        print(seconds / steps, _peak_bytes(device), flush=True)
+        print(seconds / steps, _read_peak_bytes(device), flush=True)
 
 
 def give_back(device: Device) -> None:
@@ -61,7 +61,7 @@ def give_back(device: Device) -> None:
         empty()
 
 
-def _peak_bytes(device: Device) -> int:
+def _read_peak_bytes(device: Device) -> int:
     """Return the most bytes allocated on the device, or resident where nothing counts them.
 
     Not ``ru_maxrss``, which counts the parent's too.
@@ -75,8 +75,8 @@ def _peak_bytes(device: Device) -> int:
 
 def take_steps(job: Any) -> None:
     """Train ``job`` on its device, step by step in the parent's turns."""
-    stream = endless_batches(job)
-    for _ in turns(job.context.device):
+    stream = iterate_batches_endlessly(job)
+    for _ in iterate_turns(job.context.device):
         job.step(stream)
 
 
@@ -158,7 +158,7 @@ class Peer:
         self._errors.close()
 
 
-def fp32_bars(
+def compare_in_fp32(
     module: str,
     parts: Mapping[str, Sequence[str]],
     labels: Mapping[str, str],
@@ -186,15 +186,15 @@ def fp32_bars(
         single = [rates[0] for rates in matmul.more[warmup:]]
     rows = []
     for name, label in labels.items():
-        speed = ratio(found[name], found["ours"])
+        speed = compute_ratio(found[name], found["ours"])
         least = bars[name]
         rows.append(
             Bar(f"ours / {label}, speed", str(speed), f"at least {least:g}", speed.median >= least)
         )
         if "memory" in bars:
-            rows.append(_memory_bar(label, peaks["ours"], peaks[name], bars["memory"]))
+            rows.append(_make_memory_bar(label, peaks["ours"], peaks[name], bars["memory"]))
     reached = [flops / seconds for seconds in found["ours"]]
-    share = ratio(reached, found["matmul"])
+    share = compute_ratio(reached, found["matmul"])
     if "matmul" in bars:
         rows.append(
             Bar(
@@ -211,13 +211,13 @@ def fp32_bars(
         f"{middle['matmul'] / 1e9:.0f} GFLOP/s, in each round the best of "
         f"{', '.join(map(str, SIZES['cpu', 'fp32']))} squared, each sustained for a second, since "
         "a step lasts seconds too. Against the best single product of each round the share is "
-        f"{ratio(reached, single)}. Trainer with its fused AdamW, without logging or saving; "
-        "all with the same batches and learning rate schedule."
+        f"{compute_ratio(reached, single)}. Trainer with its fused AdamW, without logging or "
+        "saving; all with the same batches and learning rate schedule."
     )
     return rows, details
 
 
-def _memory_bar(label: str, ours: float, theirs: float, most: float) -> Bar:
+def _make_memory_bar(label: str, ours: float, theirs: float, most: float) -> Bar:
     measured = f"{ours / theirs:.3f} ({ours / 2**20:.0f} MiB of {theirs / 2**20:.0f} MiB)"
     return Bar(
         f"ours / {label}, peak memory of the process",
@@ -227,7 +227,7 @@ def _memory_bar(label: str, ours: float, theirs: float, most: float) -> Bar:
     )
 
 
-def bf16_bar(
+def compare_in_bf16(
     module: str, parts_for: Callable[[bool], Mapping[str, Sequence[str]]], least: float, small: str
 ) -> tuple[Bar, str]:
     """Compare our bf16 step with our fp32 step, at a size that ends where bf16 is slow.
@@ -242,12 +242,12 @@ def bf16_bar(
         Peer("benchmarks.matmul", "cpu", "bf16") as two,
     ):
         rates = interleave({"fp32": one.turn, "bf16": two.turn}, rounds=3)
-    products = ratio(rates["bf16"], rates["fp32"])
+    products = compute_ratio(rates["bf16"], rates["fp32"])
     fast = products.median > 1
     parts = parts_for(fast)
     with Peer(module, *parts["fp32"]) as one, Peer(module, *parts["bf16"]) as two:
         found = interleave({"fp32": one.turn, "bf16": two.turn}, rounds=9 if fast else 3)
-    speed = ratio(found["fp32"], found["bf16"])
+    speed = compute_ratio(found["fp32"], found["bf16"])
     bar = Bar(
         "our bf16 / our fp32, speed", str(speed), f"at least {least:g}", speed.median >= least
     )

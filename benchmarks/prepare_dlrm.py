@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SEED = 1
 # So many that what a call costs once, fsync and hashes, weighs little.
-ROWS, ROUNDS = sized((1_000_000, 3), (2_000, 1))
+ROWS, ROUNDS = choose_size((1_000_000, 3), (2_000, 1))
 AT_ONCE = 50_000
 # Rows of the tables that the published preprocessing makes at a threshold of 15.
 TABLE_ROWS = (
@@ -47,7 +47,7 @@ BAR = 3.0
 CODES = {1: "b", 2: "h", 4: "i"}
 
 
-def _rows(count: int) -> Iterator[bytes]:
+def _iterate_rows(count: int) -> Iterator[bytes]:
     """Yield the lines of a log, many at once."""
     random = np.random.default_rng(SEED)
     for first in range(0, count, AT_ONCE):
@@ -69,7 +69,7 @@ def _rows(count: int) -> Iterator[bytes]:
 
 def make_log(file: Path, count: int) -> None:
     with file.open("wb") as stream:
-        stream.writelines(_rows(count))
+        stream.writelines(_iterate_rows(count))
 
 
 def run_plain(log: Path, data: Path) -> float:
@@ -84,7 +84,7 @@ def run_plain(log: Path, data: Path) -> float:
             rows += 1
             for count, name in zip(counts, fields[14:], strict=True):
                 count[name] += 1
-    numbers = [_numbers(count) for count in counts]
+    numbers = [_number_categories(count) for count in counts]
     cut = rows - rows // 7
     with log.open(newline="") as stream:
         reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -119,7 +119,7 @@ def _encode_plain(
         np.array(column)[order].tofile(folder / f"cat_{number}.bin")
 
 
-def _numbers(counts: Counter[str]) -> dict[str, int]:
+def _number_categories(counts: Counter[str]) -> dict[str, int]:
     kept = [name for name, count in counts.items() if name and count >= THRESHOLD]
     kept.sort(key=lambda name: (-counts[name], name))
     return {name: number for number, name in enumerate(kept, start=1)}
@@ -145,7 +145,7 @@ def refuse_other_bytes(plain: Path, ours: Path) -> int:
     return len(found)
 
 
-def _with_processor_s(run: Callable[[], float], kept: list[float]) -> float:
+def _time_with_processor_s(run: Callable[[], float], kept: list[float]) -> float:
     """Return the seconds of ``run`` and keep those of all processors."""
     before = time.process_time()
     seconds = run()
@@ -163,11 +163,12 @@ def _measure(place: Path) -> tuple[list[Bar], str]:
     }
     processor_s: dict[str, list[float]] = {name: [] for name in variants}
     timed = {
-        name: partial(_with_processor_s, run, processor_s[name]) for name, run in variants.items()
+        name: partial(_time_with_processor_s, run, processor_s[name])
+        for name, run in variants.items()
     }
     found = interleave(timed, rounds=ROUNDS, warmup=0)
     files = refuse_other_bytes(place / "plain", place / "ours")
-    speed = ratio(found["plain"], found["ours"])
+    speed = compute_ratio(found["plain"], found["ours"])
     label = "`prepare dlrm_criteo` / a plain `csv` loop, speed"
     bars = [Bar(label, str(speed), f"at least {BAR:g}", speed.median >= BAR)]
     rates = {name: ROWS / sorted(found[name])[ROUNDS // 2] for name in variants}

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEED = 1
-CORPUS_BYTES, WORDS = sized((50_000_000, 60_000), (200_000, 500))
+CORPUS_BYTES, WORDS = choose_size((50_000_000, 60_000), (200_000, 500))
 LETTERS = ("bcdfghklmnprstvwz", "aeiou", ("", "", "", *"lmnrst"))
 VOCAB_SIZE = 8_000
 LEARNT_TEXTS = 4_000  # what the tokenizer is trained on
@@ -34,18 +34,18 @@ ROUNDS = 4
 BAR = 0.9
 
 
-def _words(random: np.random.Generator) -> np.ndarray[Any, Any]:
-    def syllable() -> str:
+def _draw_words(random: np.random.Generator) -> np.ndarray[Any, Any]:
+    def draw_syllable() -> str:
         return "".join(str(random.choice(list(letters))) for letters in LETTERS)
 
-    made = ["".join(syllable() for _ in range(random.integers(1, 5))) for _ in range(WORDS)]
+    made = ["".join(draw_syllable() for _ in range(random.integers(1, 5))) for _ in range(WORDS)]
     return np.array(made, dtype=object)
 
 
-def _texts() -> Iterator[str]:
+def _iterate_texts() -> Iterator[str]:
     """Yield texts of sentences; lengths of texts are log-normal."""
     random = np.random.default_rng(SEED)
-    words = _words(random)
+    words = _draw_words(random)
     shares = 1 / np.arange(1, WORDS + 1)
     ends = np.cumsum(shares / shares.sum())
     while True:
@@ -59,7 +59,7 @@ def make_corpus(file: Path) -> list[str]:
     """Write a corpus of ``CORPUS_BYTES`` and return its texts."""
     kept, size_bytes = [], 0
     with file.open("w", encoding="utf-8") as stream:
-        for text in _texts():
+        for text in _iterate_texts():
             kept.append(text)
             size_bytes += stream.write(json.dumps({"text": text}) + "\n")
             if size_bytes >= CORPUS_BYTES:
@@ -136,7 +136,7 @@ def _measure(place: Path) -> tuple[list[Bar], str]:
         warmup=0,
     )
     tokens = refuse_other_ids(tokenizer, data, texts)
-    speed = ratio(found["library"], found["ours"])
+    speed = compute_ratio(found["library"], found["ours"])
     label = "`prepare gpt_megatron` / `tokenizers` in batches, speed"
     size_bytes = corpus.stat().st_size
     rates = ", ".join(

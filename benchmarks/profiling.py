@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import sized
-from benchmarks.jobs import endless_batches
+from benchmarks.harness import choose_size
+from benchmarks.jobs import iterate_batches_endlessly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device
 
-WARMUP, STEPS = sized((3, 5), (1, 2))
+WARMUP, STEPS = choose_size((3, 5), (1, 2))
 ROWS, NAME_LENGTH = 14, 100  # C++ templates make names of kernels very long
 MATMULS = ("aten::mm", "aten::addmm", "aten::bmm")
 
 
-def idle_share(intervals: Iterable[tuple[float, float]]) -> float | None:
+def compute_idle_share(intervals: Iterable[tuple[float, float]]) -> float | None:
     """Return the share of the time from the first start to the last end that none covers.
 
     Args:
@@ -67,7 +67,7 @@ class Profile:
             matmuls = sum(self.spent_us.get(name, 0.0) for name in MATMULS)
             longest.insert(0, ("all matrix products", matmuls))
         lines = [f"| {'kernel' if self.on_device else 'operation'} | share |", "|---|---|"]
-        lines += [f"| `{_short(name)}` | {100 * us / total:.1f}% |" for name, us in longest]
+        lines += [f"| `{_shorten(name)}` | {100 * us / total:.1f}% |" for name, us in longest]
         if self.idle is not None:
             lines += [
                 "",
@@ -78,13 +78,13 @@ class Profile:
         return "\n".join(lines)
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     """Return a name that fits into a cell of a table."""
     cut = name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
     return cut.replace("|", "/").replace("`", "'")
 
 
-def _activities(torch_type: str) -> list[Any]:
+def _choose_activities(torch_type: str) -> list[Any]:
     """Return what the profiler can record of a kind of device: always the host as well."""
     import torch
     from torch.profiler import ProfilerActivity, supported_activities
@@ -97,11 +97,11 @@ def _activities(torch_type: str) -> list[Any]:
     return [ProfilerActivity.CPU, *([found] if extra else [])]
 
 
-def _profiler(device: Device) -> profile:
+def _make_profiler(device: Device) -> profile:
     from torch.profiler import profile
 
     # acc_events: there is one cycle only, and torch 2.11 warns where it is not said.
-    return profile(activities=_activities(device.torch_type), acc_events=True)
+    return profile(activities=_choose_activities(device.torch_type), acc_events=True)
 
 
 def profile_steps(step: Callable[[], object], device: Device) -> Profile:
@@ -114,10 +114,10 @@ def profile_steps(step: Callable[[], object], device: Device) -> Profile:
         step()
     if not on_host:
         # The first use of a device's profiler sets it up, while the steps go on.
-        with _profiler(device):
+        with _make_profiler(device):
             step()
             device.synchronize()
-    with _profiler(device) as found:
+    with _make_profiler(device) as found:
         for _ in range(steps):
             step()
         device.synchronize()
@@ -134,17 +134,17 @@ def profile_steps(step: Callable[[], object], device: Device) -> Profile:
         for item in found.key_averages():
             spent_us[item.key] += item.self_cpu_time_total
     intervals = ((event.time_range.start, event.time_range.end) for event in kernels)
-    return Profile(steps, spent_us, bool(kernels), idle_share(intervals))
+    return Profile(steps, spent_us, bool(kernels), compute_idle_share(intervals))
 
 
 def print_profile(job: Any) -> None:
     """Print where the steps of ``job`` spend their time, as Markdown."""
-    stream = endless_batches(job)
+    stream = iterate_batches_endlessly(job)
     found = profile_steps(lambda: job.step(stream), job.context.device)
     print(found.markdown())
 
 
-def profile_table(head: str, module: str, *words: str, limit_s: float | None = None) -> str:
+def format_profile(head: str, module: str, *words: str, limit_s: float | None = None) -> str:
     """Return the profile that a part of ``module`` prints in a process of its own.
 
     A failing profile, or one that takes longer than ``limit_s``, says so in its place: the figures
@@ -157,5 +157,5 @@ def profile_table(head: str, module: str, *words: str, limit_s: float | None = N
         return f"{head}: the profile took more than {limit_s:g} s\n"
     if done.returncode:
         last = " ".join(done.stderr.strip().splitlines()[-1:])
-        return f"{head}: the profile failed with {done.returncode}: `{_short(last)}`\n"
+        return f"{head}: the profile failed with {done.returncode}: `{_shorten(last)}`\n"
     return f"{head}:\n\n{done.stdout}"

@@ -11,14 +11,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
-from benchmarks.jobs import build, endless_batches
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
+from benchmarks.jobs import build, iterate_batches_endlessly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 WINDOW_STEPS, EVERY_WINDOWS = 10, 50
-ROUNDS = sized(15, 1)
+ROUNDS = choose_size(15, 1)
 MAX_SHARE = 0.02
 
 
@@ -32,7 +32,7 @@ def measure(name: str, case: str, fields: dict[str, Any]) -> tuple[list[Bar], st
     from trainmark.train.replay import StepDigests, StepperState
 
     job, device = build(case, max_epochs=1000, **fields)
-    batches = endless_batches(job)
+    batches = iterate_batches_endlessly(job)
     replay = WindowReplay(
         every_windows=EVERY_WINDOWS,
         job=job,
@@ -43,7 +43,7 @@ def measure(name: str, case: str, fields: dict[str, Any]) -> tuple[list[Bar], st
     )
     kept: list[Any] = []
 
-    def window(after_step: Callable[[], None]) -> tuple[float, list[float]]:
+    def run_window(after_step: Callable[[], None]) -> tuple[float, list[float]]:
         """Return the seconds of a window, and its losses."""
         kept[:] = [next(batches) for _ in range(WINDOW_STEPS)]
         source, losses = iter(kept), []
@@ -54,25 +54,27 @@ def measure(name: str, case: str, fields: dict[str, Any]) -> tuple[list[Bar], st
         device.synchronize()
         return time.perf_counter() - start_s, device.read(losses)
 
-    def plain_window() -> tuple[float, float]:
-        return window(_do_nothing)[0], 0.0
+    def run_plain_window() -> tuple[float, float]:
+        return run_window(_do_nothing)[0], 0.0
 
-    def watched_window() -> tuple[float, float]:
+    def run_watched_window() -> tuple[float, float]:
         """Return the seconds of the first pass, and those of everything else of a repeat."""
         start_s = time.perf_counter()
         replay.save()
         device.synchronize()
         saved_s = time.perf_counter() - start_s
-        window_s, losses = window(replay.end_step)
+        window_s, losses = run_window(replay.end_step)
         start_s = time.perf_counter()
         result = replay.repeat(kept, losses, first_step=0)
         assert result.control == "not_needed", "this processor computes the same again"
         return window_s, saved_s + time.perf_counter() - start_s
 
-    times = interleave({"plain": plain_window, "watched": watched_window}, rounds=ROUNDS, warmup=2)
+    times = interleave(
+        {"plain": run_plain_window, "watched": run_watched_window}, rounds=ROUNDS, warmup=2
+    )
     plain_s = [seconds for seconds, _ in times["plain"]]
-    first = ratio([seconds for seconds, _ in times["watched"]], plain_s)
-    repeated = ratio([seconds for _, seconds in times["watched"]], plain_s)
+    first = compute_ratio([seconds for seconds, _ in times["watched"]], plain_s)
+    repeated = compute_ratio([seconds for _, seconds in times["watched"]], plain_s)
     share = repeated.median / (EVERY_WINDOWS - 1 + first.median + repeated.median)
     bars = [
         Bar(
@@ -93,10 +95,10 @@ def _do_nothing() -> None:
 
 def main() -> bool:
     """Measure three trainings, and keep the table."""
-    small_gpt = sized({"hidden_size": 256, "num_layers": 4, "num_heads": 4}, {})
-    short = sized({"micro_batch_size": 8}, {})
+    small_gpt = choose_size({"hidden_size": 256, "num_layers": 4, "num_heads": 4}, {})
+    short = choose_size({"micro_batch_size": 8}, {})
     # As many tokens in a step as real trainings have: the step takes longer, its digests do not.
-    long = sized({"micro_batch_size": 4, "seq_length": 1024}, {})
+    long = choose_size({"micro_batch_size": 4, "seq_length": 1024}, {})
     trainings = (
         ("gpt_megatron, 8 x 64 tokens", "gpt_megatron", small_gpt | short),
         ("gpt_megatron, 4 x 1,024 tokens", "gpt_megatron", small_gpt | long),

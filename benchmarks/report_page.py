@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 
 if TYPE_CHECKING:
     from trainmark.record.record import Record
 
-STEPS, RUNS = sized((1_000_000, 5), (1_000, 1))
-SIZE = sized(2048, 64)
+STEPS, RUNS = choose_size((1_000_000, 5), (1_000, 1))
+SIZE = choose_size(2048, 64)
 BYTES, OPEN_S = 5_000_000, 2.0
 _PAINTED_MS = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 _DRAWN = """() => {
@@ -32,7 +32,7 @@ _DRAWN = """() => {
 RECORD = Path(__file__).parents[1] / "tests" / "golden" / "record_distilbert.json"
 
 
-def matmul_gflops() -> float:
+def measure_matmul_gflops() -> float:
     """Return the rate of a matrix product by numpy, in GFLOP/s."""
     import numpy as np
 
@@ -77,7 +77,7 @@ def record_of(steps: int) -> Record:
     )
 
 
-def made(path: Path) -> None:
+def make_page(path: Path) -> None:
     """Make the page as ``trainmark report`` does, from the record; print figures as JSON."""
     record = record_of(STEPS)
     start, processor = time.perf_counter(), time.process_time()
@@ -90,20 +90,20 @@ def made(path: Path) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = {"page_s": spent, "processor_s": processor_s}
     found["peak_mb"] = peak
-    print(json.dumps(found | {"gflops": matmul_gflops()}))
+    print(json.dumps(found | {"gflops": measure_matmul_gflops()}))
 
 
-def opened_s(path: Path) -> tuple[float, float] | None:
+def time_opening_s(path: Path) -> tuple[float, float] | None:
     """Return after how many seconds a page shows content, and all its charts.
 
     In a new Chromium, in a window that is as high as the page: all its charts in one language are
     drawn. None: there is no Chromium here, or no driver of it.
     """
-    from tools.chromium import chromium, program
+    from tools.chromium import find_program, start_chromium
 
-    if program() is None or find_spec("playwright") is None:
+    if find_program() is None or find_spec("playwright") is None:
         return None
-    with chromium() as browser:
+    with start_chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 12_000})
         start = time.perf_counter()
         page.goto(path.as_uri(), wait_until="commit")
@@ -122,7 +122,7 @@ def main() -> bool:
             print(f"  {done.stdout.strip()}", file=sys.stderr, flush=True)
             runs.append(json.loads(done.stdout))
         size = path.stat().st_size
-        opened = [found for _ in range(RUNS) if (found := opened_s(path))]
+        opened = [found for _ in range(RUNS) if (found := time_opening_s(path))]
     times = sorted(run["page_s"] for run in runs)
     products = [run["page_s"] * run["gflops"] for run in runs]
     peak = max(run["peak_mb"] for run in runs)
@@ -165,6 +165,6 @@ def main() -> bool:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        made(Path(sys.argv[1]))
+        make_page(Path(sys.argv[1]))
     else:
         sys.exit(not main())

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Bar, conclude, interleave, sized
+from benchmarks.harness import Bar, choose_size, conclude, interleave
 from benchmarks.jobs import build
-from benchmarks.loop_overhead import Endless, loop_seconds
+from benchmarks.loop_overhead import Endless, time_loop
 from trainmark.events.schema import TELEMETRY_FILE, EventFile
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.record.stats import summarize_launches
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BAR = 0.005
-FEW, MANY = sized((20, 320), (3, 10))  # readings
+FEW, MANY = choose_size((20, 320), (3, 10))  # readings
 FAST_S = 0.1  # more readings in less time; a reading costs the same
-STEPS, ROUNDS = sized(1_000, 4), 9  # 1,000 steps take about 5 s, and hold 5 readings
+STEPS, ROUNDS = choose_size(1_000, 4), 9  # 1,000 steps take about 5 s, and hold 5 readings
 
 
 @contextmanager
-def sampling(interval_s: float) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def run_sampler(interval_s: float) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Run a sampler that has begun, as the launcher starts it; close its input at the end."""
     with tempfile.TemporaryDirectory() as place:
         plan = {"device": {"vendor": "cpu"}, "nproc": 1, "sample_every_s": interval_s}
@@ -58,7 +58,7 @@ def sampling(interval_s: float) -> Iterator[tuple[subprocess.Popen[bytes], Path]
             process.wait()
 
 
-def _readings(file: Path) -> int:
+def _count_readings(file: Path) -> int:
     return sum(event["event"] == "host" for event in EventFile(file))
 
 
@@ -69,13 +69,15 @@ def own_cost() -> tuple[float, float]:
     """
     found = []
     for wanted in (FEW, MANY):
-        with sampling(FAST_S) as (process, file):
-            while _readings(file) < wanted:
+        with run_sampler(FAST_S) as (process, file):
+            while _count_readings(file) < wanted:
                 time.sleep(FAST_S)
             assert process.stdin is not None
             process.stdin.close()
             _, _, used = os.wait4(process.pid, 0)
-            found.append((used.ru_utime + used.ru_stime, file.stat().st_size, _readings(file)))
+            found.append(
+                (used.ru_utime + used.ru_stime, file.stat().st_size, _count_readings(file))
+            )
     (short_s, short_bytes, few), (long_s, long_bytes, many) = found
     return (long_s - short_s) / (many - few), (long_bytes - short_bytes) / (many - few)
 
@@ -88,12 +90,13 @@ def main() -> bool:
     job, device = build("distilbert_sst2", device_name="cpu", max_epochs=1000)
     endless = Endless(job)
 
-    def sampled() -> float:
-        with sampling(1.0):
-            return loop_seconds(endless, device, STEPS)
+    def time_with_sampler() -> float:
+        with run_sampler(1.0):
+            return time_loop(endless, device, STEPS)
 
     times = interleave(
-        {"sampled": sampled, "alone": lambda: loop_seconds(endless, device, STEPS)}, rounds=ROUNDS
+        {"sampled": time_with_sampler, "alone": lambda: time_loop(endless, device, STEPS)},
+        rounds=ROUNDS,
     )
     pairs = [alone / beside for alone, beside in zip(times["alone"], times["sampled"], strict=True)]
     rate = summarize_launches(pairs)

@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness import Bar, conclude, sized
-from benchmarks.store_queries import DEVICES, matmul_s, median_s, write_records
+from benchmarks.harness import Bar, choose_size, conclude
+from benchmarks.store_queries import DEVICES, measure_median_s, time_matmul_s, write_records
 
-RECORDS, FILES = sized(100_000, 300), sized(1_000, 20)
+RECORDS, FILES = choose_size(100_000, 300), choose_size(1_000, 20)
 CASE = "gpt_megatron"
 
 
@@ -27,15 +27,15 @@ def main() -> bool:
             folder.mkdir()
             write_records(folder, count)
             Index(str(folder)).refresh()
-        square_s, database = matmul_s(), Index(str(runs))
+        square_s, database = time_matmul_s(), Index(str(runs))
         links = views.Links(f"cases/{CASE}.html")
-        case_s = median_s(
+        case_s = measure_median_s(
             lambda: lists.build_case_page(views.list_all_runs(database, lists.KEYS), CASE, links)
         )
         words = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]
         rows = list_runs(database, words, columns=["run_id"], limit=6).rows
         chosen = [row[0] for row in rows]
-        compare_s = median_s(lambda: views.compare_page(database, chosen))
+        compare_s = measure_median_s(lambda: views.compare_page(database, chosen))
         files_s = []
         for _ in range(2):
             start = time.perf_counter()

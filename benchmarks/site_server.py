@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from benchmarks.harness import Bar, conclude, sized
-from benchmarks.store_queries import matmul_s, write_records
+from benchmarks.harness import Bar, choose_size, conclude
+from benchmarks.store_queries import time_matmul_s, write_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RECORDS, ROUNDS, READERS = sized(1_200, 30), sized(11, 2), sized(64, 2)
-PAGE_S, RATE, SECONDS = 0.3, 500, sized(4.0, 0.2)
+RECORDS, ROUNDS, READERS = choose_size(1_200, 30), choose_size(11, 2), choose_size(64, 2)
+PAGE_S, RATE, SECONDS = 0.3, 500, choose_size(4.0, 0.2)
 
 
-def _paths(run_id: str) -> dict[str, tuple[str, float | None]]:
+def _list_paths(run_id: str) -> dict[str, tuple[str, float | None]]:
     """Return what is asked for, and the bar in seconds; None: there is none."""
     return {
         "list page": ("/", PAGE_S),
@@ -39,7 +39,7 @@ def _paths(run_id: str) -> dict[str, tuple[str, float | None]]:
     }
 
 
-def _spent_s(address: str) -> float:
+def _time_request_s(address: str) -> float:
     start = time.perf_counter()
     with urlopen(address) as answer:
         answer.read()
@@ -49,19 +49,19 @@ def _spent_s(address: str) -> float:
 def _await_pages(address: str) -> None:
     while True:
         try:
-            _spent_s(f"{address}/")
+            _time_request_s(f"{address}/")
         except HTTPError:
             time.sleep(0.5)
         else:
             return
 
 
-def _quiet_s(address: str) -> list[float]:
-    _spent_s(address)  # the first of a kind loads templates
-    return sorted(_spent_s(address) for _ in range(ROUNDS))
+def _time_quiet_requests_s(address: str) -> list[float]:
+    _time_request_s(address)  # the first of a kind loads templates
+    return sorted(_time_request_s(address) for _ in range(ROUNDS))
 
 
-def _pages_per_second(address: str, path: str) -> float:
+def _measure_pages_per_second(address: str, path: str) -> float:
     """Return how many pages readers get in a second, each over a connection of its own."""
     counts, until = [0] * READERS, time.perf_counter() + SECONDS
 
@@ -81,7 +81,7 @@ def _pages_per_second(address: str, path: str) -> float:
     return sum(counts) / SECONDS
 
 
-def _told(spent_s: Sequence[float]) -> str:
+def _format_times(spent_s: Sequence[float]) -> str:
     high = spent_s[int(0.95 * (len(spent_s) - 1))]
     return f"{1e3 * statistics.median(spent_s):.0f} (95%: {1e3 * high:.0f})"
 
@@ -107,11 +107,14 @@ def main() -> bool:
             started_s = time.perf_counter() - start
             _await_pages(address)
             written_s = time.perf_counter() - start
-            square_s = matmul_s()
-            quiet = {name: _quiet_s(address + path) for name, (path, _) in _paths(one).items()}
+            square_s = time_matmul_s()
+            quiet = {
+                name: _time_quiet_requests_s(address + path)
+                for name, (path, _) in _list_paths(one).items()
+            }
             busy = {
-                name: _pages_per_second(address, path)
-                for name, (path, most_s) in _paths(one).items()
+                name: _measure_pages_per_second(address, path)
+                for name, (path, most_s) in _list_paths(one).items()
                 if most_s
             }
         finally:
@@ -119,11 +122,16 @@ def main() -> bool:
             code = server.wait()
     assert code == 0, f"the server ended with {code}"
     bars = []
-    for name, (_, most_s) in _paths(one).items():
+    for name, (_, most_s) in _list_paths(one).items():
         middle_s = statistics.median(quiet[name])
         bar = f"under {1e3 * most_s:g}" if most_s else ""
         bars.append(
-            Bar(f"{name}, ms", _told(quiet[name]), bar, middle_s < most_s if most_s else None)
+            Bar(
+                f"{name}, ms",
+                _format_times(quiet[name]),
+                bar,
+                middle_s < most_s if most_s else None,
+            )
         )
     bars += [
         Bar(

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, compute_ratio, conclude, interleave
 
 PROGRAM = str(Path(sys.executable).with_name("trainmark"))
 COMMANDS = {
@@ -20,7 +20,7 @@ BARS = {"help": 12.0, "list": 12.0}
 FORBIDDEN = ("torch", "transformers", "numpy", "pydantic")
 
 
-def _seconds(command: list[str]) -> float:
+def _measure_processor_s(command: list[str]) -> float:
     """Return the processor time of a command, in which others on the machine have little part."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, capture_output=True, check=True)
@@ -28,7 +28,7 @@ def _seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _imported(words: list[str]) -> list[str]:
+def _list_heavy_imports(words: list[str]) -> list[str]:
     """Return which heavy packages a verb imports."""
     script = (
         "import sys\n"
@@ -46,16 +46,16 @@ def _imported(words: list[str]) -> list[str]:
 
 def main() -> bool:
     times = interleave(
-        {name: partial(_seconds, command) for name, command in COMMANDS.items()},
+        {name: partial(_measure_processor_s, command) for name, command in COMMANDS.items()},
         rounds=21,
         warmup=2,
     )
     bars = []
     for name, bar in BARS.items():
-        found = ratio(times[name], times["pass"])
+        found = compute_ratio(times[name], times["pass"])
         what = f"`trainmark {' '.join(COMMANDS[name][1:])}` / `python -c pass`"
         bars.append(Bar(what, str(found), f"at most {bar:g}", found.median <= bar))
-        heavy = _imported(COMMANDS[name][1:])
+        heavy = _list_heavy_imports(COMMANDS[name][1:])
         what = f"heavy imports of `{' '.join(COMMANDS[name][1:])}`"
         bars.append(Bar(what, ", ".join(heavy) or "none", "no torch", "torch" not in heavy))
     return conclude("startup", "Start-up", bars)

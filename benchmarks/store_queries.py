@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RECORDS = sized(100_000, 300)
-REBUILD_S, QUERY_S, ROUNDS = 60.0, 0.2, sized(9, 1)
+RECORDS = choose_size(100_000, 300)
+REBUILD_S, QUERY_S, ROUNDS = 60.0, 0.2, choose_size(9, 1)
 MODEL = Path(__file__).parents[1] / "tests" / "golden" / "record_distilbert.json"
 DEVICES = (
     "NVIDIA A100-SXM4-40GB",
@@ -86,7 +86,7 @@ def write_records(folder: Path, count: int) -> int:
     return total
 
 
-def matmul_s() -> float:
+def time_matmul_s() -> float:
     """Return the time of a matmul, which tells how fast and how busy the machine is."""
     square = np.ones((1024, 1024), np.float32)
     times = []
@@ -97,13 +97,13 @@ def matmul_s() -> float:
     return statistics.median(times)
 
 
-def _processor_s() -> float:
+def _read_processor_s() -> float:
     """Return the processor time of this process and of children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def median_s(call: Callable[[], object]) -> float:
+def measure_median_s(call: Callable[[], object]) -> float:
     call()
     times = []
     for _ in range(ROUNDS):
@@ -121,26 +121,28 @@ def main() -> bool:
         folder = Path(place) / "runs"
         folder.mkdir()
         size = write_records(folder, RECORDS)
-        square_s = matmul_s()
+        square_s = time_matmul_s()
         index = Index(str(folder))
-        start, before_s = time.perf_counter(), _processor_s()
+        start, before_s = time.perf_counter(), _read_processor_s()
         index.refresh()
-        built_s, spent_s = time.perf_counter() - start, _processor_s() - before_s
+        built_s, spent_s = time.perf_counter() - start, _read_processor_s() - before_s
         print(f"  built in {built_s:.1f} s", file=sys.stderr, flush=True)
         found = list_runs(index, columns=COLUMNS, limit=50)
         assert (found.total, len(found.rows)) == (RECORDS, min(50, RECORDS))
         query_s = {
-            name: median_s(lambda words=words: list_runs(index, columns=COLUMNS, limit=50, **words))
+            name: measure_median_s(
+                lambda words=words: list_runs(index, columns=COLUMNS, limit=50, **words)
+            )
             for name, words in QUERIES.items()
         }
         index.refresh()
-        check_s = median_s(index.refresh)
+        check_s = measure_median_s(index.refresh)
         write_records(folder / _plan(folder), 1)
         start = time.perf_counter()
         index.refresh()
         new_s = time.perf_counter() - start
         assert list_runs(index, columns=COLUMNS, limit=1).total == RECORDS + 1
-        command_s = median_s(
+        command_s = measure_median_s(
             lambda: subprocess.run(
                 [sys.executable, "-m", "trainmark", "results", "--store", str(folder), "--json"],
                 stdout=subprocess.DEVNULL,

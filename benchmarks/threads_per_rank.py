@@ -22,17 +22,19 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.harness import Bar, conclude, ratio, sized
-from benchmarks.jobs import endless_batches
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude
+from benchmarks.jobs import iterate_batches_endlessly
 from trainmark.devices.cores import count_usable_cores
 from trainmark.record.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CASES = sized(("toy", "distilbert_sst2", "gpt_megatron", "dlrm_criteo", "glm_superglue"), ("toy",))
-ROUNDS = sized(5, 1)
-BLOCK_S = sized(0.5, 0.05)  # of a block of steps with one thread
+CASES = choose_size(
+    ("toy", "distilbert_sst2", "gpt_megatron", "dlrm_criteo", "glm_superglue"), ("toy",)
+)
+ROUNDS = choose_size(5, 1)
+BLOCK_S = choose_size(0.5, 0.05)  # of a block of steps with one thread
 MIN_RATIO = 0.9  # more threads must not make a rank on quiet cores slower than that
 SPIN_COUNT = "10000"  # GOMP_SPINCOUNT, as the launcher sets it
 
@@ -55,7 +57,7 @@ class Block(NamedTuple):
     other_share: float
 
 
-def _busy_seconds() -> float:
+def _read_busy_seconds() -> float:
     """Return the processor time that all programs have used."""
     words = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _, _, irq, softirq, *_ = map(int, words)
@@ -78,35 +80,35 @@ def run_rank(case: str, rank: int, ranks: int, data: Path, threads: tuple[int, i
     context = JobContext(recipe=recipe, data_dir=data, rank=rank, world_size=ranks, device=device)
     module = cases.import_part(case, "job")
     job = module.build(context, module.load_data(context))
-    batches = endless_batches(job)
+    batches = iterate_batches_endlessly(job)
 
-    def summed(value: float) -> float:
+    def add_over_ranks(value: float) -> float:
         total = torch.tensor([value], dtype=torch.float64)
         if ranks > 1:
             torch.distributed.all_reduce(total)
         return float(total)
 
-    def block(count: int, steps: int) -> Block:
+    def measure_block(count: int, steps: int) -> Block:
         torch.set_num_threads(count)
         job.step(batches)  # threads are started, and ranks wait for each other
-        busy_before = _busy_seconds()
+        busy_before = _read_busy_seconds()
         ranks_before = time.process_time()
         start = time.perf_counter()
         for _ in range(steps):
             if job.step(batches) is None:  # an epoch is over
                 job.step(batches)
         seconds = time.perf_counter() - start
-        ranks_used = summed(time.process_time() - ranks_before)
-        others_used = max(0.0, _busy_seconds() - busy_before - ranks_used)
+        ranks_used = add_over_ranks(time.process_time() - ranks_before)
+        others_used = max(0.0, _read_busy_seconds() - busy_before - ranks_used)
         return Block(seconds, others_used / seconds / count_usable_cores())
 
     trial_steps = 10
-    step_s = block(1, trial_steps).seconds / trial_steps
-    steps = max(2, round(BLOCK_S / (summed(step_s) / ranks)))
+    step_s = measure_block(1, trial_steps).seconds / trial_steps
+    steps = max(2, round(BLOCK_S / (add_over_ranks(step_s) / ranks)))
     blocks: dict[int, list[Block]] = {count: [] for count in threads}
     for number in range(ROUNDS + 1):
         for count in threads if number % 2 == 0 else reversed(threads):
-            measured = block(count, steps)
+            measured = measure_block(count, steps)
             if number > 0:
                 blocks[count].append(measured)
     if rank == 0:
@@ -148,7 +150,7 @@ def _measure(case: str, ranks: int, folder: Path, threads: tuple[int, int]) -> l
 
 
 @contextmanager
-def _busy_loops(count: int) -> Iterator[None]:
+def _run_busy_loops(count: int) -> Iterator[None]:
     """Run ``count`` processes that compute all the time."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
@@ -168,9 +170,9 @@ def main() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         for case, setup in product(CASES, setups):
             print(f"  {case}, {setup}", file=sys.stderr, flush=True)
-            with _busy_loops(setup.busy_loops):
+            with _run_busy_loops(setup.busy_loops):
                 with_one, with_more = _measure(case, setup.ranks, Path(folder), threads)
-            speeds = ratio([x.seconds for x in with_one], [x.seconds for x in with_more])
+            speeds = compute_ratio([x.seconds for x in with_one], [x.seconds for x in with_more])
             if not setup.busy_loops:
                 for shares, blocks in zip(other_shares, (with_one, with_more), strict=True):
                     shares += [block.other_share for block in blocks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers import turns
+from benchmarks.peers import iterate_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def run_trainer(
     from trainmark import devices
 
     device = devices.choose_vendor(device_name).open(0, 1)
-    waiting = turns(device)
+    waiting = iterate_turns(device)
 
     class TakeTurns(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, *_words: Any, **_named: Any) -> None:

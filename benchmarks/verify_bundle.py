@@ -11,15 +11,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 from benchmarks.million_steps import write_run
 
-STEPS, RUNS = sized((1_000_000, 3), (1_000, 1))
+STEPS, RUNS = choose_size((1_000_000, 3), (1_000, 1))
 RANKS = (1, 8)
 SECONDS = 10.0
 
 
-def packed(run_dir: Path, path: Path) -> None:
+def pack_run(run_dir: Path, path: Path) -> None:
     """Record and pack a run; print seconds as JSON."""
     from trainmark.record import record, reduce
     from trainmark.results import bundle
@@ -30,7 +30,7 @@ def packed(run_dir: Path, path: Path) -> None:
     print(json.dumps({"pack_s": time.perf_counter() - start}))
 
 
-def verified(path: Path) -> None:
+def verify_bundle(path: Path) -> None:
     """Verify a bundle as ``trainmark verify`` does; print seconds and megabytes as JSON."""
     start = time.perf_counter()
     from trainmark.results import bundle
@@ -102,8 +102,8 @@ def main() -> bool:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["pack"]:
-        packed(Path(sys.argv[2]), Path(sys.argv[3]))
+        pack_run(Path(sys.argv[2]), Path(sys.argv[3]))
     elif sys.argv[1:2] == ["verify"]:
-        verified(Path(sys.argv[2]))
+        verify_bundle(Path(sys.argv[2]))
     else:
         sys.exit(not main())

@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio, conclude, interleave
 
-STEPS, ROUNDS, WARMUP_STEPS = sized((25, 20, 30), (2, 1, 6))
-ROWS, LENGTH, WIDTH, LAYERS = sized((8, 64, 192, 2), (2, 8, 16, 1))
+STEPS, ROUNDS, WARMUP_STEPS = choose_size((25, 20, 30), (2, 1, 6))
+ROWS, LENGTH, WIDTH, LAYERS = choose_size((8, 64, 192, 2), (2, 8, 16, 1))
 BAR = 1.01
 WORK = f"""
 name = "blocks"
@@ -118,7 +118,7 @@ def main() -> bool:
             program.stdin.close()
             program.wait()
         num_events = len((Path(folder) / "run" / "events.rank0.jsonl").read_text().splitlines())
-    cost = ratio(seconds["watched"], seconds["unwatched"])
+    cost = compute_ratio(seconds["watched"], seconds["unwatched"])
     step_ms = 1e3 * sorted(seconds["unwatched"])[len(seconds["unwatched"]) // 2] / STEPS
     bar = Bar(
         "processor time of a step under the probe / without it",

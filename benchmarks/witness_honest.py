@@ -13,14 +13,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, sized
+from benchmarks.harness import Bar, choose_size, conclude
 from benchmarks.programs.stopwatch import RESULT_VARIABLE
 
 if TYPE_CHECKING:
     from trainmark.record.record import Record
 
-STEPS, LENGTH = sized((200, 64), (16, 16))
-WARMUP_STEPS = sized(20, 4)
+STEPS, LENGTH = choose_size((200, 64), (16, 16))
+WARMUP_STEPS = choose_size(20, 4)
 MAX_DIFFERENCE = 0.01
 ROOT = Path(__file__).parents[1]
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-def program() -> str | None:
+def find_program() -> str | None:
     """Return the path of Chromium on this machine; None: there is none."""
     return shutil.which("chromium")
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def start_chromium() -> Iterator[Browser]:
     """Start Chromium; it ends with the block. Letters are drawn alike on every machine."""
     from playwright.sync_api import sync_playwright
 
@@ -27,6 +27,6 @@ def chromium() -> Iterator[Browser]:
     words = ["--no-sandbox"] if os.geteuid() == 0 else []
     words += ["--font-render-hinting=none", "--disable-lcd-text", "--disable-dev-shm-usage"]
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program(), args=words)
+        browser = driver.chromium.launch(executable_path=find_program(), args=words)
         yield browser
         browser.close()

@@ -28,7 +28,7 @@ CVS = (0.005, 0.01, 0.02, 0.05)
 KINDS = ("normal", "skewed", "correlated")
 
 
-def simulated(kind: str, count: int, cv: float, rng: np.random.Generator) -> Array:
+def simulate_launches(kind: str, count: int, cv: float, rng: np.random.Generator) -> Array:
     """Return logarithms of launches around 0: normal, late by an exponential time, or AR(1)."""
     if kind == "skewed":
         return cv * (1 - rng.exponential(size=count))
@@ -38,11 +38,11 @@ def simulated(kind: str, count: int, cv: float, rng: np.random.Generator) -> Arr
     return cv * shocks
 
 
-def coverage(kind: str, count: int, *, repetitions: int, seed: int = 0) -> dict[str, float]:
+def measure_coverage(kind: str, count: int, *, repetitions: int, seed: int = 0) -> dict[str, float]:
     """Return the share of intervals that hold what they are of: a mean, ratios of two sides."""
     rng, held = np.random.default_rng(seed), {"mean": 0, "ratio": 0, "paired": 0}
     for _ in range(repetitions):
-        a, b = (np.exp(simulated(kind, count, 0.02, rng)).tolist() for _ in range(2))
+        a, b = (np.exp(simulate_launches(kind, count, 0.02, rng)).tolist() for _ in range(2))
         one = summarize_launches(a)
         ends = {
             "mean": (one.low, one.high),
@@ -54,23 +54,27 @@ def coverage(kind: str, count: int, *, repetitions: int, seed: int = 0) -> dict[
     return {name: times / repetitions for name, times in held.items()}
 
 
-def _comparisons(count: int, cv: float, repetitions: int, seed: int) -> tuple[Array, Array, Array]:
+def _simulate_comparisons(
+    count: int, cv: float, repetitions: int, seed: int
+) -> tuple[Array, Array, Array]:
     """Return both ends of each comparison's interval, and whether its launches seem to drift."""
     rng, rows = np.random.default_rng(seed), []
     for _ in range(repetitions):
-        a, b = (np.exp(simulated("normal", count, cv, rng)).tolist() for _ in range(2))
+        a, b = (np.exp(simulate_launches("normal", count, cv, rng)).tolist() for _ in range(2))
         rows.append((*estimate_ratio(a, b)[1:], find_suspicious_drift(a, b, THRESHOLD) is not None))
     low, high, drifting = np.array(rows, np.float64).T
     return low, high, drifting > 0
 
 
-def power(count: int, cv: float, *, repetitions: int, seed: int = 0) -> tuple[float, float, float]:
+def measure_power(
+    count: int, cv: float, *, repetitions: int, seed: int = 0
+) -> tuple[float, float, float]:
     """Return the loss that nine of ten comparisons call slower, and of equal sides two shares.
 
     These are of comparisons that end with no difference seen, and with a false ``slower``. The
     launches do not drift; where they seem to, nothing is called.
     """
-    low, high, drifting = _comparisons(count, cv, repetitions, seed)
+    low, high, drifting = _simulate_comparisons(count, cv, repetitions, seed)
     settled = ~drifting & (low >= 1 - THRESHOLD) & (high <= 1 + THRESHOLD)
     losses = np.where(drifting, np.inf, 1 - (1 - THRESHOLD) / high)
     loss = np.quantile(losses, POWER, method="higher")
@@ -78,41 +82,45 @@ def power(count: int, cv: float, *, repetitions: int, seed: int = 0) -> tuple[fl
     return float(loss), float(np.mean(settled)), float(np.mean(false_alarms))
 
 
-def trends(count: int, cv: float, *, repetitions: int, seed: int = 0) -> float:
+def measure_trends(count: int, cv: float, *, repetitions: int, seed: int = 0) -> float:
     """Return the share of comparisons in which launches that do not drift seem to."""
-    return float(np.mean(_comparisons(count, cv, repetitions, seed)[2]))
+    return float(np.mean(_simulate_comparisons(count, cv, repetitions, seed)[2]))
 
 
-def coverage_rows(repetitions: int) -> Iterator[list[str]]:
+def iterate_coverage_rows(repetitions: int) -> Iterator[list[str]]:
     """Yield a row a kind of launches: coverage in percent of mean, ratio and paired ratio."""
     yield ["launches", *map(str, LAUNCHES)]
     for kind in KINDS:
-        found = (coverage(kind, count, repetitions=repetitions) for count in LAUNCHES)
+        found = (measure_coverage(kind, count, repetitions=repetitions) for count in LAUNCHES)
         yield [kind, *(", ".join(f"{100 * x:.1f}" for x in one.values()) for one in found)]
 
 
-def power_rows(repetitions: int) -> Iterator[list[str]]:
+def iterate_power_rows(repetitions: int) -> Iterator[list[str]]:
     """Yield a row a CV: loss that is seen, equal sides settled, false regressions, in percent."""
     yield ["CV of launches", *(f"{count} launches" for count in LAUNCHES)]
     for cv in CVS:
-        found = (power(count, cv, repetitions=repetitions) for count in LAUNCHES)
+        found = (measure_power(count, cv, repetitions=repetitions) for count in LAUNCHES)
         yield [
             f"{100 * cv:g}%",
             *("{:.1f}; {:.0f}; {:.2f}".format(*(100 * x for x in one)) for one in found),
         ]
 
 
-def trend_rows(repetitions: int) -> Iterator[list[str]]:
+def iterate_trend_rows(repetitions: int) -> Iterator[list[str]]:
     """Yield a row a CV: comparisons that the rule on trends calls too noisy, in percent."""
     yield ["trend seen, CV", *(f"{count} launches" for count in LAUNCHES)]
     for cv in CVS:
-        found = (trends(count, cv, repetitions=repetitions) for count in LAUNCHES)
+        found = (measure_trends(count, cv, repetitions=repetitions) for count in LAUNCHES)
         yield [f"trend seen, {100 * cv:g}%", *(f"{100 * share:.1f}" for share in found)]
 
 
 def main() -> None:
     """Print the tables as Markdown."""
-    for rows in (coverage_rows(10_000), power_rows(5_000), trend_rows(5_000)):
+    for rows in (
+        iterate_coverage_rows(10_000),
+        iterate_power_rows(5_000),
+        iterate_trend_rows(5_000),
+    ):
         head, *body = rows
         print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
         print("\n".join("| " + " | ".join(row) + " |" for row in body), end="\n\n")

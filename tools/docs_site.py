@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for page in GATHERED.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         up = "../" * (len(page.relative_to(GATHERED).parts) - 1)
-        page.write_text(_with_links_within(text, copies, up=up), encoding="utf-8")
+        page.write_text(_rewrite_links(text, copies, up=up), encoding="utf-8")
     config.docs_dir = str(GATHERED)
     return config
 
@@ -46,12 +46,12 @@ def _name(path: Path) -> str:
     return f"{path.parent.name}.md" if path.name == "README.md" else path.name
 
 
-def _with_links_within(text: str, copies: dict[str, str], *, up: str) -> str:
+def _rewrite_links(text: str, copies: dict[str, str], *, up: str) -> str:
     """Return a page whose links out of docs/ lead to the copies, or are their text alone."""
 
-    def turned(link: re.Match[str]) -> str:
+    def rewrite_link(link: re.Match[str]) -> str:
         words, path, anchor = link.group(1), link.group(2), link.group(3) or ""
         place = copies.get(path, path.removeprefix("docs/") if path.startswith("docs/") else None)
         return words if place is None else f"[{words}]({up}{place}{anchor})"
 
-    return _LINK.sub(turned, text)
+    return _LINK.sub(rewrite_link, text)

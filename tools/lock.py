@@ -26,7 +26,9 @@ Requirers = dict[str, set[str]]  # by package: who requires it, and in which ver
 ALWAYS = ("setuptools",)
 
 
-def closure(names: list[str], requirers: Requirers, extras: tuple[str, ...] = ()) -> set[str]:
+def compute_closure(
+    names: list[str], requirers: Requirers, extras: tuple[str, ...] = ()
+) -> set[str]:
     """Return ``names`` and all they need on this platform, by canonical name.
 
     Args:
@@ -50,7 +52,7 @@ def closure(names: list[str], requirers: Requirers, extras: tuple[str, ...] = ()
     return found - {"trainmark"}
 
 
-def lines(names: set[str], requirers: Requirers) -> Iterator[str]:
+def format_lines(names: set[str], requirers: Requirers) -> Iterator[str]:
     """Yield pinned requirements, each with its requirers in comments.
 
     A local build tag (+cpu) is not part of the version.
@@ -64,11 +66,13 @@ def lines(names: set[str], requirers: Requirers) -> Iterator[str]:
 def main() -> None:
     """Write both files."""
     requirers: Requirers = defaultdict(set)
-    run = closure(["trainmark", *ALWAYS], requirers, ("pages", "prepare", "published", "server"))
-    develop = closure(["trainmark"], requirers, ("dev",)) - run
+    run = compute_closure(
+        ["trainmark", *ALWAYS], requirers, ("pages", "prepare", "published", "server")
+    )
+    develop = compute_closure(["trainmark"], requirers, ("dev",)) - run
     for name, wanted in (("requirements.lock", run), ("requirements-dev.lock", develop)):
         (ROOT / name).write_text(
-            HEAD + "\n".join(lines(wanted, requirers)) + "\n", encoding="utf-8"
+            HEAD + "\n".join(format_lines(wanted, requirers)) + "\n", encoding="utf-8"
         )
         print(f"{name}: {len(wanted)} packages")
 

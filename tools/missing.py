@@ -46,7 +46,7 @@ class Found:
     requires: list[str]
 
 
-def installed(name: str) -> Found | None:
+def find_installed(name: str) -> Found | None:
     """Return the installed package of that name."""
     try:
         package = distribution(name)
@@ -55,7 +55,7 @@ def installed(name: str) -> Found | None:
     return Found(package.version, package.requires or [])
 
 
-def wheels_in(folder: Path) -> dict[str, list[Found]]:
+def list_wheels(folder: Path) -> dict[str, list[Found]]:
     """Return the wheels in ``folder`` that fit this interpreter, by canonical name."""
     here = frozenset(sys_tags())
     fitting: dict[str, list[Found]] = defaultdict(list)
@@ -69,12 +69,12 @@ def wheels_in(folder: Path) -> dict[str, list[Found]]:
     return fitting
 
 
-def missing(
+def find_missing(
     needed: Iterable[str], wheels: dict[str, list[Found]], lock: Lock
 ) -> dict[str, list[tuple[Requirement, str]]]:
     """Return by name each requirement that nothing meets, and which package has it."""
     found: dict[str, list[tuple[Requirement, str]]] = defaultdict(list)
-    waiting = [(need, "trainmark") for line in needed if (need := _applying(line))]
+    waiting = [(need, "trainmark") for line in needed if (need := _select_applying(line))]
     seen: set[tuple[str, str]] = set()
     while waiting:
         requirement, of = waiting.pop(0)
@@ -82,7 +82,7 @@ def missing(
         if (str(requirement), of) in seen:
             continue
         seen.add((str(requirement), of))
-        candidates = [installed(name), *wheels.get(name, [])]
+        candidates = [find_installed(name), *wheels.get(name, [])]
         fits = next(
             (
                 item
@@ -97,13 +97,13 @@ def missing(
             continue
         extras = ["", *requirement.extras]
         for line in fits.requires:
-            need = _applying(line, extras)
+            need = _select_applying(line, extras)
             if need is not None:
                 waiting.append((need, name))
     return found
 
 
-def _applying(line: str, extras: Sequence[str] = ("",)) -> Requirement | None:
+def _select_applying(line: str, extras: Sequence[str] = ("",)) -> Requirement | None:
     """Return a requirement without its marker; None if the marker is false here."""
     need = Requirement(line)
     if need.marker is not None and not any(need.marker.evaluate({"extra": e}) for e in extras):
@@ -140,7 +140,9 @@ def read_locks() -> Lock:
     return Lock(pins, requires)
 
 
-def fix(found: dict[str, list[tuple[Requirement, str]]], pins: dict[str, str]) -> Iterator[str]:
+def list_fixes(
+    found: dict[str, list[tuple[Requirement, str]]], pins: dict[str, str]
+) -> Iterator[str]:
     """Yield the commands that fetch ``found`` on another machine.
 
     Tested packages come in their tested versions, one by one; otherwise a package that needs torch
@@ -176,17 +178,17 @@ def main() -> int:
         lines = given.requirements.read_text(encoding="utf-8").splitlines()
         needed += [line for line in lines if line and not line.lstrip().startswith("#")]
     lock = read_locks()
-    found = missing(needed, wheels_in(given.wheels) if given.wheels else {}, lock)
+    found = find_missing(needed, list_wheels(given.wheels) if given.wheels else {}, lock)
     for name, needs in found.items():
         words = ", ".join(f"{need} (for {of})" for need, of in needs)
-        here = installed(name)
+        here = find_installed(name)
         print(f"  {words}" + (f"; {here.version} is installed" if here else ""))
     if found:
         print(
             "  way out: fetch them on a machine with a network, copy the folder here, and name it"
         )
         print("  as WHEELS=wheels:")
-        for line in fix(found, lock.pins):
+        for line in list_fixes(found, lock.pins):
             print(f"    {line}")
     return 1 if found else 0
 

@@ -28,7 +28,7 @@ TOOLS = (
 )
 
 
-def lowest(requirement: str) -> str:
+def choose_lowest(requirement: str) -> str:
     """Return ``name==version`` for ``name>=version,...``, with the marker behind it if it has one.
 
     Raises:
@@ -51,7 +51,7 @@ def main() -> None:
     extras = declared["project"]["optional-dependencies"]
     for extra in ("pages", "prepare", "published", "server"):
         needed += [one for one in extras[extra] if one not in needed]
-    print("\n".join(lowest(requirement) for requirement in needed))
+    print("\n".join(choose_lowest(requirement) for requirement in needed))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.chromium import chromium
+from tools.chromium import start_chromium
 
 CASE = "distilbert_sst2"
 COLUMNS = 96
@@ -54,7 +54,7 @@ def run_in_terminal(folder: Path, *words: str) -> str:
     return seen.decode()
 
 
-def terminal_svg(command: str, seen: str) -> str:
+def draw_terminal(command: str, seen: str) -> str:
     """Return a picture of a terminal after a command; lines that were overwritten are gone."""
     from rich.console import Console
     from rich.text import Text
@@ -72,7 +72,7 @@ def terminal_svg(command: str, seen: str) -> str:
 def report_pictures(page: Path, folder: Path) -> list[Path]:
     """Write what the page shows first, in both languages and themes; return the files."""
     made = []
-    with chromium() as browser:
+    with start_chromium() as browser:
         for lang, locale in (("en", "en-GB"), ("zh", "zh-CN")):
             for theme in ("light", "dark"):
                 window = browser.new_page(
@@ -81,12 +81,12 @@ def report_pictures(page: Path, folder: Path) -> list[Path]:
                 window.goto(page.resolve().as_uri())
                 window.locator(f"label[for=lang-{lang}]").click()
                 made.append(folder / f"report-{lang}-{theme}.png")
-                made[-1].write_bytes(small(window.screenshot()))
+                made[-1].write_bytes(shrink_png(window.screenshot()))
                 window.close()
     return made
 
 
-def small(png: bytes) -> bytes:
+def shrink_png(png: bytes) -> bytes:
     """Return a PNG of few colours, which is a fraction of the size."""
     from PIL import Image
 
@@ -104,7 +104,7 @@ def main(words: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         seen = run_in_terminal(Path(place), "run", CASE)
-        drawn = terminal_svg(f"trainmark run {CASE}", seen)
+        drawn = draw_terminal(f"trainmark run {CASE}", seen)
         (folder / "terminal.svg").write_text(drawn, encoding="utf-8")
         (run,) = (Path(place) / "runs").iterdir()
         made = report_pictures(run / "page.html", folder)

@@ -79,12 +79,14 @@ WORDS = {
 }  # fmt: skip
 
 
-def cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     """Return text as the content of a cell."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def page(lang: str, found: Sequence[Finding], counts: dict[str, int], source: Sequence[str]) -> str:
+def format_page(
+    lang: str, found: Sequence[Finding], counts: dict[str, int], source: Sequence[str]
+) -> str:
     """Return the page in one language."""
     words, (repository, path, commit) = WORDS[lang], source
     url = f"https://github.com/{repository}/tree/{commit}/{path}"
@@ -103,15 +105,15 @@ def page(lang: str, found: Sequence[Finding], counts: dict[str, int], source: Se
         numbers = [str(by_rule[rule, severity]) for severity in ("error", "warning")]
         if set(numbers) != {"0"}:
             checks = render(message(f"audit_rule.{rule}"), lang)
-            lines.append(f"| `{rule}` | {cell(checks)} | {' | '.join(numbers)} |")
+            lines.append(f"| `{rule}` | {escape_cell(checks)} | {' | '.join(numbers)} |")
     placed = sorted(found, key=lambda one: (one.subject.file, one.subject.line, one.rule))
     for file, group in groupby(placed, key=lambda one: one.subject.file):
         where = f"https://github.com/{repository}/blob/{commit}/{path}/{file}?plain=1"
         lines += [f"\n## [{file.removesuffix('/README.md')}]({where})\n", words["table"]]
         lines += [
             f"| [{one.subject.line}]({where}#L{one.subject.line}) "
-            f"| {cell(one.subject.configuration)} | `{one.rule}` | {one.severity} "
-            f"| {cell(render(one.message, lang))} |"
+            f"| {escape_cell(one.subject.configuration)} | `{one.rule}` | {one.severity} "
+            f"| {escape_cell(render(one.message, lang))} |"
             for one in group
         ]
     return "\n".join(lines) + "\n"
@@ -136,7 +138,7 @@ def main(folder: str, *source: str) -> None:
         "others": len({entry.file for entry in chosen.unread if not entry.file.endswith(".md")}),
     }
     for lang, ending in (("en", "md"), ("zh", "zh.md")):
-        text = page(lang, found, counts, source)
+        text = format_page(lang, found, counts, source)
         (DOCS / f"published.{ending}").write_text(text, encoding="utf-8")
 
 

@@ -39,7 +39,7 @@ FACTS = "benchmarks.card.facts"
 BUILT = ROOT / "build" / "card"
 
 
-def _arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.card")
     parser.add_argument(
         "--device", help="as `trainmark list devices` names it; default: the first accelerator"
@@ -69,13 +69,13 @@ def _arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace
     )
     parser.add_argument(
         "--budget",
-        type=_seconds,
+        type=_parse_seconds,
         metavar="8m",
         help="minutes (8m) or seconds (90s) for all: the most important sections, each within "
         f"its share of what is left; default of --sections: {', '.join(BRIEF_SHARES)}",
     )
     given = parser.parse_args(words)
-    given.sections = given.sections.split() or _default_sections(names, given.budget)
+    given.sections = given.sections.split() or _choose_default_sections(names, given.budget)
     unknown = sorted(set(given.sections) - set(names))
     if unknown:
         parser.error(
@@ -84,7 +84,7 @@ def _arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace
     return given
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     """Return the seconds of a budget: ``8m``, ``90s``."""
     match = re.fullmatch(r"(\d+)([ms])", text)
     if match is None or int(match[1]) == 0:
@@ -94,7 +94,7 @@ def _seconds(text: str) -> float:
     return float(match[1]) * (60 if match[2] == "m" else 1)
 
 
-def _default_sections(names: Sequence[str], budget_s: float | None) -> list[str]:
+def _choose_default_sections(names: Sequence[str], budget_s: float | None) -> list[str]:
     if budget_s is None:
         return list(names)
     return [name for name in BRIEF_SHARES if name in names]
@@ -136,7 +136,7 @@ class Budget:
         return min(self.limit_s, self.left_s() * shares[0] / sum(shares))
 
 
-def _device(name: str | None) -> str:
+def _choose_device(name: str | None) -> str:
     """Return the vendor called ``name``, or the first accelerator that has a device here.
 
     Raises:
@@ -161,7 +161,7 @@ def measure(
     given: argparse.Namespace, modules: Mapping[str, str], *, budget: Budget, stop: StopRequest
 ) -> int:
     """Run the sections asked for that are not finished; return the exit code over all."""
-    card = Card(_device(given.device), given.size, given.scratch.resolve())
+    card = Card(_choose_device(given.device), given.size, given.scratch.resolve())
     for one in devices.list_occupants(card.device, 1):
         if one.computes:
             print(f"{one.description()}: the figures are not the device's alone", file=sys.stderr)
@@ -228,7 +228,7 @@ def main(
     """
     start_s = clock()
     modules = modules or {name: f"benchmarks.card.{name}" for name in SECTIONS}
-    given = _arguments(words, list(modules))
+    given = _parse_arguments(words, list(modules))
     budget = Budget(math.inf if given.budget is None else given.budget, limit_s, start_s, clock)
     try:
         given.scratch.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.section import Findings
-from benchmarks.harness import Bar, sized
+from benchmarks.harness import Bar, choose_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ class Shape:
     masked: bool = False
 
 
-SHAPES = sized(
+SHAPES = choose_size(
     (
         Shape("gpt_megatron", 16, 12, 12, 1024, 64, 0.1),
         Shape("gpt_megatron_without_dropout", 16, 12, 12, 1024, 64, 0.0),
@@ -68,15 +68,19 @@ SHAPES = sized(
 )
 
 
-def passes(device: Device, shape: Shape) -> Callable[[], None]:
+def make_passes(device: Device, shape: Shape) -> Callable[[], None]:
     """Return a forward and a backward pass; its tensors are ready."""
     import torch
 
-    def drawn(heads: int) -> Any:
+    def draw_tensor(heads: int) -> Any:
         numbers = torch.randn(shape.batch, shape.length, heads, shape.width)
         return device.place(numbers).to(torch.bfloat16).transpose(1, 2).requires_grad_()
 
-    query, key, value = drawn(shape.heads), drawn(shape.key_heads), drawn(shape.key_heads)
+    query, key, value = (
+        draw_tensor(shape.heads),
+        draw_tensor(shape.key_heads),
+        draw_tensor(shape.key_heads),
+    )
     gradient = torch.ones_like(query)
     mask = None
     if shape.masked:
@@ -98,14 +102,14 @@ def passes(device: Device, shape: Shape) -> Callable[[], None]:
     return run
 
 
-def timed_ms(device: Device, shape: Shape, kernel: str) -> tuple[float, float] | None:
+def time_kernel_ms(device: Device, shape: Shape, kernel: str) -> tuple[float, float] | None:
     """Return the time of the first call and of later ones; None: the kernel does not do it."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from trainmark.devices.rates import measure_repeatedly_ns
 
-    run = passes(device, shape)
+    run = make_passes(device, shape)
     device.synchronize()
     with sdpa_kernel(getattr(SDPBackend, KERNELS[kernel])):
         start_ns = time.perf_counter_ns()
@@ -119,14 +123,14 @@ def timed_ms(device: Device, shape: Shape, kernel: str) -> tuple[float, float] |
     return first_ms, median(later_ns) / 1e6
 
 
-def taken_kernel(device: Device, shape: Shape) -> str:
+def find_chosen_kernel(device: Device, shape: Shape) -> str:
     """Return the kernel that torch takes by itself, after what the device leaves out."""
     from trainmark.rank.watch import StepWatch
     from trainmark.train.attention import fit_attention
 
     fit_attention(device, dropout=shape.dropout)
     with StepWatch(dict) as watch:
-        passes(device, shape)()
+        make_passes(device, shape)()
     return ", ".join(sorted(watch.attention))
 
 
@@ -142,8 +146,8 @@ def run(card: Card) -> Findings:
         "|---|---|---|---|",
     ]
     for shape in SHAPES:
-        taken = taken_kernel(device, shape)
-        found = {kernel: timed_ms(device, shape, kernel) for kernel in KERNELS}
+        taken = find_chosen_kernel(device, shape)
+        found = {kernel: time_kernel_ms(device, shape, kernel) for kernel in KERNELS}
         later = {kernel: times[1] for kernel, times in found.items() if times is not None}
         for kernel, times in found.items():
             figures[f"{shape.name}_{kernel}_ms"] = None if times is None else times[1]

@@ -6,9 +6,9 @@ import statistics
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from benchmarks.card.facts import clocks
+from benchmarks.card.facts import read_clocks
 from benchmarks.card.section import Card, Findings
-from benchmarks.harness import Bar, sized
+from benchmarks.harness import Bar, choose_size
 from trainmark.devices import peaks, rates
 from trainmark.recipe import Precision
 
@@ -22,7 +22,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TITLE = "Ceilings: matmul, copies, launches"
 # Rows, inner, columns. Squares up to what fills a large card, then layers as models have them:
 # GPT-2's and Llama-2 7B's first MLP matmul, and one that only few of a card's units can share.
-SHAPES: tuple[tuple[int, int, int], ...] = sized(
+SHAPES: tuple[tuple[int, int, int], ...] = choose_size(
     (
         *((size, size, size) for size in (512, 1024, 2048, 4096, 8192)),
         (16384, 768, 3072),
@@ -31,13 +31,13 @@ SHAPES: tuple[tuple[int, int, int], ...] = sized(
     ),
     ((64, 64, 64), (96, 64, 32)),
 )
-BUDGET_NS = sized(5e9, 1e8)  # of a precision
+BUDGET_NS = choose_size(5e9, 1e8)  # of a precision
 BRIEF_SHARE = 0.5  # of what time there is, for the matmuls of all precisions
 MEMORY_BYTES = 8 << 30
-COPIED_BYTES: tuple[int, ...] = sized((1 << 20, 16 << 20, 1 << 30), (1 << 16,))
-LAUNCHES, ROUNDS = sized((500, 21), (20, 3))
+COPIED_BYTES: tuple[int, ...] = choose_size((1 << 20, 16 << 20, 1 << 30), (1 << 16,))
+LAUNCHES, ROUNDS = choose_size((500, 21), (20, 3))
 COPIES = 5  # of each size
-LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
+LOAD_SIZE, LOAD_MATMULS = choose_size((4096, 200), (512, 2))
 
 
 def run(card: Card) -> Findings:
@@ -93,10 +93,10 @@ def run(card: Card) -> Findings:
         quarters = statistics.quantiles(values, n=4)
         findings.figures[f"launch_{name}_p25"] = quarters[0]
         findings.figures[f"launch_{name}_p75"] = quarters[2]
-    loaded = clocks_under_load(vendor, device, size=LOAD_SIZE, matmuls=LOAD_MATMULS)
+    loaded = read_clocks_under_load(vendor, device, size=LOAD_SIZE, matmuls=LOAD_MATMULS)
     findings.figures |= {f"loaded_{name}": value for name, value in loaded.items()}
     cells = [
-        [_cell(measured.get(precision, {}).get(shape)) for precision in PRECISIONS]
+        [_format_cell(measured.get(precision, {}).get(shape)) for precision in PRECISIONS]
         for shape in SHAPES
     ]
     findings.text = "\n".join(
@@ -120,7 +120,7 @@ def run(card: Card) -> Findings:
     return findings
 
 
-def _cell(point: Point | None) -> str:
+def _format_cell(point: Point | None) -> str:
     if point is None or point.rate is None:
         return ""
     text = f"{point.rate['max'] / 1e12:.4g}"
@@ -142,7 +142,7 @@ def upload_rate(device: Device, *, copied_bytes: int) -> float | None:
     )
 
 
-def clocks_under_load(
+def read_clocks_under_load(
     vendor: Vendor, device: Device, *, size: int, matmuls: int
 ) -> dict[str, float | None]:
     """Return the clocks while fp32 matmuls are queued; empty where nothing reads them."""
@@ -152,7 +152,7 @@ def clocks_under_load(
     out = torch.empty_like(left)
     for _ in range(matmuls):
         torch.mm(left, left, out=out)
-    found = clocks(vendor)
+    found = read_clocks(vendor)
     device.synchronize()
     return found
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.section import Findings
-from benchmarks.harness import Bar, interleave, ratio, sized
-from benchmarks.jobs import build, endless_batches
+from benchmarks.harness import Bar, choose_size, compute_ratio, interleave
+from benchmarks.jobs import build, iterate_batches_endlessly
 from benchmarks.peers import Peer, PeerFailedError, serve, take_steps
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TITLE = "Compiled steps: cold and warm"
 MODULE = "benchmarks.card.compile"
 FIRST_STEPS = 3
-ROUNDS, WARMUP, TURN_S, BUDGET_S = sized((11, 2, 0.5, 200.0), (1, 1, 0.0, 200.0))
+ROUNDS, WARMUP, TURN_S, BUDGET_S = choose_size((11, 2, 0.5, 200.0), (1, 1, 0.0, 200.0))
 Sizes = dict[str, dict[str, object]]
 # Changes of the tiny recipe. Smaller on a processor, whose steps are never short of work.
 ACCELERATOR: Sizes = {
@@ -68,7 +68,7 @@ class Repeated:
         size = self.context.recipe.micro_batch_size
         # A short last batch is another shape, which would be compiled among the steady steps.
         self.whole: Iterator[Batch] = (
-            batch for batch in endless_batches(job) if batch.step_samples == size
+            batch for batch in iterate_batches_endlessly(job) if batch.step_samples == size
         )
         self.steps = 1
 
@@ -78,14 +78,14 @@ class Repeated:
         self.context.device.synchronize()
 
 
-def _seconds(job: Repeated) -> float:
+def _time_step(job: Repeated) -> float:
     job.context.device.synchronize()
     start = time.perf_counter()
     job.step(iter(()))
     return time.perf_counter() - start
 
 
-def _compiler_facts(recipe: Recipe) -> dict[str, Any] | None:
+def _read_compiler_facts(recipe: Recipe) -> dict[str, Any] | None:
     """Return the compiler's counts of this process; None where nothing is compiled or counted."""
     from torch._dynamo.utils import counters
 
@@ -109,20 +109,20 @@ def run_variant(case: str, device_name: str, changes: str, file: str, stay: str)
     built, _ = build(case, device_name=device_name, **json.loads(changes))
     job = Repeated(built)
     ready = time.perf_counter()
-    first = [_seconds(job) for _ in range(FIRST_STEPS)]
+    first = [_time_step(job) for _ in range(FIRST_STEPS)]
     job.steps = max(1, round(TURN_S / first[-1]))
     told = {
         "build_s": ready - start,
         "first": first,
         "steps": job.steps,
-        "compiler": _compiler_facts(built.context.recipe),
+        "compiler": _read_compiler_facts(built.context.recipe),
     }
     Path(file).write_text(json.dumps(told), encoding="ascii")
     if stay == "stay":
         take_steps(job)
 
 
-def _missing_compiler(counts_cores: bool) -> str | None:
+def _find_missing_compiler(counts_cores: bool) -> str | None:
     """Return what the compiler's generated code needs and is not here."""
     needed = [os.environ.get("CXX", "g++")] if counts_cores else [os.environ.get("CC"), "gcc", "cc"]
     if any(name and shutil.which(name) for name in needed):
@@ -161,12 +161,12 @@ def _measure(case: str, device: str, changes: dict[str, object], folder: Path) -
     return found
 
 
-def _steps_to_pay(found: Mapping[str, Any], start: str) -> float | None:
+def _compute_steps_to_pay(found: Mapping[str, Any], start: str) -> float | None:
     """Return after how many steps compiled ones have taken less time.
 
     None: compiled steps are not faster, or not by more than the noise.
     """
-    speed = ratio(found["eager"]["steady"], found["warm"]["steady"])
+    speed = compute_ratio(found["eager"]["steady"], found["warm"]["steady"])
     if speed.low <= 1:
         return None
     saved_s = statistics.median(found["eager"]["steady"]) * (1 - 1 / speed.median)
@@ -174,15 +174,15 @@ def _steps_to_pay(found: Mapping[str, Any], start: str) -> float | None:
     return FIRST_STEPS + max(0.0, lost_s) / saved_s
 
 
-def _row(case: str, name: str, found: Mapping[str, Any]) -> str:
+def _format_row(case: str, name: str, found: Mapping[str, Any]) -> str:
     one, counts = found[name], found[name]["compiler"] or {}
     hits, misses = counts.get("cache_hits", "-"), counts.get("cache_misses", "-")
     steady = gain = pays = "-"
     if "steady" in one:
         steady = f"{1e3 * statistics.median(one['steady']):.2f}"
-        gain = str(ratio(found["eager"]["steady"], one["steady"]))
+        gain = str(compute_ratio(found["eager"]["steady"], one["steady"]))
     if name != "eager":
-        steps = _steps_to_pay(found, name)
+        steps = _compute_steps_to_pay(found, name)
         pays = "not seen" if steps is None else f"{steps:,.0f}"
     first = " + ".join(f"{seconds:.2f}" for seconds in one["first"])
     return f"| {case} | {name} | {first} | {hits} / {misses} | {steady} | {gain} | {pays} |"
@@ -192,8 +192,8 @@ def run(card: Card) -> Findings:
     from trainmark import devices
 
     counts_cores = devices.choose_vendor(card.device).counts_cores
-    sizes = sized(PROCESSOR if counts_cores else ACCELERATOR, {"toy": {}})
-    missing = _missing_compiler(counts_cores)
+    sizes = choose_size(PROCESSOR if counts_cores else ACCELERATOR, {"toy": {}})
+    missing = _find_missing_compiler(counts_cores)
     if missing is not None:
         names = dict.fromkeys(f"{case}_cold_first_step_s" for case in sizes)
         return Findings([], dict(names), f"Nothing was compiled: it needs {missing}.")
@@ -214,13 +214,13 @@ def run(card: Card) -> Findings:
             bars.append(Bar(f"{case}: compiled steps", str(error), "no variant fails", False))
             figures[f"{case}_cold_first_step_s"] = None
             continue
-        rows += [_row(case, name, found) for name in found]
+        rows += [_format_row(case, name, found) for name in found]
         for name, one in found.items():
             figures[f"{case}_{name}_first_step_s"] = one["first"][0]
             if "steady" in one:
                 figures[f"{case}_{name}_step_s"] = statistics.median(one["steady"])
         for name in ("cold", "warm"):
-            figures[f"{case}_{name}_steps_to_pay"] = _steps_to_pay(found, name)
+            figures[f"{case}_{name}_steps_to_pay"] = _compute_steps_to_pay(found, name)
     changed = "; ".join(
         f"{case}: {', '.join(f'{key}={value}' for key, value in changes.items()) or 'as it is'}"
         for case, changes in sizes.items()

@@ -43,12 +43,12 @@ class Case(NamedTuple):
 def run(card: Card) -> Findings:
     """Return how many tests passed, failed and were skipped, but for whole runs."""
     if card.size == "tiny":
-        return held(card, TINY)
+        return run_contract(card, TINY)
     names = {path.name for path in TESTS.glob("test_*.py")} - {RUNS}
-    return held(card, [*FIRST, *sorted(names.difference(FIRST))])
+    return run_contract(card, [*FIRST, *sorted(names.difference(FIRST))])
 
 
-def held(card: Card, files: Sequence[str]) -> Findings:
+def run_contract(card: Card, files: Sequence[str]) -> Findings:
     """Run test files of the contract in this process with the card's device.
 
     Raises:
@@ -86,7 +86,7 @@ def held(card: Card, files: Sequence[str]) -> Findings:
             ],
             plugins=[deadline],
         )
-    return findings(read(report), exit_code=int(code), not_run=deadline.not_run)
+    return collect_findings(read(report), exit_code=int(code), not_run=deadline.not_run)
 
 
 class Deadline:
@@ -160,7 +160,7 @@ def read(report: Path) -> list[Case]:
     return found
 
 
-def findings(found: Sequence[Case], *, exit_code: int, not_run: int = 0) -> Findings:
+def collect_findings(found: Sequence[Case], *, exit_code: int, not_run: int = 0) -> Findings:
     """Return counts, and each test that did not pass with its reason.
 
     Args:

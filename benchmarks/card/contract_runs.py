@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.card.contract import RUNS, held
+from benchmarks.card.contract import RUNS, run_contract
 
 if TYPE_CHECKING:
     from benchmarks.card.section import Card, Findings
@@ -14,4 +14,4 @@ TITLE = "The device contract: whole runs"
 
 def run(card: Card) -> Findings:
     """Return how many tests passed, failed and were skipped."""
-    return held(card, [RUNS])
+    return run_contract(card, [RUNS])

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.card.section import Findings
-from benchmarks.distilbert_step import SEQUENCE, make_data, our_job
-from benchmarks.harness import Bar, interleave, ratio, sized
+from benchmarks.distilbert_step import SEQUENCE, build_job, make_data
+from benchmarks.harness import Bar, choose_size, compute_ratio, interleave
 from benchmarks.jobs import build
 from benchmarks.loop_overhead import DEPTH, Endless, run_loop
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device
 
 TITLE = "A wait for data in the figures"
-STEPS, ROUNDS, MEASURE_S = sized((40, 21, 120.0), (4, 1, 3.0))  # of each job
+STEPS, ROUNDS, MEASURE_S = choose_size((40, 21, 120.0), (4, 1, 3.0))  # of each job
 # Large enough that a step keeps a fast card busy for longer than the host needs to launch it; in
 # fp32, which every card has.
-MODEL: dict[str, object] = sized(
+MODEL: dict[str, object] = choose_size(
     {
         "hidden_size": 768,
         "num_heads": 12,
@@ -127,12 +127,12 @@ def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
 pairs = partial(zip, strict=True)
 
 
-def _equal(what: str, above: Sequence[float], below: Sequence[float]) -> Bar:
-    found = ratio(above, below)
+def _make_equality_bar(what: str, above: Sequence[float], below: Sequence[float]) -> Bar:
+    found = compute_ratio(above, below)
     return Bar(what, str(found), f"within {100 * NOISE:g}% of 1", abs(found.median - 1) <= NOISE)
 
 
-def _jobs(card: Card) -> Iterator[tuple[str, str, Any, Device]]:
+def _iterate_jobs(card: Card) -> Iterator[tuple[str, str, Any, Device]]:
     """Yield each job with its name, what it trains, and its device."""
     told = ", ".join(f"{name}={value}" for name, value in MODEL.items()) or "tiny"
     yield ("gpt", told, *build("gpt_megatron", device_name=card.device, max_epochs=1000, **MODEL))
@@ -142,14 +142,14 @@ def _jobs(card: Card) -> Iterator[tuple[str, str, Any, Device]]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "data"
         make_data(folder)
-        job = our_job(folder, precision="fp32", batch=ROWS, device_name=card.device)
+        job = build_job(folder, precision="fp32", batch=ROWS, device_name=card.device)
         yield "distilbert", f"{ROWS} rows of {SEQUENCE} tokens", job, job.context.device
 
 
 def run(card: Card) -> Findings:
     whole = Findings([])
-    for name, told, job, device in _jobs(card):
-        found = _measured(name, told, Endless(job), device)
+    for name, told, job, device in _iterate_jobs(card):
+        found = _measure_job(name, told, Endless(job), device)
         whole.bars += found.bars
         whole.figures |= found.figures
         whole.text += found.text
@@ -160,9 +160,9 @@ def run(card: Card) -> Findings:
     return whole
 
 
-def _measured(name: str, told: str, endless: Endless, device: Device) -> Findings:
+def _measure_job(name: str, told: str, endless: Endless, device: Device) -> Findings:
 
-    def variant(steps: float, depth: int) -> Callable[[], Trained]:
+    def make_variant(steps: float, depth: int) -> Callable[[], Trained]:
         return lambda: train(endless, device, steps * step_s, depth=depth)
 
     train(endless, device, 0.0, depth=0)
@@ -171,17 +171,17 @@ def _measured(name: str, told: str, endless: Endless, device: Device) -> Finding
     rounds = min(ROUNDS, max(3, int(MEASURE_S / round_s)))
     found = interleave(
         {
-            "bare": variant(0, 0),
-            "waiting": variant(LONG, 0),
-            "ahead": variant(0, DEPTH),
-            "short": variant(SHORT, DEPTH),
-            "long": variant(LONG, DEPTH),
+            "bare": make_variant(0, 0),
+            "waiting": make_variant(LONG, 0),
+            "ahead": make_variant(0, DEPTH),
+            "short": make_variant(SHORT, DEPTH),
+            "long": make_variant(LONG, DEPTH),
         },
         rounds=rounds,
     )
     bare, waiting, ahead, short, long = found.values()
 
-    def column(runs: Sequence[Trained], name: str) -> list[float]:
+    def get_column(runs: Sequence[Trained], name: str) -> list[float]:
         return [getattr(item, name) for item in runs]
 
     due = [with_.expected_p_train(without.train_s) for with_, without in pairs(waiting, bare)]
@@ -194,36 +194,36 @@ def _measured(name: str, told: str, endless: Endless, device: Device) -> Finding
         for with_, without in pairs(long, bare)
     ]
     bars = [
-        _equal(
+        _make_equality_bar(
             f"{name}: no batch read ahead, p_train / that of the injected wait",
-            column(waiting, "p_train"),
+            get_column(waiting, "p_train"),
             due,
         ),
-        _equal(
+        _make_equality_bar(
             f"{name}: the same, p_core / p_core without the wait",
-            column(waiting, "p_core"),
-            column(bare, "p_core"),
+            get_column(waiting, "p_core"),
+            get_column(bare, "p_core"),
         ),
-        _equal(
+        _make_equality_bar(
             f"{name}: {DEPTH} read ahead, a wait of {LONG:g} steps, p_train / that of the wait",
-            column(long, "p_train"),
+            get_column(long, "p_train"),
             ahead_due,
         ),
-        _equal(
+        _make_equality_bar(
             f"{name}: the same, p_core / p_core of steps that begin on an idle device",
-            column(long, "p_core"),
-            column(bare, "p_core"),
+            get_column(long, "p_core"),
+            get_column(bare, "p_core"),
         ),
-        _equal(
+        _make_equality_bar(
             f"{name}: {DEPTH} read ahead, a wait of {SHORT:g} steps, p_train / p_train without",
-            column(short, "p_train"),
-            column(ahead, "p_train"),
+            get_column(short, "p_train"),
+            get_column(ahead, "p_train"),
         ),
     ]
     figures: dict[str, float | None] = {}
     for kind, runs in found.items():
         for figure in ("p_train", "p_core"):
-            values = sorted(column(runs, figure))
+            values = sorted(get_column(runs, figure))
             figures[f"{name}_{kind}_{figure}"] = values[len(values) // 2]
     return Findings(
         bars,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S, take_turns
-from benchmarks.distilbert_step import make_data, our_job, step_flops, train_with_library
-from benchmarks.harness import Bar, sized
+from benchmarks.distilbert_step import build_job, make_data, step_flops, train_with_library
+from benchmarks.harness import Bar, choose_size
 from benchmarks.peers import PeerFailedError, serve, take_steps
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.profiling import format_profile, print_profile
 from trainmark.machine.ceilings import explain_refusal
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 MODULE = "benchmarks.card.distilbert"
 TITLE = "DistilBERT at 512 tokens, by precision"
-PRECISIONS: tuple[Precision, ...] = sized(("fp32", "tf32", "bf16"), ("tf32", "bf16"))
-SEQUENCE = sized(512, 16)
+PRECISIONS: tuple[Precision, ...] = choose_size(("fp32", "tf32", "bf16"), ("tf32", "bf16"))
+SEQUENCE = choose_size(512, 16)
 # The published run used 32.7 GiB of 40 with 96 rows.
-LARGE, SMALL = sized((96, 32), (2, 2))
+LARGE, SMALL = choose_size((96, 32), (2, 2))
 LARGE_NEEDS_BYTES = 38 * 2**30
 LABELS = {"ours": "ours", "trainer": "`transformers.Trainer`"}
 # The published row: its card's product name, and the precision that ran, by its own rate.
@@ -36,8 +36,8 @@ PUBLISHED_PRODUCT, PUBLISHED_WORLD, PUBLISHED_BATCH = "NVIDIA A100-SXM4-40GB", "
 PUBLISHED_PRECISION: Precision = "tf32"
 
 
-def _job(device_name: str, folder: str, precision: str, batch: str) -> object:
-    return our_job(
+def _build_job(device_name: str, folder: str, precision: str, batch: str) -> object:
+    return build_job(
         Path(folder),
         precision=precision,
         batch=int(batch),
@@ -47,11 +47,11 @@ def _job(device_name: str, folder: str, precision: str, batch: str) -> object:
 
 
 def run_ours(device_name: str, folder: str, precision: str, batch: str) -> None:
-    take_steps(_job(device_name, folder, precision, batch))
+    take_steps(_build_job(device_name, folder, precision, batch))
 
 
 def run_profile(device_name: str, folder: str, precision: str, batch: str) -> None:
-    print_profile(_job(device_name, folder, precision, batch))
+    print_profile(_build_job(device_name, folder, precision, batch))
 
 
 def run_library(device_name: str, folder: str, precision: str, batch: str) -> None:
@@ -60,7 +60,7 @@ def run_library(device_name: str, folder: str, precision: str, batch: str) -> No
     )
 
 
-def published_samples_per_second() -> float:
+def get_published_samples_per_second() -> float:
     """Return the ``p_core`` that was published of one device with the large batch."""
     from trainmark.plan.reference import read_references
 
@@ -72,9 +72,9 @@ def published_samples_per_second() -> float:
     return float(row.cells["p_core"])
 
 
-def against_published(found: Measured, batch: int) -> tuple[Bar | None, str]:
+def compare_with_published(found: Measured, batch: int) -> tuple[Bar | None, str]:
     """Return a bar if this is the published figure's card and batch, and what to read beside."""
-    published, ours = published_samples_per_second(), batch / median(found.seconds["ours"])
+    published, ours = get_published_samples_per_second(), batch / median(found.seconds["ours"])
     beside = (
         f"Published: {published:g} samples/s on one {PUBLISHED_PRODUCT} with a batch of {LARGE}; "
         f"its page says fp32, its rate says {PUBLISHED_PRECISION}. Here in {PUBLISHED_PRECISION}: "
@@ -130,12 +130,12 @@ def run(card: Card) -> Findings:
         bars = [found.speed_bar("ours", "trainer", f"{precision}: ours / `transformers.Trainer`")]
         lines += [f"\n{precision}:\n", found.table(LABELS)]
         if precision == PUBLISHED_PRECISION:
-            bar, beside = against_published(found, batch)
+            bar, beside = compare_with_published(found, batch)
             bars += [] if bar is None else [bar]
             lines += ["", beside]
         if not all(bar.met for bar in bars) or card.size == "tiny":
             head = f"\nWhere our steps in {precision} spend their time"
-            lines.append(profile_table(head, MODULE, "profile", *words, limit_s=PROFILE_S))
+            lines.append(format_profile(head, MODULE, "profile", *words, limit_s=PROFILE_S))
         findings.bars += bars
         findings.figures |= {f"{precision}_{name}": x for name, x in found.figures().items()}
     findings.text = "\n".join(lines)

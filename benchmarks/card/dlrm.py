@@ -19,14 +19,14 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.card.largest_tables import drawn, rows_that_fit
+from benchmarks.card.largest_tables import count_rows_that_fit, write_clicks
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S
 from benchmarks.dlrm_plain import DIM, NUM_TABLES
-from benchmarks.harness import Bar, interleave, ratio, sized
-from benchmarks.jobs import endless_batches, on_data
+from benchmarks.harness import Bar, choose_size, compute_ratio, interleave
+from benchmarks.jobs import iterate_batches_endlessly, on_data
 from benchmarks.peers import serve
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.profiling import format_profile, print_profile
 from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 MODULE, CASE = "benchmarks.card.dlrm", "dlrm_criteo"
 TITLE = "DLRM with the largest tables that fit"
 RECIPE = "standard-1x1"
-BATCH, TINY_ROWS = sized((65_536, None), (128, 200))
-PLACED = sized(8, 2)  # batches that are on the device at once
-BATCHES = sized(128, 4)  # of an epoch, which is longer than all steps
-ROUNDS, BLOCKS, STEPS, WARMUP = sized((2, 5, 20, 20), (1, 2, 2, 1))
+BATCH, TINY_ROWS = choose_size((65_536, None), (128, 200))
+PLACED = choose_size(8, 2)  # batches that are on the device at once
+BATCHES = choose_size(128, 4)  # of an epoch, which is longer than all steps
+ROUNDS, BLOCKS, STEPS, WARMUP = choose_size((2, 5, 20, 20), (1, 2, 2, 1))
 FACTS = ("embedding_bytes_per_sample", "copy_bytes_per_second")
 PEERS = {"bags": "`EmbeddingBag` with sparse gradients"}
 
@@ -49,7 +49,7 @@ class PartFailedError(RuntimeError):
     """A process ended without a result."""
 
 
-def precision_of(device_name: str) -> Any:
+def choose_precision(device_name: str) -> Any:
     """Return the published precision, or fp32 where the device refuses it."""
     from trainmark import devices
     from trainmark.recipe import Recipe
@@ -58,21 +58,21 @@ def precision_of(device_name: str) -> Any:
     return "fp16" if refused is None else "fp32"
 
 
-def recipe(device_name: str) -> Any:
+def make_recipe(device_name: str) -> Any:
     """Return the published recipe at this batch, with a rate that random labels do not upset."""
     from trainmark import cases
 
     return replace(
         cases.load(CASE).recipes[RECIPE],
         micro_batch_size=BATCH,
-        precision=precision_of(device_name),
+        precision=choose_precision(device_name),
         learning_rate=1e-3,
         warmup_lr_steps=0,
     )
 
 
-def our_job(device_name: str, folder: str) -> Any:
-    return on_data(CASE, recipe(device_name), Path(folder), device_name=device_name)
+def build_job(device_name: str, folder: str) -> Any:
+    return on_data(CASE, make_recipe(device_name), Path(folder), device_name=device_name)
 
 
 def run_ours(device_name: str, folder: str) -> None:
@@ -82,12 +82,12 @@ def run_ours(device_name: str, folder: str) -> None:
     """
     from trainmark.train.read_ahead import iterate_batches
 
-    job = our_job(device_name, folder)
+    job = build_job(device_name, folder)
     context, device = job.context, job.context.device
     placed = cycle(list(islice(iterate_batches(job, device, 0, depth=0), PLACED)))
-    found = _timed(device, lambda: job.step(placed), lambda: context.stages.take_ns(device))
-    read = endless_batches(job)
-    found["read_seconds"] = _timed(device, lambda: job.step(read))["seconds"]
+    found = _time_blocks(device, lambda: job.step(placed), lambda: context.stages.take_ns(device))
+    read = iterate_batches_endlessly(job)
+    found["read_seconds"] = _time_blocks(device, lambda: job.step(read))["seconds"]
     facts = job.facts()
     _print(device, found | {name: facts[name] for name in FACTS})
 
@@ -96,11 +96,11 @@ def run_bags(device_name: str, folder: str) -> None:
     """Print the seconds a step of plain bags, whose batches are on the device before."""
     import torch
 
-    from benchmarks.dlrm_plain import PlainDlrm, bag_ids
+    from benchmarks.dlrm_plain import PlainDlrm, make_bags
     from trainmark import cases, devices
     from trainmark.train.stepper import AUTOCAST_DTYPES
 
-    device, chosen = devices.choose_vendor(device_name).open(0, 1), recipe(device_name)
+    device, chosen = devices.choose_vendor(device_name).open(0, 1), make_recipe(device_name)
     device.set_precision(chosen.precision)
     clicks = cases.import_part(CASE, "data").load(Path(folder), chosen)
     reader = cases.import_part(CASE, "data").SplitReader(clicks.spec, "train")
@@ -108,7 +108,7 @@ def run_bags(device_name: str, folder: str) -> None:
     for raw in islice(reader.read_batches(BATCH), PLACED):
         arrays = (raw.numerical, raw.labels, raw.categories)
         numerical, labels, ids = (device.place(torch.from_numpy(item)) for item in arrays)
-        batches.append((numerical.float(), labels, bag_ids(ids)))
+        batches.append((numerical.float(), labels, make_bags(ids)))
     with device.place(torch.empty(0)).device:
         model = PlainDlrm(sparse=True, rows=clicks.spec.cardinalities[0])
     optimizer = torch.optim.SGD(model.parameters(), lr=chosen.learning_rate)
@@ -128,10 +128,10 @@ def run_bags(device_name: str, folder: str) -> None:
         scaler.update()
         optimizer.zero_grad()
 
-    _print(device, _timed(device, step))
+    _print(device, _time_blocks(device, step))
 
 
-def _timed(
+def _time_blocks(
     device: Device, step: Callable[[], object], stages_ns: Callable[[], Any] = dict
 ) -> dict[str, Any]:
     """Return the seconds a step of each block, and those of the embedding stage."""
@@ -155,10 +155,10 @@ def _print(device: Device, measured: dict[str, Any]) -> None:
 
 
 def run_profile(device_name: str, folder: str) -> None:
-    print_profile(our_job(device_name, folder))
+    print_profile(build_job(device_name, folder))
 
 
-def measured(*words: str) -> dict[str, Any]:
+def measure_part(*words: str) -> dict[str, Any]:
     """Return what a part prints.
 
     Raises:
@@ -174,8 +174,8 @@ def measured(*words: str) -> dict[str, Any]:
 
 
 def run(card: Card) -> Findings:
-    rows = TINY_ROWS or rows_that_fit(card.device)
-    folder = drawn(card.scratch / "dlrm", rows, train=BATCH * BATCHES, test=BATCH)
+    rows = TINY_ROWS or count_rows_that_fit(card.device)
+    folder = write_clicks(card.scratch / "dlrm", rows, train=BATCH * BATCHES, test=BATCH)
     parts = {"plain": ("ours", card.device, folder), "bags": ("bags", card.device, folder)}
     notes: list[str] = []
     failed: dict[str, str] = {}
@@ -192,7 +192,7 @@ def run(card: Card) -> Findings:
             return {}
         started_s = time.monotonic()
         try:
-            return measured(*parts[name])
+            return measure_part(*parts[name])
         except PartFailedError as failure:
             if name == "plain":
                 raise
@@ -219,7 +219,7 @@ def run(card: Card) -> Findings:
         elif name in left_out:
             bars.append(Bar(what, "unknown: there was no time for it", "at least 1", None))
         elif name != "plain":
-            speed = ratio(seconds[name], seconds["plain"])
+            speed = compute_ratio(seconds[name], seconds["plain"])
             bars.append(Bar(what, str(speed), "at least 1", speed.median >= 1))
     tables_bytes = rows * NUM_TABLES * DIM * FLOAT_BYTES
     figures: dict[str, float | None] = {
@@ -227,16 +227,16 @@ def run(card: Card) -> Findings:
         "tables_bytes": tables_bytes,
     }
     for name, each in results.items():
-        figures |= _figures(name, each, statistics.median(seconds[name]))
+        figures |= _make_figures(name, each, statistics.median(seconds[name]))
     lines = [
         f"{NUM_TABLES} tables of {rows:,} x {DIM} in fp32, "
         f"{tables_bytes / 2**30:.2f} GiB; uniform rows, batch {BATCH:,}, layers in "
-        f"{precision_of(card.device)}. Embedding bytes are those of the embedding stage, a row "
+        f"{choose_precision(card.device)}. Embedding bytes are those of the embedding stage, a row "
         "read, its gradient read, the row read again and written, over the stage's own time; the "
         "copy rate was measured in the same process. Batches are on the device before; beside "
         "it, read ahead from files.",
         "",
-        *_table(results, seconds),
+        *_format_table(results, seconds),
         "",
         *notes,
         *failed.values(),
@@ -244,11 +244,15 @@ def run(card: Card) -> Findings:
     ]
     if not all(bar.met for bar in bars) and not card.is_brief:
         head = "Where our steps spend their time"
-        lines.append(profile_table(head, MODULE, "profile", card.device, folder, limit_s=PROFILE_S))
+        lines.append(
+            format_profile(head, MODULE, "profile", card.device, folder, limit_s=PROFILE_S)
+        )
     return Findings(bars, figures, "\n".join(lines))
 
 
-def _figures(name: str, found: list[dict[str, Any]], seconds: float) -> dict[str, float | None]:
+def _make_figures(
+    name: str, found: list[dict[str, Any]], seconds: float
+) -> dict[str, float | None]:
     """Return a variant's figures; units in the names."""
     figures: dict[str, float | None] = {
         f"{name}_step_seconds": seconds,
@@ -270,7 +274,7 @@ def _figures(name: str, found: list[dict[str, Any]], seconds: float) -> dict[str
     return figures
 
 
-def _table(results: dict[str, Any], seconds: dict[str, list[float]]) -> list[str]:
+def _format_table(results: dict[str, Any], seconds: dict[str, list[float]]) -> list[str]:
     """Return a Markdown table of the variants with their spread."""
     lines = [
         "| | ms a step | samples/s | from files | embedding GB/s | share of the copy rate |",
@@ -279,7 +283,7 @@ def _table(results: dict[str, Any], seconds: dict[str, list[float]]) -> list[str
     for name, found in results.items():
         values = sorted(seconds[name])
         quarter, middle = len(values) // 4, statistics.median(values)
-        figures = _figures(name, found, middle)
+        figures = _make_figures(name, found, middle)
         moved = figures.get(f"{name}_embedding_bytes_per_second")
         share = figures.get(f"{name}_embedding_share_of_copy_rate")
         read = figures.get(f"{name}_read_samples_per_second")

@@ -35,7 +35,7 @@ class Facts:
     computes: bool
 
 
-def clocks(vendor: Vendor) -> dict[str, float | None]:
+def read_clocks(vendor: Vendor) -> dict[str, float | None]:
     """Return clock, power and temperature of the first device; empty where nothing reads them."""
     from trainmark.protocols import MonitorFault
 
@@ -65,7 +65,7 @@ def run(card: Card) -> Facts:
     device = vendor.open(0, 1)
     return Facts(
         device=device.describe(),
-        clocks=clocks(vendor),
+        clocks=read_clocks(vendor),
         environment=describe_environment(os.environ, vendor),
         computes=is_product_right(device),
     )

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S, take_turns
-from benchmarks.glm_loader import CANDIDATES, SEQ_LENGTH, cloze
-from benchmarks.harness import sized
-from benchmarks.jobs import endless_batches, on_data
-from benchmarks.peers import serve, take_steps, turns
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.glm_loader import CANDIDATES, SEQ_LENGTH, make_cloze
+from benchmarks.harness import choose_size
+from benchmarks.jobs import iterate_batches_endlessly, on_data
+from benchmarks.peers import iterate_turns, serve, take_steps
+from benchmarks.profiling import format_profile, print_profile
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,11 +39,11 @@ LABELS = {
 }
 
 
-def recipe(variant: str) -> Any:
+def make_recipe(variant: str) -> Any:
     """Return the case's recipe for throughput, from random weights."""
     from trainmark import cases
 
-    changes: dict[str, Any] = sized({}, TINY)
+    changes: dict[str, Any] = choose_size({}, TINY)
     return replace(
         cases.load(CASE).recipes[RECIPE],
         init="random",
@@ -54,18 +54,18 @@ def recipe(variant: str) -> Any:
     )
 
 
-def our_job(device_name: str, variant: str) -> Any:
-    examples = cloze()
+def build_job(device_name: str, variant: str) -> Any:
+    examples = make_cloze()
     data = SimpleNamespace(train=examples, validation=examples)
-    return on_data(CASE, recipe(variant), Path(), device_name=device_name, data=data)
+    return on_data(CASE, make_recipe(variant), Path(), device_name=device_name, data=data)
 
 
 def run_ours(device_name: str, variant: str) -> None:
-    take_steps(our_job(device_name, variant))
+    take_steps(build_job(device_name, variant))
 
 
 def run_profile(device_name: str, variant: str) -> None:
-    print_profile(our_job(device_name, variant))
+    print_profile(build_job(device_name, variant))
 
 
 def run_plain(device_name: str) -> None:
@@ -75,15 +75,15 @@ def run_plain(device_name: str) -> None:
     from benchmarks.glm_plain import PlainGlm
     from trainmark.train.stepper import make_decay_groups
 
-    job = our_job(device_name, "plain")
+    job = build_job(device_name, "plain")
     device, chosen = job.context.device, job.recipe
     model = device.place(
         PlainGlm(job.shape, dropout=chosen.dropout, checkpoint_activations=True).train()
     )
     groups = make_decay_groups(model, chosen.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=chosen.learning_rate, fused=True)
-    stream = endless_batches(job)
-    for _ in turns(device):
+    stream = iterate_batches_endlessly(job)
+    for _ in iterate_turns(device):
         sequences, places = next(stream).tensors
         with job.stepper.autocast():
             loss = places.compute_loss_sum(model(*spread(sequences.inputs))) / places.samples
@@ -102,7 +102,7 @@ def spread(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def run(card: Card) -> Findings:
-    chosen = recipe("ours")
+    chosen = make_recipe("ours")
     samples = chosen.micro_batch_size
     sequences = samples * CANDIDATES
     tokens = sequences * SEQ_LENGTH
@@ -138,12 +138,12 @@ def run(card: Card) -> Findings:
     if not bars[0].met:
         head = f"\nWhere our steps spend their time, {LABELS[fastest]}"
         lines.append(
-            profile_table(head, MODULE, "profile", card.device, fastest, limit_s=PROFILE_S)
+            format_profile(head, MODULE, "profile", card.device, fastest, limit_s=PROFILE_S)
         )
     return Findings(bars, found.figures(), "\n".join(lines))
 
 
 if __name__ == "__main__":
     # The section `compile` compiles at size tiny.
-    os.environ.update(sized({}, {"TORCHDYNAMO_DISABLE": "1"}))
+    os.environ.update(choose_size({}, {"TORCHDYNAMO_DISABLE": "1"}))
     serve({"ours": run_ours, "plain": run_plain, "profile": run_profile})

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S, take_turns
-from benchmarks.gpt_step import token_rows, train_with_library
-from benchmarks.harness import sized
+from benchmarks.gpt_step import read_token_rows, train_with_library
+from benchmarks.harness import choose_size
 from benchmarks.jobs import on_data
-from benchmarks.peers import serve, take_steps, turns
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.peers import iterate_turns, serve, take_steps
+from benchmarks.profiling import format_profile, print_profile
 
 Compiled = Literal["uncompiled", "compiled"]
 
@@ -37,41 +37,41 @@ MFU = 0.45
 LABELS = {"ours": "ours", "plain": "a plain loop", "trainer": "`transformers.Trainer`"}
 
 
-def recipe(kind: Compiled = "uncompiled") -> Any:
+def make_recipe(kind: Compiled = "uncompiled") -> Any:
     """Return the case's recipe for throughput, compiled or not."""
     from trainmark import cases
 
-    changes: dict[str, Any] = sized({}, TINY)
+    changes: dict[str, Any] = choose_size({}, TINY)
     return replace(cases.load(CASE).recipes[RECIPE], compile=kind == "compiled", **changes)
 
 
-def our_job(device_name: str, folder: str, kind: Compiled) -> Any:
-    return on_data(CASE, recipe(kind), Path(folder), device_name=device_name)
+def build_job(device_name: str, folder: str, kind: Compiled) -> Any:
+    return on_data(CASE, make_recipe(kind), Path(folder), device_name=device_name)
 
 
 def run_ours(device_name: str, folder: str, kind: Compiled) -> None:
-    take_steps(our_job(device_name, folder, kind))
+    take_steps(build_job(device_name, folder, kind))
 
 
 def run_profile(device_name: str, folder: str, kind: Compiled) -> None:
-    print_profile(our_job(device_name, folder, kind))
+    print_profile(build_job(device_name, folder, kind))
 
 
 def run_plain(device_name: str, folder: str, kind: Compiled) -> None:
     from benchmarks.gpt_plain import step_of
     from trainmark import devices
 
-    chosen = recipe(kind)
+    chosen = make_recipe(kind)
     device = devices.choose_vendor(device_name).open(0, 1)
     device.set_precision(chosen.precision)
-    rows = device.place(token_rows(folder, chosen))
+    rows = device.place(read_token_rows(folder, chosen))
     step = step_of(chosen, rows, device.torch_type, compiled=chosen.compile)
-    for _ in turns(device):
+    for _ in iterate_turns(device):
         step()
 
 
 def run_library(device_name: str, folder: str, kind: Compiled) -> None:
-    chosen = recipe(kind)
+    chosen = make_recipe(kind)
     train_with_library(folder, chosen, device_name=device_name, torch_compile=chosen.compile)
 
 
@@ -79,10 +79,10 @@ def step_flops(folder: str) -> tuple[float, int]:
     """Return the model FLOPs and the tokens of a step."""
     from trainmark.protocols import Counts
 
-    chosen = recipe()
+    chosen = make_recipe()
     tokens = chosen.micro_batch_size * chosen.seq_length
     # On the host, so that the card's memory is the variants' alone.
-    job = our_job("cpu", folder, "uncompiled")
+    job = build_job("cpu", folder, "uncompiled")
     return float(job.model_flops(Counts(tokens=tokens, tokens_padded=tokens))), tokens
 
 
@@ -93,7 +93,7 @@ def measure(card: Card, kind: Compiled) -> Findings:
     folder = card.scratch / f"gpt_{kind}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    chosen = recipe()
+    chosen = make_recipe()
     cases.import_part(CASE, "data").generate(folder, chosen)
     flops, tokens = step_flops(str(folder))
     words = (card.device, str(folder), kind)
@@ -122,7 +122,7 @@ def measure(card: Card, kind: Compiled) -> Findings:
         return Findings(bars, found.figures(), "\n".join(lines))
     if not all(bar.met for bar in bars) or card.size == "tiny":
         head = f"\nWhere our {kind} steps spend their time"
-        lines.append(profile_table(head, MODULE, "profile", *words, limit_s=PROFILE_S))
+        lines.append(format_profile(head, MODULE, "profile", *words, limit_s=PROFILE_S))
     return Findings(bars, found.figures(), "\n".join(lines))
 
 
@@ -132,7 +132,7 @@ def run(card: Card) -> Findings:
 
 if __name__ == "__main__":
     # At size tiny nothing is compiled: the section `compile` does, and it would take minutes here.
-    os.environ.update(sized({}, {"TORCHDYNAMO_DISABLE": "1"}))
+    os.environ.update(choose_size({}, {"TORCHDYNAMO_DISABLE": "1"}))
     serve(
         {
             "ours": run_ours,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CONTEXT_BYTES = 1 << 30  # at most, of the process that asks, beside those that train
 
 
-def rows_that_fit(device_name: str) -> int:
+def count_rows_that_fit(device_name: str) -> int:
     """Return the rows of each table with which all of them take what the case allows them."""
     from trainmark import devices
     from trainmark.train.step_memory import read_rank_memory
@@ -25,7 +25,7 @@ def rows_that_fit(device_name: str) -> int:
     return budget_bytes // (DIM * FLOAT_BYTES) // NUM_TABLES
 
 
-def drawn(folder: Path, rows: int, *, train: int, test: int) -> str:
+def write_clicks(folder: Path, rows: int, *, train: int, test: int) -> str:
     """Write clicks on uniform rows of tables of ``rows``, 130 bytes each; return ``folder``.
 
     Args:

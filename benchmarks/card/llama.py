@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S, take_turns
-from benchmarks.harness import ratio, sized
+from benchmarks.harness import choose_size, compute_ratio
 from benchmarks.jobs import on_data
 from benchmarks.llama_step import train_with_library
 from benchmarks.peers import serve, take_steps
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.profiling import format_profile, print_profile
 
 Kernels = Literal["library", "own"]
 Variant = Kernels | Literal["compiled"]
@@ -38,11 +38,11 @@ LABELS = {
 }
 
 
-def recipe(variant: Variant | None = None) -> Any:
+def make_recipe(variant: Variant | None = None) -> Any:
     """Return the case's recipe for throughput, with the variant's kernels or compiled."""
     from trainmark import cases
 
-    changes: dict[str, Any] = sized({}, TINY)
+    changes: dict[str, Any] = choose_size({}, TINY)
     if variant == "compiled":
         changes |= {"compile": True}
     elif variant is not None:
@@ -50,16 +50,16 @@ def recipe(variant: Variant | None = None) -> Any:
     return replace(cases.load(CASE).recipes[RECIPE], **changes)
 
 
-def our_job(device_name: str, folder: str, variant: Variant) -> Any:
-    return on_data(CASE, recipe(variant), Path(folder), device_name=device_name)
+def build_job(device_name: str, folder: str, variant: Variant) -> Any:
+    return on_data(CASE, make_recipe(variant), Path(folder), device_name=device_name)
 
 
 def run_ours(device_name: str, folder: str, variant: Variant) -> None:
-    take_steps(our_job(device_name, folder, variant))
+    take_steps(build_job(device_name, folder, variant))
 
 
 def run_profile(device_name: str, folder: str, variant: Variant) -> None:
-    print_profile(our_job(device_name, folder, variant))
+    print_profile(build_job(device_name, folder, variant))
 
 
 def run_library(device_name: str, folder: str) -> None:
@@ -67,7 +67,7 @@ def run_library(device_name: str, folder: str) -> None:
     from trainmark import cases, devices
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 
-    chosen = recipe()
+    chosen = make_recipe()
     model = cases.import_part(CASE, "model").build_model(
         PRESETS[chosen.model_size],
         chosen,
@@ -77,14 +77,14 @@ def run_library(device_name: str, folder: str) -> None:
     train_with_library(model.peft.train(), folder, chosen, device_name=device_name)
 
 
-def generated(card: Card) -> str:
+def generate_data(card: Card) -> str:
     """Write dialogues and the tokenizer, in two seconds, and return their folder."""
     from trainmark import cases
 
     folder = card.scratch / "llama"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    cases.import_part(CASE, "data").generate(folder, recipe())
+    cases.import_part(CASE, "data").generate(folder, make_recipe())
     return str(folder)
 
 
@@ -96,7 +96,7 @@ def run(card: Card) -> Findings:
     )
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS, count_parameters
 
-    folder, chosen = generated(card), recipe()
+    folder, chosen = generate_data(card), make_recipe()
     config, tokens = PRESETS[chosen.model_size], chosen.micro_batch_size * chosen.seq_length
     per_token = compute_model_flops_per_token(
         config, rank=chosen.lora_rank, targets=parse_targets(chosen), seq_length=chosen.seq_length
@@ -131,14 +131,14 @@ def run(card: Card) -> Findings:
         "",
     ]
     if "own" in found.seconds:
-        speed = ratio(found.seconds["library"], found.seconds["own"])
+        speed = compute_ratio(found.seconds["library"], found.seconds["own"])
         figures["own_over_library_speed"] = speed.median
         lines.append(f"- `kernels=own` over `kernels=library`, speed: {speed}.")
     kinds: tuple[Kernels, ...] = ("library", "own")
     for kernels in kinds:
         if kernels not in found.seconds:
             continue
-        predicted = predict_peak_bytes(config, recipe(kernels), 1).total
+        predicted = predict_peak_bytes(config, make_recipe(kernels), 1).total
         measured = found.peak_bytes[kernels]
         figures[f"{kernels}_predicted_memory_bytes"] = predicted
         lines.append(
@@ -148,12 +148,12 @@ def run(card: Card) -> Findings:
     if not bars[0].met and not card.is_brief:
         head = f"\nWhere our steps spend their time, {LABELS[fastest]}"
         lines.append(
-            profile_table(head, MODULE, "profile", card.device, folder, fastest, limit_s=PROFILE_S)
+            format_profile(head, MODULE, "profile", card.device, folder, fastest, limit_s=PROFILE_S)
         )
     return Findings(bars, figures, "\n".join(lines))
 
 
 if __name__ == "__main__":
     # The section `compile` compiles at size tiny.
-    os.environ.update(sized({}, {"TORCHDYNAMO_DISABLE": "1"}))
+    os.environ.update(choose_size({}, {"TORCHDYNAMO_DISABLE": "1"}))
     serve({"ours": run_ours, "trainer": run_library, "profile": run_profile})

@@ -15,11 +15,11 @@ from typing import Any
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S, Measured, take_turns
-from benchmarks.harness import Bar, ratio, sized
+from benchmarks.harness import Bar, choose_size, compute_ratio
 from benchmarks.jobs import on_data
 from benchmarks.llama31_step import FIELDS, train_with_library
 from benchmarks.peers import serve, take_steps
-from benchmarks.profiling import print_profile, profile_table
+from benchmarks.profiling import format_profile, print_profile
 
 MODULE, CASE = "benchmarks.card.llama31", "llama31_8b"
 TITLE = "Llama 3.1, 8 of 32 layers, 2 x 8192 tokens"
@@ -28,38 +28,38 @@ MFU, FP8_SPEED = 0.5, 1.3
 LABELS = {"ours_4_layers": "ours, bf16, 4 layers", "trainer": "`transformers.Trainer`, 4 layers"}
 
 
-def recipe(precision: str = "bf16", layers: int = 8) -> Any:
+def make_recipe(precision: str = "bf16", layers: int = 8) -> Any:
     """Return the case's recipe for one card; compiled, as fp8 wants it."""
     from trainmark import cases
 
     changes = {"precision": precision, "compile": True, "grad_accum_steps": 1, "num_layers": layers}
-    return replace(cases.load(CASE).recipes[RECIPE], **{**changes, **sized({}, FIELDS)})
+    return replace(cases.load(CASE).recipes[RECIPE], **{**changes, **choose_size({}, FIELDS)})
 
 
-def our_job(device_name: str, folder: str, precision: str, layers: str) -> Any:
-    chosen = recipe(precision, int(layers))
+def build_job(device_name: str, folder: str, precision: str, layers: str) -> Any:
+    chosen = make_recipe(precision, int(layers))
     return on_data(CASE, chosen, Path(folder), device_name=device_name)
 
 
 def run_ours(device_name: str, folder: str, precision: str, layers: str) -> None:
-    take_steps(our_job(device_name, folder, precision, layers))
+    take_steps(build_job(device_name, folder, precision, layers))
 
 
 def run_profile(device_name: str, folder: str, precision: str, layers: str) -> None:
-    print_profile(our_job(device_name, folder, precision, layers))
+    print_profile(build_job(device_name, folder, precision, layers))
 
 
 def run_library(device_name: str, folder: str, layers: str) -> None:
     train_with_library(
         folder,
-        recipe(layers=int(layers)),
+        make_recipe(layers=int(layers)),
         device_name=device_name,
         gradient_checkpointing=True,
         torch_compile=True,
     )
 
 
-def without_fp8(device_name: str) -> str | None:
+def explain_missing_fp8(device_name: str) -> str | None:
     """Return why fp8 cannot be measured here, if so."""
     from trainmark import devices
     from trainmark.errors import TrainmarkError
@@ -68,7 +68,7 @@ def without_fp8(device_name: str) -> str | None:
     if device.torch_type == "cpu":
         return "a CPU has no fp8 units"
     try:
-        recipe("fp8").check(1)
+        make_recipe("fp8").check(1)
         device.set_precision("fp8")
     except TrainmarkError as fault:
         return str(fault)
@@ -79,7 +79,7 @@ def measure(card: Card, variants: dict[str, str], precision: str, layers: int) -
     """Let variants take turns: what each runs, by name; ours run in ``precision``."""
     from trainmark import cases
 
-    folder, chosen = card.scratch / "llama31", recipe(precision, layers)
+    folder, chosen = card.scratch / "llama31", make_recipe(precision, layers)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     cases.import_part(CASE, "data").generate(folder, chosen)
@@ -105,11 +105,11 @@ def run(card: Card) -> Findings:
         first.table({"bf16": "ours, bf16, 8 layers"}),
     ]
     what, least = "fp8 / bf16, speed", f"at least {FP8_SPEED:g}"
-    if reason := without_fp8(card.device):
+    if reason := explain_missing_fp8(card.device):
         bars.append(Bar(what, f"not measured: {reason}", least, None))
     else:
         second = measure(card, {"fp8": "ours"}, "fp8", 8)
-        speed = ratio(first.seconds["bf16"], second.seconds["fp8"])
+        speed = compute_ratio(first.seconds["bf16"], second.seconds["fp8"])
         bars.append(Bar(what, str(speed), least, speed.median >= FP8_SPEED))
         figures |= {name: x for name, x in second.figures().items() if name.startswith("fp8")}
         lines.append(second.table({"fp8": "ours, fp8, 8 layers"}))
@@ -121,11 +121,11 @@ def run(card: Card) -> Findings:
         folder = str(card.scratch / "llama31")
         head = "\nWhere our bf16 steps spend their time, 8 layers"
         words = (card.device, folder, "bf16", "8")
-        lines.append(profile_table(head, MODULE, "profile", *words, limit_s=PROFILE_S))
+        lines.append(format_profile(head, MODULE, "profile", *words, limit_s=PROFILE_S))
     return Findings(bars, figures, "\n".join(lines))
 
 
 if __name__ == "__main__":
     # The section `compile` compiles at size tiny.
-    os.environ.update(sized({}, {"TORCHDYNAMO_DISABLE": "1"}))
+    os.environ.update(choose_size({}, {"TORCHDYNAMO_DISABLE": "1"}))
     serve({"ours": run_ours, "trainer": run_library, "profile": run_profile})

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.section import Findings
-from benchmarks.harness import Bar, sized
-from benchmarks.jobs import endless_batches, on_data
+from benchmarks.harness import Bar, choose_size
+from benchmarks.jobs import iterate_batches_endlessly, on_data
 from benchmarks.peers import serve
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Row:
 
 
 LIBRARY, OWN = {"kernels": "library"}, {"kernels": "own"}
-ROWS = sized(
+ROWS = choose_size(
     (
         Row("gpt_megatron", "sp-bs16-bf16", LIBRARY),
         Row("llama2_7b_lora", "throughput-1x1", LIBRARY),
@@ -65,7 +65,7 @@ ROWS = sized(
 )
 
 
-def predicted(row: Row, recipe: Any) -> Any:
+def predict_row(row: Row, recipe: Any) -> Any:
     """Return the prediction of a row's case."""
     from trainmark import cases
 
@@ -90,12 +90,12 @@ def run_row(device_name: str, number: str, folder: str) -> None:
     place.mkdir(parents=True, exist_ok=True)
     cases.import_part(row.case, "data").generate(place, chosen)
     job = on_data(row.case, chosen, place, device_name=device_name)
-    batches = endless_batches(job)
+    batches = iterate_batches_endlessly(job)
     for _ in range(STEPS):
         job.step(batches)
     device = job.context.device
     device.synchronize()
-    prediction = predicted(row, chosen)
+    prediction = predict_row(row, chosen)
     count_reserved = getattr(
         torch.get_device_module(device.torch_type), "max_memory_reserved", None
     )
@@ -115,7 +115,7 @@ class RowFailedError(RuntimeError):
     """A row's process ended without a result."""
 
 
-def measured(card: Card, number: int) -> dict[str, Any] | None:
+def measure_row(card: Card, number: int) -> dict[str, Any] | None:
     """Return a row's bytes by name; None: the time did not suffice.
 
     Raises:
@@ -155,7 +155,7 @@ def run(card: Card) -> Findings:
             continue
         started_s = time.monotonic()
         try:
-            found = measured(card, number)
+            found = measure_row(card, number)
         except RowFailedError as failure:
             failed.append(f"- {row.label}: {failure}.")
             continue
@@ -171,7 +171,7 @@ def run(card: Card) -> Findings:
             found[name] for name in ("predicted", "allocated", "predicted_reserved", "reserved")
         ]
         shown = "unknown" if off is None else f"{100 * off:+.1f}%"
-        lines.append(f"| {row.label} | {' | '.join(map(_gib, cells))} | {shown} |")
+        lines.append(f"| {row.label} | {' | '.join(map(_format_gib, cells))} | {shown} |")
         for name, value in found.items():
             findings.figures[f"{row.label}: {name}_bytes"] = value
     most = max(differences, default=None)
@@ -193,7 +193,7 @@ def run(card: Card) -> Findings:
     return findings
 
 
-def _gib(size: int | None) -> str:
+def _format_gib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / 2**30:.2f} GiB"
 
 

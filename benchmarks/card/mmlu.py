@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.card.section import Card, Findings
-from benchmarks.harness import sized
-from benchmarks.mmlu_scoring import BAR, BothWays, described, drawn_questions, speed_bar
+from benchmarks.harness import choose_size
+from benchmarks.mmlu_scoring import BAR, BothWays, describe_plan, draw_questions, make_speed_bar
 from benchmarks.profiling import profile_steps
 
 CASE, RECIPE = "llama2_7b_lora", "throughput-1x1"
 TITLE = "MMLU scoring, Llama2-7B"
-SIZE = sized("7b", "tiny")
+SIZE = choose_size("7b", "tiny")
 ROUNDS = 9
 
 
@@ -37,7 +37,7 @@ def run(card: Card) -> Findings:
         cases.load(CASE).recipes[RECIPE], model_size=SIZE, precision="fp32", weights_dtype="fp32"
     )
     with tempfile.TemporaryDirectory(dir=card.scratch) as place:
-        mmlu, plan = drawn_questions(
+        mmlu, plan = draw_questions(
             Path(place), vocab_size=config.vocab_size, max_length=config.max_positions
         )
     model = (
@@ -54,7 +54,9 @@ def run(card: Card) -> Findings:
             parameter.data = parameter.data.to(torch.bfloat16)
     with torch.autocast(device.torch_type, torch.bfloat16):
         found = both.interleaved(rounds=ROUNDS)
-        bars.append(speed_bar(found, BAR, "prefix reuse / one prompt at a time, speed in bf16"))
+        bars.append(
+            make_speed_bar(found, BAR, "prefix reuse / one prompt at a time, speed in bf16")
+        )
         missed = not bars[-1].met
         profile = profile_steps(lambda: both.seconds(True), device) if missed else None
     same = both.same()
@@ -68,7 +70,7 @@ def run(card: Card) -> Findings:
             f"{name}_items_per_second_p75": plan.items / quarters[0],
         }
     text = (
-        f"{described(plan)} {batch_tokens:,} tokens of questions at a time, "
+        f"{describe_plan(plan)} {batch_tokens:,} tokens of questions at a time, "
         f"{len(found['alone'])} rounds in bf16. There both ways answer {same} of {plan.items} "
         "questions alike: random weights leave answers nearly as likely as each other, and bf16 "
         "rounds sums of another order differently."

@@ -31,7 +31,7 @@ _COMPUTES_NOTHING = {
 }
 
 
-def source_digest() -> str:
+def digest_sources() -> str:
     """Return the sha256 of the files that a result depends on, with or without a checkout."""
     digest = hashlib.sha256()
     found = {path for pattern in _MEASURED for path in ROOT.glob(pattern)}
@@ -41,7 +41,7 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def slug(product: str) -> str:
+def make_file_name(product: str) -> str:
     """Return a product's name as a file name."""
     plain = re.sub(r"\((r|tm)\)", "", product.lower())
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unnamed"
@@ -69,7 +69,7 @@ class Results:
         redactor: Redactor,
         is_brief: bool = False,
     ) -> None:
-        stem = slug(facts["device"]["name"]) + ("" if size == "full" else f"-{size}")
+        stem = make_file_name(facts["device"]["name"]) + ("" if size == "full" else f"-{size}")
         if is_brief:
             stem += "-brief"
         self.json, self.page = folder / f"{stem}.json", folder / f"{stem}.md"
@@ -77,7 +77,7 @@ class Results:
         environment = facts["environment"]
         self.document: dict[str, Any] = redactor.redact_document(
             {
-                "date": _now(),
+                "date": _format_now(),
                 "device": device,
                 "size": size,
                 "is_brief": is_brief,
@@ -86,7 +86,7 @@ class Results:
                     "driver": environment["driver"],
                     "python": environment["python"],
                     "packages": environment["packages"],
-                    "source_sha256": source_digest(),
+                    "source_sha256": digest_sources(),
                 },
                 **facts,
             }
@@ -105,7 +105,7 @@ class Results:
             theirs, sections = {**earlier["measured"]}, earlier["sections"]
             measured_at = datetime.fromisoformat(earlier["date"])
             for name, section in sections.items():
-                list(_section(name, section))  # every part that a page shows must be there
+                list(_format_section(name, section))  # every part that a page shows must be there
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -136,7 +136,7 @@ class Results:
         section = {
             "title": found["title"],
             "state": ended.state,
-            "date": _now(),
+            "date": _format_now(),
             "seconds": round(ended.seconds, 1),
             "bars": [],
             "figures": {},
@@ -197,7 +197,7 @@ class Results:
         if document["size"] != "full":
             yield "It shows that the sections work; its figures mean nothing."
         yield from ("", "| | |", "|---|---|")
-        yield from (f"| {what} | {_cell(value)} |" for what, value in self._machine())
+        yield from (f"| {what} | {_format_cell(value)} |" for what, value in self._machine())
         yield ""
         if not document["computes"]:
             yield "**Nothing was computed:** a product on this device has wrong values. "
@@ -209,7 +209,7 @@ class Results:
             yield f"**Missing:** {words}.\n"
         for name in self.names:
             if name in document["sections"]:
-                yield from _section(name, document["sections"][name])
+                yield from _format_section(name, document["sections"][name])
 
     def _machine(self) -> Iterable[tuple[str, Any]]:
         document, host = self.document, self.document["environment"]
@@ -224,7 +224,7 @@ class Results:
         yield "started", document["date"]
 
 
-def _section(name: str, section: Mapping[str, Any]) -> Iterable[str]:
+def _format_section(name: str, section: Mapping[str, Any]) -> Iterable[str]:
     yield f"## {section['title']}\n"
     yield f"`{name}`: {section['state']}, {section['seconds']:g} s, {section['date']}.\n"
     if section["bars"]:
@@ -235,17 +235,19 @@ def _section(name: str, section: Mapping[str, Any]) -> Iterable[str]:
         yield f"{section['text'].strip()}\n"
     if section["figures"]:
         yield from ("| figure | |", "|---|---|")
-        yield from (f"| {key} | {_cell(value)} |" for key, value in section["figures"].items())
+        yield from (
+            f"| {key} | {_format_cell(value)} |" for key, value in section["figures"].items()
+        )
         yield ""
     if section["output"]:
         yield f"```\n{section['output'].replace('```', '` ` `')}\n```\n"
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return "unknown"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

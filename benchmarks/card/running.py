@@ -109,7 +109,7 @@ def run(
         ending += f" [processes that did not end: {left}]"
     if state == "finished":
         return Ended(state, seconds, json.loads(result.read_bytes()))
-    return Ended(state, seconds, output=f"{_tail(log)}\n{ending}".strip())
+    return Ended(state, seconds, output=f"{_read_tail(log)}\n{ending}".strip())
 
 
 def _wait(
@@ -125,6 +125,6 @@ def _wait(
     return "finished" if process.returncode == 0 else "failed"
 
 
-def _tail(log: Path) -> str:
+def _read_tail(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(lines[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]

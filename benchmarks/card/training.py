@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Bar, Ratio, interleave, ratio, sized
+from benchmarks.harness import Bar, Ratio, choose_size, compute_ratio, interleave
 from benchmarks.peers import Peer, PeerFailedError
 from trainmark.devices import peaks
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.card.section import Card
     from trainmark.recipe import Precision
 
-ROUNDS, TURN_S = sized((7, 2.0), (1, 0.0))
+ROUNDS, TURN_S = choose_size((7, 2.0), (1, 0.0))
 SETTLE_S = 150.0  # at most, of a variant's first turns, in which it may compile
 PROFILE_S = 90.0  # at most, of a profile, so that the section's figures are kept in any case
 MATMUL = "matmul"
@@ -56,11 +56,11 @@ class Measured:
         if self.peak_flops is None:
             return None
         least_s = [self.flops / self.peak_flops] * len(self.seconds[name])
-        return ratio(least_s, self.seconds[name])
+        return compute_ratio(least_s, self.seconds[name])
 
     def mamfu(self, name: str) -> Ratio:
         """Return a variant's model FLOP/s over the matmul rate of the same round."""
-        return ratio([self.flops / seconds for seconds in self.seconds[name]], self.matmul)
+        return compute_ratio([self.flops / seconds for seconds in self.seconds[name]], self.matmul)
 
     def fastest(self, *names: str) -> str:
         """Return which of the variants that were measured takes the fewest seconds a step."""
@@ -88,7 +88,7 @@ class Measured:
         if absent := [item for item in (name, other) if item in self.left_out]:
             unknown = f"unknown: no time for {' and '.join(absent)}"
             return Bar(f"{what}, speed", unknown, f"at least {least:g}", None)
-        found = ratio(self.seconds[other], self.seconds[name])
+        found = compute_ratio(self.seconds[other], self.seconds[name])
         return Bar(f"{what}, speed", str(found), f"at least {least:g}", found.median >= least)
 
     def figures(self) -> dict[str, float | None]:
@@ -175,7 +175,7 @@ def take_turns(
             started_s = time.monotonic()
             try:
                 peer = stack.enter_context(Peer(module, *words))
-                _settle(peer, limit_s=min(SETTLE_S, card.seconds_left()))
+                _warm_up(peer, limit_s=min(SETTLE_S, card.seconds_left()))
             except PeerFailedError as failure:
                 if not variants:
                     raise
@@ -188,7 +188,7 @@ def take_turns(
         seconds = interleave(
             turns,
             rounds=ROUNDS,
-            warmup=0 if card.is_brief else sized(1, 0),
+            warmup=0 if card.is_brief else choose_size(1, 0),
             can_go_on=lambda: card.seconds_left() > round_s,
         )
     rates = seconds.pop(MATMUL)
@@ -206,7 +206,7 @@ def take_turns(
     )
 
 
-def _settle(peer: Peer, *, limit_s: float) -> None:
+def _warm_up(peer: Peer, *, limit_s: float) -> None:
     """Warm a variant up; end its process after ``limit_s``, so that the others' figures remain."""
     timer = threading.Timer(limit_s, peer.process.kill)
     timer.start()

@@ -382,7 +382,7 @@ def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
 
 
 def test_budget_runs_the_most_important_sections() -> None:
-    arguments = command._arguments(["--budget", "90s"], SECTIONS)
+    arguments = command._parse_arguments(["--budget", "90s"], SECTIONS)
 
     assert arguments.budget == 90.0
     assert arguments.sections == ["contract", "memory", "ceilings", "gpt", "llama", "dlrm"]
@@ -423,10 +423,10 @@ def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     assert deadline.not_run == 1
     verdicts = [case.verdict for case in contract.read(report)]
     assert verdicts == ["passed", "passed", "skipped"]
-    (bar,) = contract.findings(contract.read(report), exit_code=0, not_run=1).bars
+    (bar,) = contract.collect_findings(contract.read(report), exit_code=0, not_run=1).bars
     assert bar.met is None
     failed = [contract.Case("test_d", "failed", "")]
-    (bar,) = contract.findings(failed, exit_code=1, not_run=1).bars
+    (bar,) = contract.collect_findings(failed, exit_code=1, not_run=1).bars
     assert bar.met is False
 
 
@@ -503,7 +503,7 @@ def test_memory_rows_without_time_are_skipped_and_failures_are_named(
 
     rows = tuple(memory.Row("a_case", name) for name in ("first", "second", "third"))
     monkeypatch.setattr(memory, "ROWS", rows)
-    monkeypatch.setattr(memory, "measured", answer)
+    monkeypatch.setattr(memory, "measure_row", answer)
 
     result = memory.run(Card("cpu", "tiny", tmp_path))
 

@@ -67,7 +67,7 @@ def test_plain_model_computes_the_loss_of_the_case() -> None:
 
 
 def test_published_figure_equals_the_cell_of_its_page() -> None:
-    assert distilbert.published_samples_per_second() == 287.9
+    assert distilbert.get_published_samples_per_second() == 287.9
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_published_figure_equals_the_cell_of_its_page() -> None:
 def test_published_figure_is_a_bar_only_on_its_own_card(
     product: str, batch: int, seconds: float, met: bool | None
 ) -> None:
-    bar, other_bar = distilbert.against_published(make_measured_speed(product, seconds), batch)
+    bar, other_bar = distilbert.compare_with_published(make_measured_speed(product, seconds), batch)
 
     assert (None if bar is None else bar.met) == met
     assert "287.9" in other_bar

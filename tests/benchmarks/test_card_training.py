@@ -159,9 +159,9 @@ def test_plain_embedding_bags_without_time_are_skipped(
     clock = SimpleNamespace(monotonic=lambda: now_s)
     monkeypatch.setattr(dlrm, "time", clock)
     monkeypatch.setattr(section, "time", clock)
-    monkeypatch.setattr(dlrm, "measured", measure)
+    monkeypatch.setattr(dlrm, "measure_part", measure)
     monkeypatch.setattr(dlrm, "TINY_ROWS", 10)
-    monkeypatch.setattr(dlrm, "drawn", lambda *_, **__: "folder")
+    monkeypatch.setattr(dlrm, "write_clicks", lambda *_, **__: "folder")
 
     result = dlrm.run(Card("cpu", "full", tmp_path, 60.0, is_brief=True))
 
@@ -180,7 +180,7 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
     opened: Any = SimpleNamespace(memory=lambda: use)
     vendor = SimpleNamespace(open=lambda *_: opened)
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
-    rows = largest_tables.rows_that_fit("card")
+    rows = largest_tables.count_rows_that_fit("card")
     rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
     place_tables(rank_memory, [rows] * NUM_TABLES, DIM, 1)
     with pytest.raises(EnvironmentFault):
@@ -188,7 +188,7 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
 
 
 def test_original_model_scores_a_batch_as_our_model_does() -> None:
-    examples = glm_loader.cloze()
+    examples = glm_loader.make_cloze()
     shape = GlmShape(
         num_layers=1,
         hidden_size=8,

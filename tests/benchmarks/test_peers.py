@@ -6,7 +6,7 @@ import io
 from types import SimpleNamespace
 
 import pytest
-from benchmarks.peers import Peer, PeerFailedError, turns
+from benchmarks.peers import Peer, PeerFailedError, iterate_turns
 
 from benchmarks import peers
 from trainmark.protocols import MemoryUse
@@ -38,7 +38,7 @@ def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, asked: s
     monkeypatch.setattr(peers.time, "perf_counter", lambda: device.now)
     monkeypatch.setattr("sys.stdin", io.StringIO(asked))
     num_steps = 0
-    for _ in turns(device):  # type: ignore[arg-type]
+    for _ in iterate_turns(device):  # type: ignore[arg-type]
         device.step()
         num_steps += 1
     return num_steps

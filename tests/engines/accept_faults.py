@@ -242,12 +242,12 @@ def main(count: int) -> None:
 
 def write_table(right: Counter[str], count: int) -> None:
     """Write the counts so far."""
-    from benchmarks.harness import commit, machine
+    from benchmarks.harness import describe_commit, describe_machine
 
     lines = [
         "# Acceptance of six hosts with four faults",
         "",
-        f"{machine()}; commit {commit()}.",
+        f"{describe_machine()}; commit {describe_commit()}.",
         "Written by `python -m engines.accept_faults` in the folder `tests`.",
         "",
         "Six network namespaces of one machine with an sshd each share its two cores with other",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tools.chromium import chromium, program
+from tools.chromium import find_program, start_chromium
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,9 +49,9 @@ _UNREACHED = """() => window.controls.filter(e => !e.hasAttribute('data-reached'
 def browser() -> Iterator[Browser]:
     """Give the session's Chromium; skip where it or its driver is missing."""
     pytest.importorskip("playwright", reason="no playwright here (make test-engines)")
-    if program() is None:
+    if find_program() is None:
         pytest.skip("no chromium here (make test-engines)")
-    with chromium() as chromium_browser:
+    with start_chromium() as chromium_browser:
         yield chromium_browser
 
 

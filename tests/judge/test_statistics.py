@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.comparison_power import KINDS, LAUNCHES, coverage, power, trends
+from tools.comparison_power import KINDS, LAUNCHES, measure_coverage, measure_power, measure_trends
 
 from trainmark.judge.comparison import find_suspicious_drift
 from trainmark.record.stats import (
@@ -96,12 +96,12 @@ def read_documented_table(name: str) -> list[list[float]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_of_intervals_matches_page(kind: str) -> None:
     for count, known in zip(LAUNCHES[:2], read_documented_table(kind), strict=False):
-        share = coverage(kind, count, repetitions=600, seed=3)
+        share = measure_coverage(kind, count, repetitions=600, seed=3)
         assert [100 * x for x in share.values()] == pytest.approx(known, abs=3)
 
 
 def test_detected_differences_match_page() -> None:
-    loss, equal, false = power(5, 0.01, repetitions=800, seed=9)
+    loss, equal, false = measure_power(5, 0.01, repetitions=800, seed=9)
     assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(
         read_documented_table("1%")[0], abs=2.5
     )
@@ -109,7 +109,7 @@ def test_detected_differences_match_page() -> None:
 
 def test_false_drifts_are_as_frequent_as_page_says() -> None:
     (known,) = read_documented_table("trend seen, 1%")[0]
-    assert 100 * trends(5, 0.01, repetitions=800, seed=9) == pytest.approx(known, abs=1.5)
+    assert 100 * measure_trends(5, 0.01, repetitions=800, seed=9) == pytest.approx(known, abs=1.5)
 
 
 def test_drift_below_third_of_threshold_is_ignored() -> None:

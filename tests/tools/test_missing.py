@@ -95,7 +95,7 @@ def test_what_a_missing_package_requires_is_named_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = load_tool()
-    installed = missing.installed
+    installed = missing.find_installed
     pins = missing.read_locks().pins
     # As a machine with torch alone has them: an older core, and fitting helpers of typing.
     there = {
@@ -109,7 +109,7 @@ def test_what_a_missing_package_requires_is_named_too(
         there[name] = missing.Found(pins[name], [])
 
     monkeypatch.setattr(
-        missing, "installed", lambda name: there[name] if name in there else installed(name)
+        missing, "find_installed", lambda name: there[name] if name in there else installed(name)
     )
     monkeypatch.setattr(sys, "argv", ["missing.py"])
 
@@ -133,9 +133,9 @@ def test_every_package_of_the_locks_but_torch_follows_from_the_project(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = load_tool()
-    installed = missing.installed
+    installed = missing.find_installed
     monkeypatch.setattr(
-        missing, "installed", lambda name: installed(name) if name == "torch" else None
+        missing, "find_installed", lambda name: installed(name) if name == "torch" else None
     )
     monkeypatch.setattr(sys, "argv", ["missing.py"])
 
