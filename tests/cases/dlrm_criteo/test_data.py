@@ -285,7 +285,7 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     assert (batch.numerical == clicks_of_split.numerical).all()
     assert (batch.labels == clicks_of_split.labels).all()
     strides = np.array(generated.STRIDES)[:, None]
-    assert (batch.categories == np.stack(clicks_of_split.ranks).astype(int) * strides).all()
+    assert (batch.categories == np.stack(clicks_of_split.categories).astype(int) * strides).all()
     facts = data.check(folders[0], recipes[0])
     assert facts.best_quality == generated.compute_expected_auc(
         generated.draw_clicks("test", 7).log_odds

@@ -9,6 +9,7 @@ from trainmark.errors import UsageError
 from trainmark.recipe import NonNegativeInt, PositiveInt, Precision, Recipe, recipe_field
 from trainmark.spec import Case, Mission, PrepareOption, Text
 
+# A number above 0, of at most 12 digits.
 WIDTH = re.compile("0*[1-9][0-9]{0,11}")
 
 
@@ -75,7 +76,8 @@ def parse_layer_widths(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
 def _parse_widths(field: str, text: str, *, last: int) -> list[int]:
     """Return the widths in the text of a recipe field; the last one must be ``last``."""
     words = text.split(",")
-    if not all(map(WIDTH.fullmatch, words)) or int(words[-1]) != last:
+    are_valid = all(WIDTH.fullmatch(word) for word in words)
+    if not are_valid or int(words[-1]) != last:
         raise UsageError(
             f"{field}={text}",
             where=f"recipe field {field}",

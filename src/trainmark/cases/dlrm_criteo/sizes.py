@@ -20,27 +20,35 @@ if TYPE_CHECKING:
 
 def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
-    num_numerical, tables = facts.get("numerical_features"), facts.get("tables")
-    if num_numerical is None or tables is None:
+    num_numerical = facts.get("numerical_features")
+    num_tables = facts.get("tables")
+    if num_numerical is None or num_tables is None:
         return Sizes({})
     dim = recipe.embedding_dim
     bottom, top = parse_layer_widths(recipe)
-    features = count_features(tables, dim)
-    widths = [*pairwise([num_numerical, *bottom]), *pairwise([features, *top])]
-    weights = sum(into * out for into, out in widths)
-    dense = weights + sum(out for _, out in widths)
+    num_features = count_features(num_tables, dim)
+    # Inputs and outputs of each linear layer.
+    layers = [*pairwise([num_numerical, *bottom]), *pairwise([num_features, *top])]
+    weights = sum(inputs * outputs for inputs, outputs in layers)
+    biases = sum(outputs for _, outputs in layers)
     rows = sum(rank["rows"] for rank in facts["placement"])
-    padding = (features - dim - tables * (tables + 1) // 2) * top[0]
-    products = (tables + 1) ** 2 * dim
-    flops_per_sample = 6 * (weights - padding + products) - 2 * num_numerical * bottom[0]
+    parameters = weights + biases + rows * dim
+    # FLOPs: 6 for each weight and each product of the interaction, but 4 for a weight of the first
+    # layer, whose input needs no gradient. Features that only pad do not count.
+    num_vectors = num_tables + 1
+    num_pairs = num_tables * (num_tables + 1) // 2
+    padding_weights = (num_features - dim - num_pairs) * top[0]
+    products = num_vectors**2 * dim
+    flops_per_sample = 6 * (weights - padding_weights + products) - 2 * num_numerical * bottom[0]
 
     def compute_flops(counts: Counts) -> float:
         return float(flops_per_sample * counts.samples)
 
     expected = {
-        "dense_parameters": dense,
-        "parameters": dense + rows * dim,
-        "trainable_parameters": dense + rows * dim,
-        "embedding_bytes_per_sample": 4 * tables * dim * FLOAT_BYTES,
+        "dense_parameters": weights + biases,
+        "parameters": parameters,
+        "trainable_parameters": parameters,
+        # A row read, its gradient read, the row read again and written.
+        "embedding_bytes_per_sample": 4 * num_tables * dim * FLOAT_BYTES,
     }
     return Sizes(expected, compute_flops)

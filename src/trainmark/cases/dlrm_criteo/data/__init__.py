@@ -22,7 +22,7 @@ from trainmark.train.step_memory import refuse_too_little
 
 from ..placement import place_tables, predict
 from .generated import generate
-from .layout import AGAIN, PREPARE, FeatureSpec, read_spec, translate_read_errors
+from .layout import COPY_AGAIN, PREPARE, FeatureSpec, read_spec, translate_read_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,48 +32,56 @@ if TYPE_CHECKING:
 
     from trainmark.data.cache import Extremes
     from trainmark.spec import RankMemory
+    from trainmark.train.step_memory import Prediction
 
     from ..case import DlrmRecipe
     from .layout import FeatureSpec
 
 CACHE_FILE = "content.json"  # in the data folder
 BLOCK_BYTES = 1 << 22
-_MAGNITUDE_BITS = 0x7FFF  # of a float16: all but the sign; they order as the magnitudes do
-_INFINITE = 0x7C00  # bits of float16 infinity; those of nan are larger
+# Bits of a float16 but the sign. As integers they have the order of the magnitudes: finite numbers,
+# then infinity, then nan.
+_MAGNITUDE_BITS = 0x7FFF
+_INFINITY_BITS = 0x7C00
 _MAX_THREADS = 8
 
 
-def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, Extremes]:
+def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[Path, Extremes]:
     """Return digest, smallest and largest value of every file.
 
-    For float16, the values are the bits without the sign, which order as the magnitudes do, with
-    infinity and nan last. A large log takes minutes, so the result is cached; see ``load_or_scan``.
+    For float16, the values are the bits without the sign, which are ordered as the magnitudes are,
+    with infinity and nan last. A large log takes minutes, so the result is cached; see
+    ``load_or_scan``.
 
     Args:
-        kinds: maps each file to the type of its values.
+        value_types: maps each file to the type of its values.
 
     Raises:
         DataError: a file cannot be read.
     """
-    names = {f"{file.relative_to(folder).as_posix()} {kinds[file].str}": file for file in kinds}
+    # The cache has the type in each name, so that a file whose type changes is scanned again.
+    file_by_name = {
+        f"{file.relative_to(folder).as_posix()} {value_type.str}": file
+        for file, value_type in value_types.items()
+    }
 
     def scan() -> dict[str, Extremes]:
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
-            scanned = list(pool.map(_scan_file, kinds, kinds.values()))
-        return dict(zip(names, scanned, strict=True))
+            extremes = list(pool.map(_scan_file, value_types, value_types.values()))
+        return dict(zip(file_by_name, extremes, strict=True))
 
-    extremes_by_name = load_or_scan(folder / CACHE_FILE, names, scan)
-    return {file: extremes_by_name[name] for name, file in names.items()}
+    extremes_by_name = load_or_scan(folder / CACHE_FILE, file_by_name, scan)
+    return {file: extremes_by_name[name] for name, file in file_by_name.items()}
 
 
-def _scan_file(file: Path, kind: np.dtype[Any]) -> Extremes:
+def _scan_file(file: Path, value_type: np.dtype[Any]) -> Extremes:
     """Return digest, smallest and largest value of a file, read in blocks."""
 
     def read_blocks() -> Iterator[NDArray[Any]]:
         with translate_read_errors(file), file.open("rb") as stream:
             while block := stream.read(BLOCK_BYTES):  # may end within a row
-                yield np.frombuffer(block, kind.base)
+                yield np.frombuffer(block, value_type.base)  # a shaped type is one of rows
 
     return compute_extremes(read_blocks(), to_integers=_order_as_integers)
 
@@ -111,24 +119,27 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
     """
     del recipe  # all recipes read the same files
     spec = read_spec(folder)
-    rows = {split: spec.count_rows(split) for split in spec.files}
-    types = {split: spec.get_row_types(split) for split in spec.files}
-    content = read_content(
-        folder, {file: kind.base for split in types.values() for file, kind in split.items()}
-    )
-    for split in types.values():
-        limits = zip(split.items(), (2, _INFINITE, *spec.cardinalities), strict=True)
-        for (file, kind), limit in limits:
-            _refuse_outside(file, content[file], kind, limit)
-    test = spec.files["test"].label
-    if content[test].smallest == content[test].largest:
+    num_rows = {split: spec.count_rows(split) for split in spec.files}
+    value_types: dict[Path, np.dtype[Any]] = {}
+    for split in spec.files:
+        for file, row_type in spec.get_row_types(split).items():
+            value_types[file] = row_type.base
+    extremes_by_file = read_content(folder, value_types)
+    for files in spec.files.values():
+        _refuse_outside(files.label, extremes_by_file[files.label], limit=2)
+        _refuse_infinite(files.numerical, extremes_by_file[files.numerical])
+        for file, cardinality in zip(files.categories, spec.cardinalities, strict=True):
+            _refuse_outside(file, extremes_by_file[file], limit=cardinality)
+    test_labels = spec.files["test"].label
+    label = extremes_by_file[test_labels]
+    if label.smallest == label.largest:
         raise DataError(
-            f"all labels are {content[test].largest}",
-            where=str(test),
+            f"all labels are {label.largest}",
+            where=str(test_labels),
             rule="AUC needs rows of both labels in the test split",
             fix=f"{PREPARE} from more rows",
         )
-    return DlrmData(spec, rows, _compute_content_id(spec, content))
+    return DlrmData(spec, num_rows, _compute_content_id(spec, extremes_by_file))
 
 
 def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
@@ -143,35 +154,50 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
         from .generated import compute_best_auc
 
         best_quality = compute_best_auc(recipe)
-    rows = loaded.num_rows
     return DataFacts(
-        rows["train"],
-        rows["test"],
-        loaded.content_id,
-        LAYOUT,
+        train_samples=loaded.num_rows["train"],
+        eval_samples=loaded.num_rows["test"],
+        content_id=loaded.content_id,
+        layout=LAYOUT,
         best_quality=best_quality,
         changed_rules=loaded.spec.changed_rules,
     )
 
 
-def _compute_content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
+def _compute_content_id(spec: FeatureSpec, extremes_by_file: dict[Path, Extremes]) -> str:
     """Return a digest of the content that does not depend on names or paths of files."""
-    parts = [*map(str, (spec.num_numerical, *spec.cardinalities)), *spec.category_dtypes]
-    parts += [extremes.digest for extremes in content.values()]
+    sizes = (spec.num_numerical, *spec.cardinalities)
+    parts = [*map(str, sizes), *spec.category_dtypes]
+    parts += [extremes.digest for extremes in extremes_by_file.values()]
     return sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
-def _refuse_outside(file: Path, extremes: Extremes, kind: np.dtype[Any], limit: int) -> None:
-    """Refuse a file with a label, a category or bits of a number outside [0, limit)."""
-    if extremes.smallest >= 0 and extremes.largest < limit:
-        return
-    what = f"values from {extremes.smallest} to {extremes.largest}"
-    rule = f"labels, and the categories of this table, must be in [0, {limit})"
-    if kind.shape:
-        what = f"a value is {'inf' if extremes.largest == _INFINITE else 'nan'}"
-        rule = f"numbers must be finite and at most {np.finfo(np.float16).max:g} in magnitude"
-    fix = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
-    raise DataError(what, where=str(file), rule=rule, fix=fix)
+def _refuse_outside(file: Path, extremes: Extremes, *, limit: int) -> None:
+    """Refuse a file with a label or a category outside [0, limit)."""
+    if extremes.smallest < 0 or extremes.largest >= limit:
+        raise DataError(
+            f"values from {extremes.smallest} to {extremes.largest}",
+            where=str(file),
+            rule=f"labels, and the categories of this table, must be in [0, {limit})",
+            fix=f"correct the cardinality in feature_spec.yaml, or {PREPARE}",
+        )
+
+
+def _refuse_infinite(file: Path, extremes: Extremes) -> None:
+    """Refuse a file of float16 numbers with an infinity or a nan.
+
+    Args:
+        extremes: of the bits without the sign, see ``_order_as_integers``.
+    """
+    if extremes.largest >= _INFINITY_BITS:
+        value = "inf" if extremes.largest == _INFINITY_BITS else "nan"
+        largest_number = np.finfo(np.float16).max
+        raise DataError(
+            f"a value is {value}",
+            where=str(file),
+            rule=f"numbers must be finite and at most {largest_number:g} in magnitude",
+            fix=PREPARE,
+        )
 
 
 def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> int:
@@ -183,9 +209,11 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
     """
     spec = read_spec(folder)
     placement = place_tables(memory, spec.cardinalities, recipe.embedding_dim, world_size)
-    return refuse_too_little(
-        lambda other: predict(other, placement, spec.num_numerical), recipe, memory
-    )
+
+    def predict_for(tried_recipe: DlrmRecipe) -> Prediction:
+        return predict(tried_recipe, placement, spec.num_numerical)
+
+    return refuse_too_little(predict_for, recipe, memory)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +238,8 @@ class SplitReader:
     """Reads the rows of one split in batches.
 
     Args:
-        columns: the tables that this rank holds; None: all.
+        split: ``train`` or ``test``.
+        columns: numbers of the tables that this rank holds; None: all.
 
     Raises:
         DataError: files are missing, cut off or have different numbers of rows; see
@@ -218,8 +247,12 @@ class SplitReader:
     """
 
     def __init__(self, spec: FeatureSpec, split: str, columns: Sequence[int] | None = None) -> None:
-        self.files, self.kinds = spec.files[split], spec.get_row_types(split)
-        self.columns = range(len(spec.cardinalities)) if columns is None else columns
+        files = spec.files[split]
+        self.label_file = files.label
+        self.numerical_file = files.numerical
+        tables = range(len(spec.cardinalities)) if columns is None else columns
+        self.category_files = [files.categories[table] for table in tables]
+        self.row_types = spec.get_row_types(split)
         self.num_rows = spec.count_rows(split)
 
     def read_batches(
@@ -238,43 +271,67 @@ class SplitReader:
         Raises:
             DataError: a file cannot be read, or has become shorter.
         """
-        count = -(-self.num_rows // global_batch_size)
-        numbers = range(count) if order is None else order
-        assert len(numbers) == count, f"the order has {len(numbers)} entries for {count} batches"
-        local_columns = [self.files.categories[number] for number in self.columns]
+        num_batches = -(-self.num_rows // global_batch_size)  # rounded up
+        numbers = range(num_batches) if order is None else order
+        assert len(numbers) == num_batches, (
+            f"the order has {len(numbers)} entries for {num_batches} batches"
+        )
         with ExitStack() as stack:
-            streams = {}
-            for file in (self.files.numerical, self.files.label, *local_columns):
+            descriptors: dict[Path, int] = {}
+            for file in (self.numerical_file, self.label_file, *self.category_files):
                 with translate_read_errors(file):
-                    streams[file] = stack.enter_context(file.open("rb", buffering=0)).fileno()
-
-            def read(file: Path, first: int, end: int) -> NDArray[Any]:
-                return _read_rows(file, streams[file], self.kinds[file], first, end)
-
+                    stream = stack.enter_context(file.open("rb", buffering=0))
+                descriptors[file] = stream.fileno()
             for number in numbers:
                 first = int(number) * global_batch_size
-                rows = min(global_batch_size, self.num_rows - first)
-                # The rank's rows, cut as in ``train.shards``.
-                begin = first + rows * rank // world_size
-                end = first + rows * (rank + 1) // world_size
-                categories = np.empty((len(local_columns), rows), np.int32)
-                for column, file in zip(categories, local_columns, strict=True):
-                    column[:] = read(file, first, first + rows)
-                labels = read(self.files.label, begin, end).astype(np.float32)
-                numerical = read(self.files.numerical, begin, end)
-                yield RawBatch(numerical, labels, categories, rows)
+                end = min(first + global_batch_size, self.num_rows)
+                yield self._read_batch(descriptors, first, end, rank=rank, world_size=world_size)
+
+    def _read_batch(
+        self, descriptors: dict[Path, int], first: int, end: int, *, rank: int, world_size: int
+    ) -> RawBatch:
+        """Return the rank's parts of the global batch of rows ``first`` to ``end - 1``.
+
+        Args:
+            descriptors: file descriptors of the open files.
+        """
+
+        def read(file: Path, first_row: int, end_row: int) -> NDArray[Any]:
+            return _read_rows(file, descriptors[file], self.row_types[file], first_row, end_row)
+
+        step_samples = end - first
+        # The rank's rows, divided as ``train.shards`` divides them.
+        rank_first = first + step_samples * rank // world_size
+        rank_end = first + step_samples * (rank + 1) // world_size
+        categories = np.empty((len(self.category_files), step_samples), np.int32)
+        for column, file in zip(categories, self.category_files, strict=True):
+            column[:] = read(file, first, end)
+        return RawBatch(
+            numerical=read(self.numerical_file, rank_first, rank_end),
+            labels=read(self.label_file, rank_first, rank_end).astype(np.float32),
+            categories=categories,
+            step_samples=step_samples,
+        )
 
 
-def _read_rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: int) -> NDArray[Any]:
-    """Return rows of an open file as a writable array, (end - first,) plus the shape of a row."""
-    buffer = np.empty((end - first) * kind.itemsize, np.uint8)
+def _read_rows(
+    file: Path, descriptor: int, row_type: np.dtype[Any], first: int, end: int
+) -> NDArray[Any]:
+    """Return rows ``first`` to ``end - 1`` of an open file as a writable array.
+
+    Its shape is (end - first,) plus that of ``row_type``.
+
+    Args:
+        file: its path, for errors.
+    """
+    buffer = np.empty((end - first) * row_type.itemsize, np.uint8)
     with translate_read_errors(file):
-        num_read = os.preadv(stream, [buffer.data], first * kind.itemsize)
+        num_read = os.preadv(descriptor, [buffer.data], first * row_type.itemsize)
     if num_read != len(buffer):
         raise DataError(
             f"the file ends before row {end}",
             where=str(file),
             rule="data files must not change while a run reads them",
-            fix=AGAIN,
+            fix=COPY_AGAIN,
         )
-    return buffer.view(kind.base).reshape(end - first, *kind.shape)
+    return buffer.view(row_type.base).reshape(end - first, *row_type.shape)

@@ -24,14 +24,17 @@ if TYPE_CHECKING:
     from ..case import DlrmRecipe
 
 ROWS = {"train": 400_000, "test": 50_000}
-# Number of occurring categories, and the distance of their ids: two tables are large and sparse, so
-# that every element type of columns is used.
-OCCURRING = (50, 75, 100, 150, 200) * 5 + (100,)
+# For each table, the number of categories that occur, and the distance between their ids. Two
+# tables are large and sparse, so that every element type of columns is used.
+NUM_OCCURRING = (50, 75, 100, 150, 200) * 5 + (100,)
 STRIDES = (1,) * 24 + (400, 400)
-CARDINALITIES = tuple(n * stride for n, stride in zip(OCCURRING, STRIDES, strict=True))
-PAIRS = tuple((table, table + 1) for table in range(0, len(OCCURRING), 2))
-EFFECT, PRODUCT = 0.3, 0.35  # weights of a factor and of a product of two factors
-WEIGHT = 0.2  # standard deviation of the weights of numerical values
+CARDINALITIES = tuple(
+    number * stride for number, stride in zip(NUM_OCCURRING, STRIDES, strict=True)
+)
+PAIRS = tuple((table, table + 1) for table in range(0, len(NUM_OCCURRING), 2))
+FACTOR_WEIGHT = 0.3  # of a category's factor in the log-odds
+PRODUCT_WEIGHT = 0.35  # of the product of a pair's factors
+NUMERICAL_WEIGHT_STD = 0.2  # standard deviation of the weights of numerical values
 BIAS = -1.2  # log-odds of the average row: about 30% of the rows are clicks
 FLATNESS = 4.0  # the frequency of the n-th category falls as 1 / (n + FLATNESS)
 MEAN_COUNT = 8.0  # numerical values are log(1 + count), as prepared logs hold them
@@ -44,14 +47,14 @@ class Clicks:
     """The rows of a split.
 
     Args:
-        ranks: for each table, the row's category by frequency, 0 is the most frequent one, uint16
-            (rows,); ``STRIDES`` turns it into the id on disk.
+        categories: for each table, the category of each row, numbered by frequency: 0 is the most
+            frequent one, uint16 (rows,). The id on disk is this number times ``STRIDES``.
         numerical: as on disk, float16 (rows, NUM_NUMERICAL).
         log_odds: of a click (rows,).
         labels: drawn with the log-odds, bool (rows,).
     """
 
-    ranks: tuple[NDArray[np.uint16], ...]
+    categories: tuple[NDArray[np.uint16], ...]
     numerical: NDArray[np.float16]
     log_odds: NDArray[np.float64]
     labels: NDArray[np.bool_]
@@ -61,35 +64,40 @@ class Clicks:
 def build_planted_model() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
     """Return the factors of each table's categories, and the weights of numerical values."""
     rng = np.random.default_rng(_MODEL_SEED)
-    factors = tuple(rng.standard_normal(n) for n in OCCURRING)
-    return factors, WEIGHT * rng.standard_normal(NUM_NUMERICAL)
+    factors = tuple(rng.standard_normal(number) for number in NUM_OCCURRING)
+    return factors, NUMERICAL_WEIGHT_STD * rng.standard_normal(NUM_NUMERICAL)
 
 
 @cache
-def _build_draw_table(occurring: int) -> NDArray[np.uint16]:
+def _build_draw_table(num_categories: int) -> NDArray[np.uint16]:
     """Return ``_DRAWS`` categories; a uniform draw from them is a Zipf-like draw of a category."""
-    frequencies = 1.0 / (np.arange(occurring) + FLATNESS)
-    bounds = np.rint(np.cumsum(frequencies / frequencies.sum()) * _DRAWS).astype(np.int64)
-    return np.repeat(np.arange(occurring, dtype=np.uint16), np.diff(bounds, prepend=0))
+    frequencies = 1.0 / (np.arange(num_categories) + FLATNESS)
+    ends = np.rint(np.cumsum(frequencies / frequencies.sum()) * _DRAWS).astype(np.int64)
+    repetitions = np.diff(ends, prepend=0)  # of each category in the table
+    return np.repeat(np.arange(num_categories, dtype=np.uint16), repetitions)
 
 
 def draw_clicks(split: str, seed: int) -> Clicks:
     """Draw the rows of a split; equal seeds give equal rows."""
-    (factors, weights), rows = build_planted_model(), ROWS[split]
+    factors, numerical_weights = build_planted_model()
+    rows = ROWS[split]
     rng = np.random.default_rng([seed, SPLITS.index(split)])
     counts = rng.standard_exponential((rows, NUM_NUMERICAL), np.float32) * np.float32(MEAN_COUNT)
     numerical = np.log1p(np.floor(counts)).astype(np.float16)
-    ranks = tuple(
-        _build_draw_table(n)[rng.integers(_DRAWS, size=rows, dtype=np.uint16)] for n in OCCURRING
+    categories = tuple(
+        _build_draw_table(number)[rng.integers(_DRAWS, size=rows, dtype=np.uint16)]
+        for number in NUM_OCCURRING
     )
-    log_odds = BIAS + (numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))) @ weights
-    for rank, factor in zip(ranks, factors, strict=True):
-        log_odds += (EFFECT * factor)[rank]
-    for first, other in PAIRS:
-        log_odds += PRODUCT * factors[first][ranks[first]] * factors[other][ranks[other]]
-    return Clicks(
-        ranks, numerical, log_odds, rng.random(rows) < _compute_click_probability(log_odds)
-    )
+    centered = numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))
+    log_odds = BIAS + centered @ numerical_weights
+    for table_categories, table_factors in zip(categories, factors, strict=True):
+        log_odds += (FACTOR_WEIGHT * table_factors)[table_categories]
+    for first, second in PAIRS:
+        first_factors = factors[first][categories[first]]  # of each row
+        second_factors = factors[second][categories[second]]
+        log_odds += PRODUCT_WEIGHT * first_factors * second_factors
+    labels = rng.random(rows) < _compute_click_probability(log_odds)
+    return Clicks(categories, numerical, log_odds, labels)
 
 
 def _compute_click_probability(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -108,19 +116,29 @@ def compute_best_auc(recipe: DlrmRecipe) -> float:
 
 @cache
 def _compute_best_auc(seed: int) -> float:
+    # Cached by the seed alone, the only field that the rows depend on.
     return compute_expected_auc(draw_clicks("test", seed).log_odds)
 
 
 def compute_expected_auc(log_odds: NDArray[np.float64]) -> float:
-    """Return the expected AUC of ``log_odds`` if they draw the labels; ties count half."""
-    values, value_numbers = np.unique(log_odds, return_inverse=True)
+    """Return the expected AUC of ``log_odds`` as scores if they draw the labels; ties count half.
+
+    A pair is a row that is clicked and a row that is not, a miss. It is right if the click has the
+    higher log-odds. Rows with equal log-odds are counted together.
+    """
+    values, value_of_row = np.unique(log_odds, return_inverse=True)
     probabilities = _compute_click_probability(values)
-    rows = np.bincount(value_numbers)  # number of rows with each value
-    clicks, misses = rows * probabilities, rows * (1 - probabilities)  # expected numbers
+    num_rows = np.bincount(value_of_row)  # with each value
+    # Expected numbers of rows with each value.
+    clicks = num_rows * probabilities
+    misses = num_rows * (1 - probabilities)
     misses_below = np.cumsum(misses) - misses
-    self_pairs = rows @ (probabilities * (1 - probabilities))  # a row is no pair with itself
-    right_pairs = clicks @ misses_below + (clicks @ misses - self_pairs) / 2
-    return float(right_pairs / (clicks.sum() * misses.sum() - self_pairs))
+    # The products below count each row as a pair with itself, which it is not.
+    self_pairs = num_rows @ (probabilities * (1 - probabilities))
+    tied_pairs = clicks @ misses - self_pairs
+    right_pairs = clicks @ misses_below + tied_pairs / 2
+    all_pairs = clicks.sum() * misses.sum() - self_pairs
+    return float(right_pairs / all_pairs)
 
 
 def generate(folder: Path, recipe: DlrmRecipe) -> None:
@@ -131,8 +149,11 @@ def generate(folder: Path, recipe: DlrmRecipe) -> None:
         files.label.parent.mkdir()
         clicks.labels.tofile(files.label)
         clicks.numerical.astype("<f2").tofile(files.numerical)
-        columns = zip(files.categories, spec.category_dtypes, clicks.ranks, STRIDES, strict=True)
-        for file, dtype, ranks, stride in columns:
-            ids = (np.arange(ranks.max() + 1) * stride).astype(np.dtype(dtype).newbyteorder("<"))
-            ids[ranks].tofile(file)
+        columns = zip(
+            files.categories, spec.category_dtypes, clicks.categories, STRIDES, strict=True
+        )
+        for file, dtype, categories, stride in columns:
+            ids = np.arange(categories.max() + 1) * stride  # of each category
+            little_endian_ids = ids.astype(np.dtype(dtype).newbyteorder("<"))
+            little_endian_ids[categories].tofile(file)
     write_spec(folder, CARDINALITIES)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SPLITS = ("train", "test")
-CATEGORY_BYTES = {"int8": 1, "int16": 2, "int32": 4}
+CATEGORY_BYTES = {"int8": 1, "int16": 2, "int32": 4}  # in ascending order
 NUM_NUMERICAL = 13  # integer columns of the Criteo logs
 # How the published runs' data was prepared: NVIDIA's DLRM preprocessing with Spark.
 PUBLISHED_RULES = {"frequency_threshold": 15, "log_offset": 3}
 PREPARE = "run `trainmark prepare dlrm_criteo --from RAW --data DIR`"
-AGAIN = f"copy the folder again, or {PREPARE}"
+COPY_AGAIN = f"copy the folder again, or {PREPARE}"
 SPEC_FILE = "feature_spec.yaml"
 Names = Annotated[list[str], Field(min_length=1)]
 OneName = Annotated[list[str], Field(min_length=1, max_length=1)]
@@ -71,24 +71,29 @@ class FeatureSpec:
         """Return the spec of data that this program writes into ``folder``."""
         files = {
             split: SplitFiles(
-                folder / split / "numerical.bin",
-                folder / split / "label.bin",
-                tuple(folder / split / f"cat_{n}.bin" for n in range(len(cardinalities))),
+                numerical=folder / split / "numerical.bin",
+                label=folder / split / "label.bin",
+                categories=tuple(
+                    folder / split / f"cat_{table}.bin" for table in range(len(cardinalities))
+                ),
             )
             for split in SPLITS
         }
-        dtypes = tuple(
-            next(dtype for dtype in CATEGORY_BYTES if rows <= compute_max_cardinality(dtype))
-            for rows in cardinalities
+        return cls(
+            num_numerical=num_numerical,
+            cardinalities=tuple(cardinalities),
+            category_dtypes=tuple(_choose_smallest_dtype(rows) for rows in cardinalities),
+            files=files,
         )
-        return cls(num_numerical, tuple(cardinalities), dtypes, files)
 
     @property
     def changed_rules(self) -> dict[str, str]:
         """The rules that differ from those of the published runs."""
         published = {name: str(value) for name, value in PUBLISHED_RULES.items()}
         return {
-            name: value for name, value in self.rules.items() if published.get(name, value) != value
+            name: value
+            for name, value in self.rules.items()
+            if name in published and published[name] != value
         }
 
     def get_row_types(self, split: str) -> dict[Path, np.dtype[Any]]:
@@ -108,24 +113,33 @@ class FeatureSpec:
             DataError: a file is missing, ends within a row or has another number of rows than
                 the labels, or there are no rows.
         """
-        rows: dict[Path, int] = {}
-        for file, kind in self.get_row_types(split).items():
+        label_file = self.files[split].label
+        with translate_read_errors(label_file):
+            num_labels = label_file.stat().st_size  # one byte each
+        for file, row_type in self.get_row_types(split).items():
             with translate_read_errors(file):
                 length = file.stat().st_size
-            rows[file], rest = divmod(length, kind.itemsize)
-            label, expected = next(iter(rows.items()))
-            if rest or rows[file] != expected or not expected:
+            num_rows, rest = divmod(length, row_type.itemsize)
+            if rest or num_rows != num_labels or num_labels == 0:
                 raise DataError(
-                    f"{length} bytes: {rows[file]} rows and {rest} bytes, but {label} has "
-                    f"{expected} rows",
+                    f"{length} bytes: {num_rows} rows and {rest} bytes, but {label_file} has "
+                    f"{num_labels} rows",
                     where=str(file),
                     rule=(
                         "all files of a split must have the same number of complete rows, at "
-                        f"least one; a row of this file takes {kind.itemsize} bytes"
+                        f"least one; a row of this file takes {row_type.itemsize} bytes"
                     ),
-                    fix=AGAIN,
+                    fix=COPY_AGAIN,
                 )
-        return expected
+        return num_labels
+
+
+def _choose_smallest_dtype(cardinality: int) -> str:
+    """Return the smallest type that stores the ids of a table with ``cardinality`` rows."""
+    for dtype in CATEGORY_BYTES:
+        if cardinality <= compute_max_cardinality(dtype):
+            return dtype
+    raise ValueError(f"no type stores {cardinality} categories")
 
 
 def compute_max_cardinality(dtype: str) -> int:
@@ -138,9 +152,12 @@ translate_read_errors = partial(
     fault=partial(
         DataError,
         rule="every file named in feature_spec.yaml must exist and be readable",
-        fix=AGAIN,
+        fix=COPY_AGAIN,
     ),
 )
+
+
+# The parts of feature_spec.yaml.
 
 
 class _Channels(Frozen):
@@ -185,32 +202,47 @@ class _Spec(Frozen):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> _Spec:
+        """Refuse columns that differ between the parts of the file, or that cannot be read."""
         names = sorted(name for group in self.groups for name in group)
         if names != sorted(self.feature_spec):
             raise ValueError(
                 f"channel_spec has {names}, but feature_spec has {sorted(self.feature_spec)}"
             )
         for name, feature in self.feature_spec.items():
-            dtypes = {"numerical": "float16", "label": "bool"}
-            channel = next(kind for kind, group in self.channel_spec if name in group)
-            if feature.dtype != dtypes.get(channel, feature.dtype):
-                raise ValueError(f"{name}: columns of this channel must be {dtypes[channel]}")
-            max_cardinality = (
-                compute_max_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
-            )
-            if channel == "categorical" and not 1 <= (feature.cardinality or 0) <= max_cardinality:
-                rule = f"{feature.dtype} can hold 1 to {max_cardinality} categories"
-                raise ValueError(f"{name}: cardinality {feature.cardinality}; {rule}")
+            self._refuse_wrong_type(name, feature)
         for split, sources in self.source_spec:
-            if sorted(tuple(source.features) for source in sources) != sorted(self.groups):
-                raise ValueError(
-                    f"{split}: must have one file for all numerical columns in order, one "
-                    "for the label, and one per categorical column"
-                )
-            files = [normpath(source.files[0]) for source in sources]
-            if repeated := [name for name in files if files.count(name) > 1]:
-                raise ValueError(f"{split}: {repeated[0]} is listed for several columns")
+            self._refuse_wrong_files(split, sources)
         return self
+
+    def _refuse_wrong_type(self, name: str, feature: _Feature) -> None:
+        """Raise ValueError if a column's type or cardinality does not suit its channel."""
+        channels = self.channel_spec
+        if name in channels.numerical:
+            if feature.dtype != "float16":
+                raise ValueError(f"{name}: columns of this channel must be float16")
+        elif name in channels.label:
+            if feature.dtype != "bool":
+                raise ValueError(f"{name}: columns of this channel must be bool")
+        else:
+            # Other types store no categories.
+            is_integer = feature.dtype in CATEGORY_BYTES
+            max_cardinality = compute_max_cardinality(feature.dtype) if is_integer else 0
+            cardinality = feature.cardinality
+            if cardinality is None or not 1 <= cardinality <= max_cardinality:
+                rule = f"{feature.dtype} can hold 1 to {max_cardinality} categories"
+                raise ValueError(f"{name}: cardinality {cardinality}; {rule}")
+
+    def _refuse_wrong_files(self, split: str, sources: list[_Source]) -> None:
+        """Raise ValueError if the files of a split do not have each column once."""
+        if sorted(tuple(source.features) for source in sources) != sorted(self.groups):
+            raise ValueError(
+                f"{split}: must have one file for all numerical columns in order, one "
+                "for the label, and one per categorical column"
+            )
+        files = [normpath(source.files[0]) for source in sources]
+        repeated_files = [name for name in files if files.count(name) > 1]
+        if repeated_files:
+            raise ValueError(f"{split}: {repeated_files[0]} is listed for several columns")
 
 
 def read_spec(folder: Path) -> FeatureSpec:
@@ -219,7 +251,8 @@ def read_spec(folder: Path) -> FeatureSpec:
     Raises:
         DataError: it is missing or invalid.
     """
-    file, fix = folder / SPEC_FILE, f"correct the file, or {PREPARE}"
+    file = folder / SPEC_FILE
+    fix = f"correct the file, or {PREPARE}"
     try:
         spec = validate_document(_Spec, read_yaml(file), file, fix=fix)
     except UsageError as error:
@@ -227,9 +260,10 @@ def read_spec(folder: Path) -> FeatureSpec:
         raise DataError(error.what, where=error.where, rule=rule, fix=fix) from None
     files = {}
     for split, sources in spec.source_spec:
-        paths = {tuple(source.features): folder / source.files[0] for source in sources}
-        numerical, label, *categories = (paths[group] for group in spec.groups)
+        path_of_columns = {tuple(source.features): folder / source.files[0] for source in sources}
+        numerical, label, *categories = (path_of_columns[group] for group in spec.groups)
         files[split] = SplitFiles(numerical, label, tuple(categories))
+    # ``_Spec`` has checked that each of these columns has a cardinality.
     tables = [spec.feature_spec[name] for name in spec.channel_spec.categorical]
     return FeatureSpec(
         num_numerical=len(spec.channel_spec.numerical),
@@ -250,34 +284,38 @@ def write_spec(
     """Write ``feature_spec.yaml`` into ``folder``, completely or not at all; return the spec.
 
     The caller writes the files that it names first, so that a folder with a spec is complete.
+
+    Args:
+        rules: the options of ``prepare`` that made the folder; None: not known.
     """
     import yaml
 
     spec = FeatureSpec.create(folder, cardinalities, num_numerical=num_numerical)
     spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
     numerical = [f"num_{number}" for number in range(num_numerical)]
-    tables = {
-        f"cat_{n}.bin": _Feature(dtype=dtype, cardinality=rows)  # type: ignore[arg-type]
-        for n, (dtype, rows) in enumerate(zip(spec.category_dtypes, cardinalities, strict=True))
-    }
-    sources = {}
+    features: dict[str, _Feature] = {}
+    for table, (dtype, rows) in enumerate(zip(spec.category_dtypes, cardinalities, strict=True)):
+        features[f"cat_{table}.bin"] = _Feature(dtype=dtype, cardinality=rows)  # type: ignore[arg-type]
+    categorical = list(features)
+    for name in numerical:
+        features[name] = _Feature(dtype="float16")
+    features["label"] = _Feature(dtype="bool")
+    sources: dict[str, list[_Source]] = {}
     for split, files in spec.files.items():
-        columns_of_files = [(numerical, files.numerical), (["label"], files.label)]
-        for name, file in zip(tables, files.categories, strict=True):
-            columns_of_files.append(([name], file))
+        columns_and_files = [(numerical, files.numerical), (["label"], files.label)]
+        for name, file in zip(categorical, files.categories, strict=True):
+            columns_and_files.append(([name], file))
         sources[split] = [
             _Source(
                 type="split_binary",
-                features=features,
+                features=columns,
                 files=[file.relative_to(folder).as_posix()],
             )
-            for features, file in columns_of_files
+            for columns, file in columns_and_files
         ]
     description = _Spec(
-        channel_spec=_Channels(categorical=[*tables], numerical=numerical, label=["label"]),
-        feature_spec=tables
-        | {name: _Feature(dtype="float16") for name in numerical}
-        | {"label": _Feature(dtype="bool")},
+        channel_spec=_Channels(categorical=categorical, numerical=numerical, label=["label"]),
+        feature_spec=features,
         source_spec=_Sources(**sources),
         metadata=_Metadata(trainmark_prepare=spec.rules),
     )

@@ -35,7 +35,7 @@ ROW_RULE += (
     "empty; a newline ends each row"
 )
 BLOCK_BYTES = 1 << 20
-AGAIN = "download the file again, or correct it"
+DOWNLOAD_AGAIN = "download the file again, or correct it"
 
 
 class RowRange(NamedTuple):
@@ -131,7 +131,7 @@ def count_rows(path: Path, stop: Event) -> int:
     if last != b"\n":
         what = "the file ends in the middle of a row" if last else "the file has no rows"
         where = f"{path}, row {rows + 1}"
-        raise DataError(what, where=where, rule=ROW_RULE, fix=AGAIN)
+        raise DataError(what, where=where, rule=ROW_RULE, fix=DOWNLOAD_AGAIN)
     return rows
 
 
@@ -151,4 +151,4 @@ def find_first_fault(path: Path) -> DataError:
         ]
         column = is_valid.index(False)
         what = f"field {column + 1} is {fields[column][:40].decode('ascii', 'backslashreplace')!r}"
-    return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, fix=AGAIN)
+    return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, fix=DOWNLOAD_AGAIN)
