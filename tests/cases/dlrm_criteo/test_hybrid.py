@@ -161,7 +161,7 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
         timed.append(name)
         return nullcontext()
 
-    tables = HybridTables(spread.placement, rank=0, seed=SEED, in_part=time_part)
+    tables = HybridTables(spread.placement, rank=0, seed=SEED, time_part=time_part)
     dense = build_model(tiny_dlrm.NUMERICAL, DIM, 7, [16, DIM], [16, 1], seed=SEED)
     dense.bottom.register_forward_hook(lambda *_: notes.append("bottom"))
     for place, layers in (("bottom", dense.bottom), ("top", dense.top)):

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    InPart = Callable[[str], AbstractContextManager[Any]]
+    # Given the name of a part of the step, returns a context manager that times its block.
+    PartTimer = Callable[[str], AbstractContextManager[Any]]
 
 BLOCK_ROWS = 4096  # rows for each generator; seeding it costs little compared with drawing them
 
@@ -32,32 +33,40 @@ def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed
     """Fill ``out`` (rows, dim) with the initial rows of ``table`` from ``first_row`` on, in place.
 
     Values are uniform within ±1/sqrt(cardinality). They are drawn on the host, a few blocks at a
-    time, because generators of other devices give other numbers.
+    time, because generators of other devices give other numbers. Each block of a table has its own
+    generator, so a row's values do not depend on which rank holds it.
 
     Args:
+        table: number of the table; with ``seed``, it determines the values.
+        first_row: row of the table that the first row of ``out`` is.
         cardinality: number of rows of the whole table.
     """
     bound = cardinality**-0.5
     end_row = first_row + len(out)
 
     @torch.no_grad()
-    def fill(block: int) -> None:
-        start, end = block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, cardinality)
+    def fill_block(block: int) -> None:
+        """Fill the rows of ``out`` that are in a block; all four bounds are rows of the table."""
+        block_start = block * BLOCK_ROWS
+        block_end = min(block_start + BLOCK_ROWS, cardinality)
+        start = max(block_start, first_row)
+        end = min(block_end, end_row)
+        rows = out[start - first_row : end - first_row]
         generator = torch.Generator().manual_seed(_mix_seed(seed, table, block))
-        first, last = max(start, first_row), min(end, end_row)  # rows of the block in ``out``
-        rows = out[first - first_row : last - first_row]
-        if (first, last) == (start, end) and rows.device.type == "cpu":
+        is_whole_block = start == block_start and end == block_end
+        if is_whole_block and rows.device.type == "cpu":
             rows.uniform_(-bound, bound, generator=generator)
             return
-        whole_block = torch.empty((end - start, out.shape[1]), dtype=out.dtype, device="cpu")
-        whole_block.uniform_(-bound, bound, generator=generator)
-        rows.copy_(whole_block[first - start : last - start])
+        # Draw the whole block, of which ``out`` has only a part or is on another device.
+        drawn = torch.empty((block_end - block_start, out.shape[1]), dtype=out.dtype, device="cpu")
+        drawn.uniform_(-bound, bound, generator=generator)
+        rows.copy_(drawn[start - block_start : end - block_start])
 
-    blocks = range(first_row // BLOCK_ROWS, -(-end_row // BLOCK_ROWS))
+    end_block = -(-end_row // BLOCK_ROWS)  # rounded up
     # torch draws on one thread and releases the interpreter's lock while it does.
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        for _ in threads.map(fill, blocks):
-            pass
+        for _ in threads.map(fill_block, range(first_row // BLOCK_ROWS, end_block)):
+            pass  # the loop raises what a thread raised
 
 
 def _mix_seed(seed: int, table: int, block: int) -> int:
@@ -69,6 +78,7 @@ def _mix_seed(seed: int, table: int, block: int) -> int:
     mixed = seed & (2**63 - 1)
     for part in (table, block):
         # The finalizer of splitmix64: each input bit flips about half of the output bits.
+        # Python's integers have no limit: ``&`` keeps 64 bits.
         mixed = (mixed + 0x9E3779B97F4A7C15 * (part + 1)) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
@@ -88,7 +98,7 @@ class FusedTables(nn.Module):
         cardinalities: number of rows of each table.
         dim: width of a row.
         seed: of the initial rows; None: the caller fills ``weight``.
-        in_part: returns a context manager that times a part of the step, given its name.
+        time_part: returns a context manager that times a part of the step, given its name.
 
     Attributes:
         weight: (sum of cardinalities, dim) float32; a buffer, so no optimizer sees it.
@@ -103,30 +113,32 @@ class FusedTables(nn.Module):
         dim: int,
         *,
         seed: int | None,
-        in_part: InPart = skip_timing,
+        time_part: PartTimer = skip_timing,
     ) -> None:
         super().__init__()
-        self.in_part = in_part
-        self.cardinalities, self.dim = tuple(cardinalities), dim
+        self.time_part = time_part
+        self.cardinalities = tuple(cardinalities)
+        self.dim = dim
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
         self.register_buffer("weight", _allocate_rows(sum(self.cardinalities), dim))
         ends = torch.tensor(self.cardinalities, dtype=torch.int64).cumsum(0)
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
-        # int32 if it can count all rows, because it halves the bytes to read.
+        # First row of each table in the weight; int32 if it can count all rows, because that halves
+        # the bytes to read.
         fits_int32 = sum(self.cardinalities) < 2**31
         self.register_buffer("_starts", starts.to(torch.int32 if fits_int32 else torch.int64))
-        # Autograd calls backward only for an output of an input that requires a gradient.
+        # Autograd calls a backward pass only if an input of the forward pass requires a gradient.
+        # Ids and the weight do not, so this scalar is passed as well.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         if seed is not None:
-            for table, part in enumerate(self.split_tables()):
-                cardinality = len(part)
-                fill_rows(part, table=table, first_row=0, cardinality=cardinality, seed=seed)
+            for table, rows in enumerate(self.split_tables()):
+                fill_rows(rows, table=table, first_row=0, cardinality=len(rows), seed=seed)
 
     def split_tables(self) -> Sequence[Tensor]:
         """Return each table as a view of the weight, (cardinality, dim)."""
-        parts: Sequence[Tensor] = cast("Tensor", self.weight).split(self.cardinalities)
-        return parts
+        tables: Sequence[Tensor] = cast("Tensor", self.weight).split(self.cardinalities)
+        return tables
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ``ids`` (T, B), int32 or int64, as (B, T, dim)."""
@@ -136,9 +148,10 @@ class FusedTables(nn.Module):
 
     @torch.no_grad()
     def look_up(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids (T, B) as (B, T, dim)."""
-        weight = cast("Tensor", self.weight)
-        return weight.index_select(0, self._find_rows(ids)).view(*ids.t().shape, self.dim)
+        """Return the rows of ids (T, B) as (B, T, dim); autograd does not see it."""
+        num_tables, batch_size = ids.shape
+        rows = cast("Tensor", self.weight).index_select(0, self._find_rows(ids))
+        return rows.view(batch_size, num_tables, self.dim)
 
     def _find_rows(self, ids: Tensor) -> Tensor:
         """Return the row numbers in the weight of ids (T, B), sample by sample, (B x T,)."""
@@ -151,10 +164,11 @@ class FusedTables(nn.Module):
         The gradients of a row that occurs several times add up.
         """
         factor = -self.learning_rate / self.grad_scale
-        if isinstance(factor, Tensor):
+        if isinstance(factor, Tensor):  # on the device: apply it there, without reading it
             grads = scale_or_zero(grads, factor)
             factor = 1.0
-        weight, rows = cast("Tensor", self.weight), self._find_rows(ids)
+        weight = cast("Tensor", self.weight)
+        rows = self._find_rows(ids)
         grads = grads.reshape(-1, self.dim)
         if weight.device.type == "cpu":
             # On a CPU, ``index_add_`` uses one thread. ``scatter_add_`` with an expanded index
@@ -169,16 +183,22 @@ class _LookUp(Function):
 
     @staticmethod
     def forward(ctx: Any, _anchor: Tensor, tables: FusedTables, ids: Tensor) -> Tensor:
+        """Return the rows of ids (T, B) as (B, T, dim).
+
+        Args:
+            _anchor: a scalar that requires a gradient, so that ``backward`` is called.
+        """
         ctx.tables = tables
         ctx.save_for_backward(ids)
-        with tables.in_part(EMBEDDING_PART):
+        with tables.time_part(EMBEDDING_PART):
             return tables.look_up(ids)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Update the rows, given their gradients (B, T, dim); the anchor's gradient is 0."""
         (ids,) = ctx.saved_tensors
-        with ctx.tables.in_part(EMBEDDING_PART):
+        with ctx.tables.time_part(EMBEDDING_PART):
             ctx.tables.update(ids, grads[0].float())
         return grads[0].new_zeros(()), None, None
 
@@ -189,7 +209,8 @@ def _allocate_rows(rows: int, dim: int) -> Tensor:
     Rows are read in random order; with pages of 4 KiB, nearly every row costs a page-table walk.
     """
     on_cpu = torch.get_default_device().type == "cpu"
-    if not on_cpu or not rows * dim or not hasattr(mmap, "MADV_HUGEPAGE"):
+    is_empty = rows * dim == 0  # no memory can be mapped
+    if not on_cpu or is_empty or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(rows, dim)
     memory = mmap.mmap(-1, rows * dim * FLOAT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)  # a kernel without huge pages ignores it
@@ -199,4 +220,5 @@ def _allocate_rows(rows: int, dim: int) -> Tensor:
 def scale_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
     """Return ``grads x factor``, or only zeros if an element overflowed; does not synchronize."""
     scaled = grads * factor
+    # The sum is inf or nan if any element is.
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))

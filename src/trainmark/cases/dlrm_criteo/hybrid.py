@@ -29,7 +29,7 @@ from .figures import EXCHANGE_PART
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .embeddings import InPart
+    from .embeddings import PartTimer
     from .placement import Placement, TablePart
 
 
@@ -45,7 +45,7 @@ class HybridTables(nn.Module):
         seed: of the initial rows.
         exchange_dtype: type in which embeddings and gradients are sent.
         group: ranks to exchange with; None: all.
-        in_part: returns a context manager that times a part of the step: look-ups and updates, or
+        time_part: returns a context manager that times a part of the step: look-ups and updates, or
             waiting for an exchange.
     """
 
@@ -57,18 +57,20 @@ class HybridTables(nn.Module):
         seed: int,
         exchange_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
-        in_part: InPart = skip_timing,
+        time_part: PartTimer = skip_timing,
     ) -> None:
         super().__init__()
         self.placement = placement
         self.parts = placement.parts[rank]
-        self.rank, self.world_size = rank, placement.world_size
-        self.exchange_dtype, self.group = exchange_dtype, group
-        self.in_part = in_part
-        rows = tuple(part.rows for part in self.parts)
-        self.local: Any = None
-        if rows:
-            self.local = FusedTables(rows, placement.dim, seed=None, in_part=in_part)
+        self.rank = rank
+        self.world_size = placement.world_size
+        self.exchange_dtype = exchange_dtype
+        self.group = group
+        self.time_part = time_part
+        self.local: Any = None  # this rank's parts as if they were whole tables; None: it has none
+        if self.parts:
+            num_rows = [part.rows for part in self.parts]
+            self.local = FusedTables(num_rows, placement.dim, seed=None, time_part=time_part)
         for part, weight in self.iterate_parts():
             fill_rows(
                 weight,
@@ -77,25 +79,28 @@ class HybridTables(nn.Module):
                 cardinality=placement.cardinalities[part.table],
                 seed=seed,
             )
-        # A rank without tables takes part in both exchanges too: it needs an input with gradient.
+        # A rank without tables takes part in both exchanges too. Autograd calls its backward pass
+        # only because this scalar, an input of the forward pass, requires a gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
+        # First row in its table, and number of rows, of each part: (parts, 2, 1).
         ranges = [(part.first_row, part.rows) for part in self.parts]
-        bounds = torch.tensor(ranges, dtype=torch.int32).view(-1, 2, 1)
-        self.register_buffer("_ranges", bounds, persistent=False)
+        row_ranges = torch.tensor(ranges, dtype=torch.int32).view(-1, 2, 1)
+        self.register_buffer("_row_ranges", row_ranges, persistent=False)
         for owner in range(self.world_size):
             numbers = torch.tensor(placement.list_tables(owner), dtype=torch.long)
             self.register_buffer(f"_tables_{owner}", numbers, persistent=False)
-        self.learning_rate, self.grad_scale = 0.0, 1.0
+        self.learning_rate = 0.0
+        self.grad_scale = 1.0
 
     def iterate_parts(self) -> Iterator[tuple[TablePart, Tensor]]:
         """Yield this rank's parts, each with a view of its rows (rows, dim)."""
-        first = 0
+        first = 0  # row of the local weight
         for part in self.parts:
             yield part, self.local.weight.detach()[first : first + part.rows]
             first += part.rows
 
     def start(self, ids: Tensor) -> TableExchange:
-        """Look up rows and begin to send them.
+        """Look up rows and begin to send them; ``wait`` of the result returns the embeddings.
 
         Args:
             ids: for each part of this rank the row numbers, in the whole table, of the global batch
@@ -107,6 +112,7 @@ class HybridTables(nn.Module):
             embeddings = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
         else:
             self.local.learning_rate = self.learning_rate
+            # The gradients of all ranks are summed, but DDP averages: see the class.
             self.local.grad_scale = self.grad_scale * self.world_size
             embeddings = self.local(self._find_local_rows(ids, exchange))
         exchange.token = _StartExchange.apply(embeddings, anchor, exchange)  # type: ignore[no-untyped-call]
@@ -121,8 +127,9 @@ class HybridTables(nn.Module):
         local_samples = end - begin
         remote_samples = samples - local_samples
         remote_parts = sum(len(parts) for parts in self.placement.parts) - len(self.parts)
-        vectors = remote_samples * len(self.parts) + local_samples * remote_parts
-        return vectors * self.placement.dim * self.exchange_dtype.itemsize
+        embeddings = remote_samples * len(self.parts)
+        gradients = local_samples * remote_parts
+        return (embeddings + gradients) * self.placement.dim * self.exchange_dtype.itemsize
 
     def find_sample_bounds(self, samples: int, rank: int) -> tuple[int, int]:
         """Return begin and end of the samples of ``rank`` in a global batch."""
@@ -133,33 +140,45 @@ class HybridTables(nn.Module):
         return cast("Tensor", getattr(self, f"_tables_{owner}"))
 
     def _find_local_rows(self, ids: Tensor, exchange: TableExchange) -> Tensor:
-        """Return ids as row numbers of the local parts; mark those that other ranks hold."""
+        """Return ids (parts, B_global) as row numbers of the local parts.
+
+        If a table is cut, those that other ranks hold are marked in ``exchange.is_foreign``.
+        """
         if not any(self.placement.is_cut(part) for part in self.parts):
             return ids
-        first_rows, rows = cast("Tensor", self._ranges).unbind(1)
-        shifted = ids - first_rows
-        exchange.outside = (shifted < 0) | (shifted >= rows)
+        first_rows, num_rows = cast("Tensor", self._row_ranges).unbind(1)  # both (parts, 1)
+        local_rows = ids - first_rows
+        exchange.is_foreign = (local_rows < 0) | (local_rows >= num_rows)
         # An arbitrary local row replaces a foreign one; its embedding and gradient are set to 0.
         # The remainder spreads these rows, so that threads do not contend for a single row.
-        return shifted.remainder(rows)
+        return local_rows.remainder(num_rows)
 
 
 class TableExchange:
-    """The two exchanges of one step: their buffers, sizes and pending work."""
+    """The two exchanges of one step: their buffers, sizes and pending work.
+
+    Args:
+        samples: number of samples of the global batch.
+    """
 
     def __init__(self, tables: HybridTables, *, samples: int) -> None:
-        self.tables, self.samples = tables, samples
-        self.outside: Tensor | None = None  # (parts, B_global): True if another rank holds the row
+        self.tables = tables
+        self.samples = samples
+        # (parts, B_global): True if another rank holds the row; None: no local table is cut.
+        self.is_foreign: Tensor | None = None
         self.token: Any = None  # connects the two autograd nodes below
-        first, last = tables.find_sample_bounds(samples, tables.rank)
-        dim, ranks = tables.placement.dim, range(tables.world_size)
-        bounds = [tables.find_sample_bounds(samples, rank) for rank in ranks]
-        self._local_samples = last - first
-        # Elements exchanged with each rank: local parts of its samples, its parts of local samples.
+        dim = tables.placement.dim
+        bounds = [tables.find_sample_bounds(samples, rank) for rank in range(tables.world_size)]
+        first, end = bounds[tables.rank]
+        self._local_samples = end - first
+        # For each rank, the number of elements of this rank's parts for the other's samples, and of
+        # the other's parts for this rank's samples. Embeddings are sent with the first sizes and
+        # received with the second; gradients go the other way.
         self._local_sizes = [(end - begin) * len(tables.parts) * dim for begin, end in bounds]
         self._remote_sizes = [
-            self._local_samples * len(tables.placement.parts[r]) * dim for r in ranks
+            self._local_samples * len(parts) * dim for parts in tables.placement.parts
         ]
+        # Of the exchange that is under way: its handle, and the buffers sent and received.
         self._work: Any = None
         self._buffers: tuple[Tensor, Tensor] | None = None
 
@@ -183,15 +202,15 @@ class TableExchange:
         received = self._end_exchange()
         placement = self.tables.placement
         shape = (self._local_samples, len(placement.cardinalities), placement.dim)
-        out = received.new_zeros(shape)
+        embeddings = received.new_zeros(shape)
         for owner, block in enumerate(self._split_by_owner(received)):
             tables = self.tables.get_table_numbers(owner)
             # For a cut table all owners but one send zeros, so the sum is exact.
-            if any(map(placement.is_cut, placement.parts[owner])):
-                out[:, tables] = out[:, tables] + block
+            if any(placement.is_cut(part) for part in placement.parts[owner]):
+                embeddings[:, tables] = embeddings[:, tables] + block
             else:
-                out[:, tables] = block
-        return out
+                embeddings[:, tables] = block
+        return embeddings
 
     def send_gradients(self, grad: Tensor) -> None:
         """Begin to send gradients (B_local, T, dim) to the owners of the rows."""
@@ -209,11 +228,11 @@ class TableExchange:
 
     def _clear_foreign_rows(self, rows: Tensor) -> None:
         """Set vectors of rows that other ranks hold to 0, in place."""
-        if self.outside is None:
+        if self.is_foreign is None:
             return
         for column, part in enumerate(self.tables.parts):
             if self.tables.placement.is_cut(part):
-                rows[:, column].masked_fill_(self.outside[column, :, None], 0.0)
+                rows[:, column].masked_fill_(self.is_foreign[column, :, None], 0.0)
 
     def _split_by_owner(self, flat: Tensor) -> Iterator[Tensor]:
         """Yield the piece of each owner in a flat buffer, as (B_local, parts, dim)."""
@@ -224,6 +243,7 @@ class TableExchange:
     def _begin_exchange(
         self, sent: Tensor, *, sizes_sent: list[int], sizes_received: list[int]
     ) -> None:
+        """Begin to exchange a flat buffer; the sizes are numbers of elements for each rank."""
         received = sent.new_empty(sum(sizes_received))
         self._buffers = sent, received  # both must live until the exchange ends
         self._work = dist.all_to_all_single(
@@ -231,16 +251,19 @@ class TableExchange:
         )
 
     def _end_exchange(self) -> Tensor:
+        """Wait for the exchange under way; return the flat buffer received."""
         assert self._buffers is not None, "an exchange ends once"
-        with self.tables.in_part(EXCHANGE_PART):
+        with self.tables.time_part(EXCHANGE_PART):
             self._work.wait()
         _, received = self._buffers
-        self._work = self._buffers = None
+        self._work = None
+        self._buffers = None
         return received
 
 
-# Two autograd nodes, connected by a token without content. Autograd runs nodes in reverse order of
-# their creation: the bottom MLP, created between the two, has its backward pass between theirs.
+# Two autograd nodes, connected by the token, a tensor without content. Autograd runs nodes in the
+# reverse order of their creation: the bottom MLP, created between the two, has its backward pass
+# between theirs.
 
 
 class _StartExchange(Function):
@@ -248,12 +271,14 @@ class _StartExchange(Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, anchor: Tensor, exchange: TableExchange) -> Tensor:
+        """Return the token, an input of ``_EndExchange``."""
         exchange.send_embeddings(embeddings)
         ctx.exchange = exchange
         return torch.zeros_like(anchor)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, None, None]:
+        """Return the gradient of the embeddings of the local parts (B_global, parts, dim)."""
         return ctx.exchange.receive_gradients(), None, None
 
 
@@ -262,10 +287,12 @@ class _EndExchange(Function):
 
     @staticmethod
     def forward(ctx: Any, _token: Tensor, exchange: TableExchange) -> Tensor:
+        """Return the embeddings of all tables for this rank's samples (B_local, T, dim)."""
         ctx.exchange = exchange
         return exchange.receive_embeddings()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Send the gradients of the embeddings; the token's own gradient is 0."""
         ctx.exchange.send_gradients(grads[0])
         return torch.zeros((), device=grads[0].device), None

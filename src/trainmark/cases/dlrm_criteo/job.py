@@ -51,9 +51,11 @@ def compute_roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
         raise DivergedError("dlrm_criteo.scores_not_finite", found=num_nan, scores=len(scores))
     positive = np.sort(scores[labels == 1])
     negative = np.sort(scores[labels != 1])
-    below = np.searchsorted(negative, positive, side="left").sum(dtype=np.int64)
-    not_above = np.searchsorted(negative, positive, side="right").sum(dtype=np.int64)
-    return (int(below) + int(not_above)) / (2 * len(positive) * len(negative))
+    # Pairs in which the negative row scores lower, and those in which it does not score higher. A
+    # tied pair is only in the second number: half of the sum counts it half.
+    num_below = int(np.searchsorted(negative, positive, side="left").sum(dtype=np.int64))
+    num_not_above = int(np.searchsorted(negative, positive, side="right").sum(dtype=np.int64))
+    return (num_below + num_not_above) / (2 * len(positive) * len(negative))
 
 
 def gather_scores(scores: Tensor, labels: Tensor, *, world_size: int) -> tuple[Tensor, Tensor]:
@@ -63,16 +65,16 @@ def gather_scores(scores: Tensor, labels: Tensor, *, world_size: int) -> tuple[T
     """
     if world_size == 1:
         return scores, labels
-    sizes = [torch.zeros(1, dtype=torch.int64, device=scores.device) for _ in range(world_size)]
-    dist.all_gather(sizes, torch.tensor([len(scores)], device=scores.device))
-    rows = [int(size) for size in sizes]
+    counts = [torch.zeros(1, dtype=torch.int64, device=scores.device) for _ in range(world_size)]
+    dist.all_gather(counts, torch.tensor([len(scores)], device=scores.device))
+    num_rows = [int(count) for count in counts]  # of each rank
     # Collectives need the same shape on every rank: pad to the maximum.
-    local = scores.new_zeros(2, max(rows))
+    local = scores.new_zeros(2, max(num_rows))
     local[0, : len(scores)] = scores
     local[1, : len(labels)] = labels
     padded_parts = [torch.empty_like(local) for _ in range(world_size)]
     dist.all_gather(padded_parts, local)
-    parts = [part[:, :size] for part, size in zip(padded_parts, rows, strict=True)]
+    parts = [part[:, :count] for part, count in zip(padded_parts, num_rows, strict=True)]
     all_scores, all_labels = torch.cat(parts, 1)
     return all_scores, all_labels
 
@@ -87,7 +89,9 @@ def compute_lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     if finished_steps < recipe.warmup_lr_steps:
         return (finished_steps + 1) / recipe.warmup_lr_steps
     remaining_steps = recipe.decay_start_step + recipe.decay_steps - finished_steps - 1
-    return float(min(1.0, max(0.0, remaining_steps / recipe.decay_steps)) ** 2)
+    # Above 1 before the decay starts, below 0 after its end.
+    remaining_share = remaining_steps / recipe.decay_steps
+    return float(min(1.0, max(0.0, remaining_share)) ** 2)
 
 
 class DlrmJob:
@@ -95,7 +99,8 @@ class DlrmJob:
 
     def __init__(self, context: JobContext, data: DlrmData) -> None:
         recipe: DlrmRecipe = context.recipe
-        self.context, self.recipe = context, recipe
+        self.context = context
+        self.recipe = recipe
         spec = data.spec
         self.num_numerical = spec.num_numerical
         memory = context.memory or read_rank_memory(context.device, context.world_size)
@@ -107,8 +112,9 @@ class DlrmJob:
         self.readers = {
             split: SplitReader(spec, split, columns=columns) for split in ("train", "test")
         }
-        self._in_part = lambda name: context.stages.stage(name, context.device)
-        # Build the tables on the device: the host may have less memory.
+        self._time_part = lambda name: context.stages.stage(name, context.device)
+        # Build the tables on the device: the host may have less memory. A ``torch.device`` as a
+        # context is where new tensors are made; the empty tensor is only asked for its device.
         with context.device.place(torch.empty(0)).device:
             self.tables: Any = self._build_tables()
         self.model = build_model(
@@ -130,29 +136,31 @@ class DlrmJob:
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
             loss_scale_window=1_000_000_000,  # as published: the scale never doubles
         )
-        self.check, self.updates = self.stepper.check, self.stepper.updates
+        self.check = self.stepper.check
+        self.updates = self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
-        self.steps_per_epoch = -(-self.readers["train"].num_rows // self.global_batch_size)
+        num_rows = self.readers["train"].num_rows
+        self.steps_per_epoch = -(-num_rows // self.global_batch_size)  # rounded up
 
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank; a single rank has all of them."""
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
-            return FusedTables(self.placement.cardinalities, dim, seed=seed, in_part=self._in_part)
+            return FusedTables(
+                self.placement.cardinalities, dim, seed=seed, time_part=self._time_part
+            )
         return HybridTables(
             self.placement,
             rank=self.context.rank,
             seed=seed,
             exchange_dtype=AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32),
-            in_part=self._in_part,
+            time_part=self._time_part,
         )
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
         """Take one step; the tables, updated in its backward pass, get learning rate and scale."""
-        recipe = self.recipe
-        self.tables.learning_rate = recipe.learning_rate * compute_lr_factor(
-            recipe, self.stepper.steps
-        )
+        lr_factor = compute_lr_factor(self.recipe, self.stepper.steps)
+        self.tables.learning_rate = self.recipe.learning_rate * lr_factor
         self.tables.grad_scale = self.stepper.loss_scale()
         return self.stepper.step(batches)
 
@@ -163,10 +171,13 @@ class DlrmJob:
             order = rng.permutation(self.steps_per_epoch)
         for raw in self._read_batches("train", order):
             samples = len(raw.labels)
-            counts = Counts(samples, samples)
+            counts = Counts(samples=samples, sequences=samples)
             yield Batch(_make_tensors(raw), counts, raw.step_samples, closes_step=True)
 
-    def _read_batches(self, split: str, order: Any = None) -> Iterator[RawBatch]:
+    def _read_batches(
+        self, split: str, order: NDArray[np.int64] | None = None
+    ) -> Iterator[RawBatch]:
+        """Yield this rank's parts of a split's batches; see ``SplitReader.read_batches``."""
         return self.readers[split].read_batches(
             self.global_batch_size,
             rank=self.context.rank,
@@ -175,12 +186,20 @@ class DlrmJob:
         )
 
     def _compute_logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
+        """Return the logits (B_local,) of this rank's samples.
+
+        Args:
+            model: the dense part, maybe wrapped by DDP.
+            numerical: of this rank's samples (B_local, num_numerical).
+            ids: of the global batch, for the columns that this rank reads (columns, B).
+        """
         # With several ranks, ``start`` begins an exchange during which the bottom MLP runs.
         look_up = self.tables if self.context.world_size == 1 else self.tables.start
         logits: Tensor = model(numerical.float(), look_up(ids))
         return logits.float()
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
+        """Return the sum of the losses of this rank's samples, for the stepper."""
         numerical, labels, ids = batch.tensors
         logits = self._compute_logits(self.stepper.model, numerical, ids)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
@@ -196,46 +215,52 @@ class DlrmJob:
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
         """Return the AUC of the test rows; every rank takes part in all forward passes."""
-        world_size, device = self.context.world_size, self.stepper.device
-        scores, labels, scored = [], [], EvaluationSum()
+        world_size = self.context.world_size
+        scores: list[Tensor] = []  # of each batch
+        labels: list[Tensor] = []
+        scored = EvaluationSum()
         host_batches = ((_make_tensors(raw), len(raw.labels)) for raw in self._read_batches("test"))
-        for (numerical, label, ids), rows in read_ahead(
+        for (numerical, batch_labels, ids), rows in read_ahead(
             scored_rows(host_batches), self.context.device, depth=self.recipe.read_ahead_batches
         ):
             with self.stepper.autocast():
                 scores.append(self._compute_logits(self.model, numerical, ids))
-            labels.append(label)
+            labels.append(batch_labels)
             scored.add(rows)
-        score, label = gather_scores(torch.cat(scores), torch.cat(labels), world_size=world_size)
+        all_scores, all_labels = gather_scores(
+            torch.cat(scores), torch.cat(labels), world_size=world_size
+        )
         auc = 0.0
         if self.context.rank == 0:
-            auc = compute_roc_auc(score.cpu().numpy(), label.cpu().numpy())
-        (auc,) = add_over_ranks(auc, world_size=world_size, device=device)
+            auc = compute_roc_auc(all_scores.cpu().numpy(), all_labels.cpu().numpy())
+        # The other ranks add 0, so every rank gets the AUC of rank 0.
+        (auc,) = add_over_ranks(auc, world_size=world_size, device=self.stepper.device)
         total = self.readers["test"].num_rows
-        assert len(score) == total, f"{len(score)} of {total} test rows were scored"
+        assert len(all_scores) == total, f"{len(all_scores)} of {total} test rows were scored"
         return Evaluation(auc, total, scores=scored.scores())
 
     def model_flops(self, counts: Counts) -> float:
         return float(self.model.flops_per_sample * counts.samples)
 
     def facts(self) -> Mapping[str, Any]:
-        rows, dim = self.placement.cardinalities, self.recipe.embedding_dim
-        parameters = self.dense_parameters + sum(rows) * dim
-        exchanged = 0
+        cardinalities = self.placement.cardinalities
+        dim = self.recipe.embedding_dim
+        parameters = self.dense_parameters + sum(cardinalities) * dim
+        exchanged_bytes = 0
         if self.context.world_size > 1:
-            exchanged = self.tables.count_exchanged_bytes(self.global_batch_size)
+            exchanged_bytes = self.tables.count_exchanged_bytes(self.global_batch_size)
         return {
             "parameters": parameters,
             "trainable_parameters": parameters,
             "dense_parameters": self.dense_parameters,
             "numerical_features": self.num_numerical,
-            "tables": len(rows),
+            "tables": len(cardinalities),
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
             "placement": self.placement.describe(),
             # A row read, its gradient read, the row read again and written.
-            "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
-            "exchanged_bytes_per_sample": exchanged / self.global_batch_size,
+            "embedding_bytes_per_sample": 4 * len(cardinalities) * dim * FLOAT_BYTES,
+            "exchanged_bytes_per_sample": exchanged_bytes / self.global_batch_size,
             "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),
             "skipped_steps": self.stepper.skipped_steps(),
         }
@@ -243,8 +268,11 @@ class DlrmJob:
 
 def _make_tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return numerical values (B_local, 13), labels (B_local,) and ids (columns, B) on the host."""
-    numerical, labels = torch.from_numpy(raw.numerical), torch.from_numpy(raw.labels)
-    return numerical, labels, torch.from_numpy(raw.categories)
+    return (
+        torch.from_numpy(raw.numerical),
+        torch.from_numpy(raw.labels),
+        torch.from_numpy(raw.categories),
+    )
 
 
 build = DlrmJob

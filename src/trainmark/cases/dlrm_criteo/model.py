@@ -29,17 +29,22 @@ class Interaction(nn.Module):
 
     def __init__(self, num_tables: int, dim: int) -> None:
         super().__init__()
-        vectors = num_tables + 1
-        pairs = vectors * (vectors - 1) // 2
-        self.dim, self.num_vectors = dim, vectors
+        num_vectors = num_tables + 1
+        num_pairs = num_vectors * (num_vectors - 1) // 2
+        self.dim = dim
+        self.num_vectors = num_vectors
         self.num_features = count_features(num_tables, dim)
-        self.padding = self.num_features - dim - pairs
-        row, column = torch.tril_indices(vectors, vectors, -1)
-        self.register_buffer("_pairs", row * vectors + column, persistent=False)
-        # For each pair, in both orders, the index of its feature; the diagonal has none.
-        feature = torch.zeros(vectors, vectors, dtype=torch.int64)
-        feature[row, column] = feature[column, row] = dim + torch.arange(pairs)
-        self.register_buffer("_features", feature.view(-1), persistent=False)
+        self.padding = self.num_features - dim - num_pairs
+        # Each pair once: the products below the diagonal of the (num_vectors, num_vectors) matrix.
+        row, column = torch.tril_indices(num_vectors, num_vectors, -1)
+        self.register_buffer("_product_of_pair", row * num_vectors + column, persistent=False)
+        # The other direction: for each product of the matrix, the index of its feature. Both orders
+        # of a pair have the same one; the diagonal has none, so its 0 means nothing.
+        feature = torch.zeros(num_vectors, num_vectors, dtype=torch.int64)
+        pair_features = dim + torch.arange(num_pairs)
+        feature[row, column] = pair_features
+        feature[column, row] = pair_features
+        self.register_buffer("_feature_of_product", feature.view(-1), persistent=False)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
         """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim)."""
@@ -56,26 +61,32 @@ class _Interact(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, dense: Tensor, embedded: Tensor, shape: Interaction) -> Tensor:
-        vectors = torch.cat([dense[:, None], embedded], 1)
-        products = torch.bmm(vectors, vectors.mT).flatten(1)
-        features = vectors.new_zeros(len(dense), shape.num_features)
-        pairs = cast("Tensor", shape._pairs)
-        features[:, : shape.dim] = dense
-        features[:, shape.dim : shape.dim + len(pairs)] = products.index_select(1, pairs)
-        ctx.save_for_backward(vectors, shape._features)
+    def forward(ctx: Any, dense: Tensor, embedded: Tensor, interaction: Interaction) -> Tensor:
+        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim)."""
+        dim = interaction.dim
+        vectors = torch.cat([dense[:, None], embedded], 1)  # (B, num_vectors, dim)
+        products = torch.bmm(vectors, vectors.mT).flatten(1)  # (B, num_vectors^2)
+        product_of_pair = cast("Tensor", interaction._product_of_pair)
+        features = vectors.new_zeros(len(dense), interaction.num_features)
+        features[:, :dim] = dense
+        features[:, dim : dim + len(product_of_pair)] = products.index_select(1, product_of_pair)
+        ctx.save_for_backward(vectors, interaction._feature_of_product)
         return features
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        vectors, feature = ctx.saved_tensors
-        size, dim = vectors.shape[1:]
-        grad = grads[0]
-        both_ways = grad.index_select(1, feature).view(-1, size, size)
-        both_ways.diagonal(dim1=1, dim2=2).zero_()
-        gradients = torch.bmm(both_ways, vectors)
-        return gradients[:, 0] + grad[:, :dim], gradients[:, 1:], None
+        """Return the gradients of ``dense`` and ``embedded``, given that of the features."""
+        vectors, feature_of_product = ctx.saved_tensors
+        num_vectors, dim = vectors.shape[1:]
+        feature_grads = grads[0]
+        product_grads = feature_grads.index_select(1, feature_of_product)
+        product_grads = product_grads.view(-1, num_vectors, num_vectors)  # S, symmetric
+        product_grads.diagonal(dim1=1, dim2=2).zero_()  # no feature is a vector's square
+        vector_grads = torch.bmm(product_grads, vectors)
+        # The dense vector is the first of the vectors, and itself the first ``dim`` features.
+        dense_grad = vector_grads[:, 0] + feature_grads[:, :dim]
+        return dense_grad, vector_grads[:, 1:], None
 
 
 class Dlrm(nn.Module):
@@ -122,7 +133,7 @@ class Dlrm(nn.Module):
         ``torch.bmm``: 6 per weight of a linear layer (4 for the first layer, whose input needs no
         gradient), and 6 per product of the interaction.
         """
-        linear_layers = [item for item in self.modules() if isinstance(item, nn.Linear)]
+        linear_layers = [module for module in self.modules() if isinstance(module, nn.Linear)]
         first_of_top = cast("nn.Linear", self.top[0])
         weights = sum(layer.weight.numel() for layer in linear_layers)
         weights -= self.interaction.padding * first_of_top.out_features
@@ -138,7 +149,9 @@ def build_mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequ
         nn.init.normal_(layer.weight, std=math.sqrt(2 / (inputs + outputs)))
         nn.init.normal_(layer.bias, std=math.sqrt(1 / outputs))
         layers += [layer, nn.ReLU(inplace=True)]
-    return nn.Sequential(*(layers[:-1] if last_is_linear else layers))
+    if last_is_linear:
+        del layers[-1]  # the last ReLU
+    return nn.Sequential(*layers)
 
 
 def build_model(
@@ -150,7 +163,11 @@ def build_model(
     *,
     seed: int,
 ) -> Dlrm:
-    """Return the model with weights drawn from ``seed``, the same on every rank."""
+    """Return the model with weights drawn from ``seed``, the same on every rank.
+
+    Args:
+        num_numerical, dim, num_tables, bottom, top: as for ``Dlrm``.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Dlrm(num_numerical, dim, num_tables, bottom, top)

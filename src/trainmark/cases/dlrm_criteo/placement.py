@@ -41,6 +41,11 @@ class Placement:
     """The parts of each rank, in the order of their tables.
 
     A rank holds at most one part of a table.
+
+    Args:
+        cardinalities: number of rows of each table.
+        dim: width of a row.
+        parts: of each rank.
     """
 
     cardinalities: tuple[int, ...]
@@ -62,22 +67,27 @@ class Placement:
 
     def describe(self) -> list[dict[str, object]]:
         """Return a dict for each rank; ``lookups_share`` is its share of all look-ups."""
-        lookups = sum(len(parts) for parts in self.parts)
-        rows = [sum(part.rows for part in parts) for parts in self.parts]
-        return [
-            {
-                "rank": rank,
-                "tables": " ".join(map(self._name, parts)) or "-",
-                "rows": rows[rank],
-                "gib": self.dim * FLOAT_BYTES * rows[rank] / GIB,
-                "lookups_share": len(parts) / lookups,
-            }
-            for rank, parts in enumerate(self.parts)
-        ]
+        num_lookups = sum(len(parts) for parts in self.parts)  # of a sample, on all ranks
+        descriptions: list[dict[str, object]] = []
+        for rank, parts in enumerate(self.parts):
+            rows = sum(part.rows for part in parts)
+            tables = " ".join(self._format_part(part) for part in parts)
+            descriptions.append(
+                {
+                    "rank": rank,
+                    "tables": tables or "-",
+                    "rows": rows,
+                    "gib": self.dim * FLOAT_BYTES * rows / GIB,
+                    "lookups_share": len(parts) / num_lookups,
+                }
+            )
+        return descriptions
 
-    def _name(self, part: TablePart) -> str:
-        rows = f"[{part.first_row}:{part.first_row + part.rows}]" if self.is_cut(part) else ""
-        return f"{part.table}{rows}"
+    def _format_part(self, part: TablePart) -> str:
+        """Return the number of the part's table, with the range of rows if the table is cut."""
+        if not self.is_cut(part):
+            return str(part.table)
+        return f"{part.table}[{part.first_row}:{part.first_row + part.rows}]"
 
 
 def place_tables(
@@ -100,18 +110,20 @@ def place_tables(
     row_budget = _count_rows_that_fit(memory.rank_bytes, dim)
     free_rows = [row_budget] * world_size
     parts: list[list[TablePart]] = [[] for _ in range(world_size)]
-    for table in sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t)):
+    # The last element of each key breaks ties, so that every rank computes the same placement.
+    largest_first = sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t))
+    for table in largest_first:
         rows = cardinalities[table]
-        order = sorted(range(world_size), key=lambda r: (len(parts[r]), -free_rows[r], r))
-        fitting = [rank for rank in order if free_rows[rank] >= rows]
-        shares = [(fitting[0], rows)] if fitting else _cut_table(rows, free_rows)
+        ranks = sorted(range(world_size), key=lambda r: (len(parts[r]), -free_rows[r], r))
+        fitting_ranks = [rank for rank in ranks if free_rows[rank] >= rows]
+        rows_of_ranks = [(fitting_ranks[0], rows)] if fitting_ranks else _cut_table(rows, free_rows)
         first_row = 0
-        for rank, share in shares:
-            parts[rank].append(TablePart(table, first_row, share))
-            free_rows[rank] -= share
-            first_row += share
-    ordered = (tuple(sorted(rank_parts, key=lambda part: part.table)) for rank_parts in parts)
-    return Placement(tuple(cardinalities), dim, tuple(ordered))
+        for rank, num_rows in rows_of_ranks:
+            parts[rank].append(TablePart(table, first_row, num_rows))
+            free_rows[rank] -= num_rows
+            first_row += num_rows
+    ordered_parts = (tuple(sorted(rank_parts, key=lambda part: part.table)) for rank_parts in parts)
+    return Placement(tuple(cardinalities), dim, tuple(ordered_parts))
 
 
 def _count_rows_that_fit(memory_bytes: int, dim: int) -> int:
@@ -126,17 +138,19 @@ def _refuse_large_tables(
 
     The comparison is exact, because any table may be cut at any row.
     """
-    row_bytes, rows = dim * FLOAT_BYTES, sum(cardinalities)
+    row_bytes = dim * FLOAT_BYTES
+    rows = sum(cardinalities)
     row_budget = _count_rows_that_fit(memory.rank_bytes, dim)
     if rows <= row_budget * world_size:
         return
-    unit, unit_bytes = "ranks", memory.rank_bytes
+    # What the user needs more of, and the memory of one.
+    unit = "ranks"
+    unit_bytes = memory.rank_bytes
     if memory.machine_bytes is not None:  # more ranks on one machine would not add memory
-        unit, unit_bytes = (
-            "machines like this one, whose ranks share its memory",
-            memory.machine_bytes,
-        )
-    needed_units = -(-rows // max(1, _count_rows_that_fit(unit_bytes, dim)))
+        unit = "machines like this one, whose ranks share its memory"
+        unit_bytes = memory.machine_bytes
+    rows_per_unit = max(1, _count_rows_that_fit(unit_bytes, dim))  # 1: avoid a division by 0
+    needed_units = -(-rows // rows_per_unit)  # rounded up
     ranks = f"{world_size} rank" if world_size == 1 else f"{world_size} ranks"
     raise EnvironmentFault(
         f"{rows * row_bytes / GIB:,.2f} GiB of tables do not fit into the memory of {ranks}",
@@ -148,18 +162,30 @@ def _refuse_large_tables(
 
 
 def _cut_table(rows: int, free_rows: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (rank, rows) for a table cut over the fewest ranks, as evenly as they have room."""
-    emptiest_first = sorted(range(len(free_rows)), key=lambda rank: (-free_rows[rank], rank))
+    """Cut a table over the fewest ranks, as evenly as they have room.
+
+    Args:
+        rows: number of rows of the table.
+        free_rows: number of rows for which each rank has memory.
+
+    Returns:
+        Each rank and its number of rows, by rank.
+    """
+    roomiest_first = sorted(range(len(free_rows)), key=lambda rank: (-free_rows[rank], rank))
     ranks: list[int] = []
     while sum(free_rows[rank] for rank in ranks) < rows:
-        ranks.append(emptiest_first[len(ranks)])
-    shares: list[tuple[int, int]] = []
-    # The fullest rank comes first: rows that do not fit there go to ranks with more room.
-    for remaining_ranks, rank in zip(range(len(ranks), 0, -1), reversed(ranks), strict=True):
-        share = min(free_rows[rank], -(-rows // remaining_ranks))
-        shares.append((rank, share))
-        rows -= share
-    return sorted(shares)
+        ranks.append(roomiest_first[len(ranks)])
+    rows_of_ranks: list[tuple[int, int]] = []
+    remaining_rows = rows
+    remaining_ranks = len(ranks)
+    # The rank with the least room comes first: rows that do not fit there go to the others.
+    for rank in reversed(ranks):
+        even_share = -(-remaining_rows // remaining_ranks)  # rounded up
+        num_rows = min(free_rows[rank], even_share)
+        rows_of_ranks.append((rank, num_rows))
+        remaining_rows -= num_rows
+        remaining_ranks -= 1
+    return sorted(rows_of_ranks)
 
 
 FEATURE_MULTIPLE = 32  # the top MLP's input is padded to this multiple: 26 tables of 128 give 480
@@ -175,38 +201,64 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
         placement: of the tables on all ranks.
         num_numerical: number of numerical values of a sample.
     """
-    dim, tables = placement.dim, len(placement.cardinalities)
-    bottom, top = parse_layer_widths(recipe)
-    widths = [[num_numerical, *bottom], [count_features(tables, dim), *top]]
-    dense_bytes = FULL * sum((into + 1) * out for mlp in widths for into, out in pairwise(mlp))
+    predictions = [
+        _predict_rank(recipe, placement, rank, num_numerical)
+        for rank in range(placement.world_size)
+    ]
+    return max(predictions, key=lambda prediction: prediction.reserved)
+
+
+def _predict_rank(
+    recipe: DlrmRecipe, placement: Placement, rank: int, num_numerical: int
+) -> Prediction:
+    """Return the predicted peak memory of one rank; see ``predict``."""
+    dim = placement.dim
+    parts = placement.parts[rank]
+    num_tables = len(placement.cardinalities)
+    has_several_ranks = placement.world_size > 1
     number_bytes = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
-    # Bytes per sample that MLPs and interaction save for the backward pass.
-    saved = (sum(map(sum, widths)) + (tables + 1) * dim) * number_bytes
-    # Bytes per sample in the interaction's backward pass: the bottom MLP's saved tensors, the
-    # vectors and their gradient, the features, and the pairs in both orders.
-    vectors = tables + 1
-    interaction = (sum(widths[0]) + 2 * vectors * dim + widths[1][0] + vectors**2) * number_bytes
-    # Copies of the rows in an update: rows and gradient; fp16 adds the unscaled gradient and zeros.
+    # Width of the input and of each layer's output.
+    bottom, top = parse_layer_widths(recipe)
+    bottom_widths = [num_numerical, *bottom]
+    top_widths = [count_features(num_tables, dim), *top]
+    layers = [*pairwise(bottom_widths), *pairwise(top_widths)]
+    dense_bytes = FULL * sum((inputs + 1) * outputs for inputs, outputs in layers)
+    rows_held = sum(part.rows for part in parts)
+
+    # Bytes per sample of this rank:
+    # the embeddings, from the look-up or the exchange;
+    embedded = num_tables * dim * (number_bytes if has_several_ranks else FULL)
+    # what MLPs and interaction save for the backward pass;
+    num_vectors = num_tables + 1
+    saved = (sum(bottom_widths) + sum(top_widths) + num_vectors * dim) * number_bytes
+    # in the interaction's backward pass, the bottom MLP's saved tensors, the vectors and their
+    # gradient, the features, and the pairs in both orders;
+    interaction = (
+        sum(bottom_widths) + 2 * num_vectors * dim + top_widths[0] + num_vectors**2
+    ) * number_bytes
+    # one copy of the rows that the rank looks up, which it does for the samples of all ranks.
+    row_bytes = placement.world_size * len(parts) * dim * FULL
+    # Copies of them in an update: rows and gradient; fp16 adds the unscaled gradient and zeros.
     row_copies = 4 if recipe.precision == "fp16" else 2
-    # Bytes per sample of the embeddings, from the look-up or the exchange.
-    embedded = tables * dim * (FULL if placement.world_size == 1 else number_bytes)
-    predictions = []
-    for parts in placement.parts:
-        row_bytes = placement.world_size * len(parts) * dim * FULL  # per local sample
-        weights = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense_bytes
-        gradients = dense_bytes if placement.world_size > 1 else 0  # DDP keeps its buckets
-        bytes_per_sample = max(embedded + saved, interaction, row_copies * row_bytes)
-        activations = recipe.micro_batch_size * bytes_per_sample
-        # Freed memory that the allocator keeps: rows, and tensors that were sent. Up to torch 2.13,
-        # it keeps received tensors too; 2.15 does not.
-        cached = recipe.micro_batch_size * row_bytes
-        if placement.world_size > 1:
-            cached += recipe.micro_batch_size * row_bytes * number_bytes // FULL
-        predictions.append(Prediction(weights, gradients, 0, activations, cached))
-    return max(predictions, key=lambda item: item.reserved)
+    peak_bytes = max(embedded + saved, interaction, row_copies * row_bytes)
+
+    # Freed memory that the allocator keeps: rows, and tensors that were sent. Up to torch 2.13,
+    # it keeps received tensors too; 2.15 does not.
+    cached = recipe.micro_batch_size * row_bytes
+    if has_several_ranks:
+        cached += recipe.micro_batch_size * row_bytes * number_bytes // FULL
+    return Prediction(
+        weights=FLOAT_BYTES * dim * rows_held + dense_bytes,
+        gradients=dense_bytes if has_several_ranks else 0,  # DDP keeps its buckets
+        optimizer=0,  # plain SGD
+        activations=recipe.micro_batch_size * peak_bytes,
+        cached=cached,
+    )
 
 
 def count_features(num_tables: int, dim: int) -> int:
     """Return the width of the top MLP's input: dense vector and pairs, padded."""
-    width = dim + num_tables * (num_tables + 1) // 2
-    return width + -width % FEATURE_MULTIPLE
+    num_pairs = num_tables * (num_tables + 1) // 2  # of ``num_tables + 1`` vectors
+    width = dim + num_pairs
+    padding = -width % FEATURE_MULTIPLE
+    return width + padding
