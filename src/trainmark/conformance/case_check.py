@@ -104,22 +104,24 @@ def check_case(
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as folder:
         planner = _CheckPlanner(request, steps, Path(folder), generated_root)
         single_rank = planner.plan(1)
-        case_name, messages = single_rank.case, single_rank.about.messages
-        plans = {1: single_rank}
-        missing = None
+        case_name = single_rank.case
+        messages = single_rank.about.messages
+        plans = {1: single_rank}  # by number of ranks
+        why_no_second_rank = None
         try:
             plans[2] = planner.plan_two_ranks(single_rank.recipe["micro_batch_size"])
         except TrainmarkError as error:
-            missing = message("check_without_second_rank", text=str(error))
+            why_no_second_rank = message("check_without_second_rank", text=str(error))
         runs: dict[int, Record] = {}
-        for num_ranks, planned in plans.items():
+        for num_ranks, plan in plans.items():
             say(f"{case_name}: {num_ranks} rank(s), {steps} steps at most")
-            runs[num_ranks] = launch(planned, stop)
+            runs[num_ranks] = launch(plan, stop)
             if stop.signal_name is not None:
                 return CaseReport([], messages)
         say(f"{case_name}: batches, FLOPs of a step")
         probe = _run_probe(single_rank, Path(folder))
-        evidence = CaseEvidence(runs, probe, missing, find_definition_faults(case_name))
+        definition_faults = find_definition_faults(case_name)
+        evidence = CaseEvidence(runs, probe, why_no_second_rank, definition_faults)
         return CaseReport(apply_rules(evidence), messages)
 
 
@@ -145,12 +147,14 @@ class _CheckPlanner:
         Args:
             changes: recipe fields with their values as text.
         """
-        overrides = self.request.overrides.items()
-        fields = {FIELD_ALIASES.get(name, name): value for name, value in overrides}
-        fields |= changes
-        fields |= {"target_value": "none", "max_epochs": "1", "max_steps": str(self.steps)}
+        # Recipe fields by their full names, so that a later value replaces that of an alias.
+        overrides = {
+            FIELD_ALIASES.get(name, name): value for name, value in self.request.overrides.items()
+        }
+        overrides |= changes
+        overrides |= {"target_value": "none", "max_epochs": "1", "max_steps": str(self.steps)}
         out = self.folder / str(num_ranks)
-        update = {"overrides": fields, "nproc": num_ranks, "out": out}
+        update = {"overrides": overrides, "nproc": num_ranks, "out": out}
         request = self.request.model_copy(update=update)
         return resolve(request, generated_root=self.generated_root)
 
@@ -196,13 +200,13 @@ class CaseEvidence(NamedTuple):
     Args:
         runs: record by number of ranks; a step has the same rows in each run.
         probe: result of ``probe.probe_job``, or why it failed.
-        missing: why there is no run with two ranks; None: there is one.
+        why_no_second_rank: why there is no run with two ranks; None: there is one.
         definition_faults: result of ``find_definition_faults``.
     """
 
     runs: dict[int, Record]
     probe: dict[str, Any] | Message
-    missing: Message | None = None
+    why_no_second_rank: Message | None = None
     definition_faults: Sequence[Message] = ()
 
     def get_probe_report(self) -> dict[str, Any]:
@@ -226,12 +230,12 @@ class CaseEvidence(NamedTuple):
         return losses
 
 
-def apply_rules(inputs: CaseEvidence) -> list[CaseCheck]:
-    """Return every check in order."""
+def apply_rules(evidence: CaseEvidence) -> list[CaseCheck]:
+    """Return the result of every rule, in the order of ``CHECKS``."""
     checks = []
     for name, rule in _RULES.items():
         try:
-            faults = list(rule(inputs))
+            faults = list(rule(evidence))
         except _SkippedError as skipped:
             checks.append(CaseCheck(name, skipped=skipped.args[0]))
         else:
@@ -243,35 +247,36 @@ def apply_rules(inputs: CaseEvidence) -> list[CaseCheck]:
     return checks
 
 
-def _check_runs(inputs: CaseEvidence) -> Iterator[Message]:
+def _check_runs(evidence: CaseEvidence) -> Iterator[Message]:
     """Yield why runs or the probe failed.
 
-    A run fails by itself if its counts, clocks or gradients are wrong.
+    A run fails by itself if its counts or gradients are wrong.
     """
-    for num_ranks, record in inputs.runs.items():
+    for num_ranks, record in evidence.runs.items():
         cause = record.cause
         if cause is not None:
             yield message("check_run_failed", ranks=num_ranks, place=cause.place or cause.kind)
             yield cause.message
         for finding in record.findings:
+            # The device's clock contradicts the host's; this alone does not fail a run.
             if finding.code == "steps_beside_windows":
                 yield finding
-    if isinstance(inputs.probe, Message):
-        yield inputs.probe
+    if isinstance(evidence.probe, Message):
+        yield evidence.probe
 
 
-def _check_batches(inputs: CaseEvidence) -> Iterator[Message]:
-    """Yield that batches use global random numbers, or overwrite the batch before."""
-    report = inputs.get_probe_report()
+def _check_batches(evidence: CaseEvidence) -> Iterator[Message]:
+    """Yield a fault if batches use global random numbers, or overwrite the batch before."""
+    report = evidence.get_probe_report()
     if report["draws"]:
         yield message("check_batches_draw", module=report["draws"])
     if report["overwritten"]:
         yield message("check_batches_overwritten")
 
 
-def _check_loss_falls(inputs: CaseEvidence) -> Iterator[Message]:
+def _check_loss_falls(evidence: CaseEvidence) -> Iterator[Message]:
     """Compare the mean loss of the last tenth of the steps with that of the first tenth."""
-    for num_ranks, losses in inputs.read_losses().items():
+    for num_ranks, losses in evidence.read_losses().items():
         tenth = len(losses) // 10
         first = fmean(losses[:tenth])
         last = fmean(losses[-tenth:])
@@ -280,13 +285,13 @@ def _check_loss_falls(inputs: CaseEvidence) -> Iterator[Message]:
             yield message("check_loss_not_falling", ranks=num_ranks, **args)
 
 
-def _check_equal_losses(inputs: CaseEvidence) -> Iterator[Message]:
+def _check_equal_losses(evidence: CaseEvidence) -> Iterator[Message]:
     """Compare the first losses of the runs with one rank and with two."""
-    if len(inputs.runs) < 2:
-        raise _SkippedError(inputs.missing or message("check_without_run"))
-    losses = inputs.read_losses()
-    with_one_rank = fmean(losses[1][:_MIN_STEPS])
-    with_two_ranks = fmean(losses[2][:_MIN_STEPS])
+    if len(evidence.runs) < 2:
+        raise _SkippedError(evidence.why_no_second_rank or message("check_without_run"))
+    losses_by_ranks = evidence.read_losses()
+    with_one_rank = fmean(losses_by_ranks[1][:_MIN_STEPS])
+    with_two_ranks = fmean(losses_by_ranks[2][:_MIN_STEPS])
     max_difference = _LOSS_TOLERANCE * max(abs(with_one_rank), abs(with_two_ranks))
     if abs(with_one_rank - with_two_ranks) > max_difference:
         yield message(
@@ -294,31 +299,32 @@ def _check_equal_losses(inputs: CaseEvidence) -> Iterator[Message]:
         )
 
 
-def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
+def _check_evaluation(evidence: CaseEvidence) -> Iterator[Message]:
     """Compare the evaluated rows with the data, and rows and qualities of the two runs."""
-    passed = [record for record in inputs.runs.values() if record.cause is None]
-    for record in passed:
+    passed_runs = [record for record in evidence.runs.values() if record.cause is None]
+    for record in passed_runs:
         if not record.plan.evaluates:
             raise _SkippedError(message("never_evaluates"))
         for finding in record.findings:
             if finding.code in _EVALUATION_FINDINGS:
                 yield finding
-    last_scores = [x.quality.history[-1].scored for x in passed if x.quality.history]
-    digests = {scored["digest"] for scored in last_scores if scored is not None}
+    evaluations = [x.quality.history[-1] for x in passed_runs if x.quality.history]
+    digests = {x.scored["digest"] for x in evaluations if x.scored is not None}
     if len(digests) > 1:
         yield message("check_evaluated_rows_differ")
-    values = [x.quality.value for x in passed if x.quality.value is not None]
-    if len(values) == 2:
-        with_one_rank, with_two_ranks = values
+    qualities = [x.quality.value for x in passed_runs if x.quality.value is not None]
+    if len(qualities) == 2:
+        with_one_rank, with_two_ranks = qualities
         max_difference = _QUALITY_TOLERANCE * max(abs(with_one_rank), abs(with_two_ranks))
         if abs(with_one_rank - with_two_ranks) > max_difference:
             yield message("check_qualities_differ", one=with_one_rank, two=with_two_ranks)
 
 
-def _check_flops(inputs: CaseEvidence) -> Iterator[Message]:
+def _check_flops(evidence: CaseEvidence) -> Iterator[Message]:
     """Compare the FLOPs of a step by the job's formula with those that were counted."""
-    report = inputs.get_probe_report()
-    formula, counted = report["model_flops"], report["counted"]
+    report = evidence.get_probe_report()
+    formula = report["model_flops"]
+    counted = report["counted"]
     if formula is None:
         raise _SkippedError(message("no_flop_formula"))
     if abs(formula - counted) > _FLOPS_TOLERANCE * counted:
@@ -326,9 +332,9 @@ def _check_flops(inputs: CaseEvidence) -> Iterator[Message]:
         yield message("check_flops", said=formula, counted=counted, ratio=ratio)
 
 
-def _check_waits(inputs: CaseEvidence) -> Iterator[Message]:
-    """Yield the operation of a step for which the host waits."""
-    waits = inputs.get_probe_report()["waits"]
+def _check_waits(evidence: CaseEvidence) -> Iterator[Message]:
+    """Yield the operation of a step that makes the host wait for the device."""
+    waits = evidence.get_probe_report()["waits"]
     if waits is None:
         raise _SkippedError(message("check_waits_unknown"))
     if waits:
@@ -336,7 +342,7 @@ def _check_waits(inputs: CaseEvidence) -> Iterator[Message]:
 
 
 _RULES: dict[str, Callable[[CaseEvidence], Iterable[Message]]] = {
-    "description": lambda inputs: inputs.definition_faults,
+    "description": lambda evidence: evidence.definition_faults,
     "runs": _check_runs,
     "batches": _check_batches,
     "loss_falls": _check_loss_falls,
@@ -358,24 +364,27 @@ def find_definition_faults(name: str) -> list[Message]:
     """
     case = cases.load(name)
     rules.read_rules(case)  # raises for a malformed rules.toml
-    generated = {
+    generated_recipes = {
         recipe_name: recipe
         for recipe_name, recipe in case.recipes.items()
         if recipe.data == "generated"
     }
-    if not generated:
+    if not generated_recipes:
         return [message("check_no_generated_recipe")]
     faults: list[Message] = []
-    for recipe_name, recipe in generated.items():
-        faults += _check_generated(case, recipe_name, recipe)
+    for recipe_name, recipe in generated_recipes.items():
+        faults += _check_generated_data(case, recipe_name, recipe)
     return faults
 
 
-def _check_generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
-    """Generate twice: the data must be equal and readable, and the target reachable."""
-    with tempfile.TemporaryDirectory(prefix="trainmark-check-") as place:
-        first_folder = cases.ensure_generated_data(case, recipe, Path(place) / "a")
-        second_folder = cases.ensure_generated_data(case, recipe, Path(place) / "b")
+def _check_generated_data(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
+    """Generate the data of a recipe twice, and yield what is wrong with it.
+
+    Both must be equal and readable, and the recipe's target must be reachable.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainmark-check-") as temporary:
+        first_folder = cases.ensure_generated_data(case, recipe, Path(temporary) / "a")
+        second_folder = cases.ensure_generated_data(case, recipe, Path(temporary) / "b")
         facts = cases.check_data(case.name, first_folder, recipe)
         repeated_facts = cases.check_data(case.name, second_folder, recipe)
         if facts.content_id != repeated_facts.content_id:

@@ -14,7 +14,7 @@ from trainmark.errors import UsageError
 
 EXAMPLE = "line"  # name of the case that the files have
 _FILES = Path(__file__).with_name("new_case_files")
-_ENDING = ".txt"  # so that no tool takes them for code of ours
+_ENDING = ".txt"  # so that linters and type checkers do not take them for code of this package
 
 
 def read_example_files() -> dict[str, str]:
@@ -41,12 +41,12 @@ def write_new_case(name: str, folder: Path) -> Path:
     target = folder / name
     if target.exists():
         raise UsageError("exists already", where=str(target), fix="choose another name or folder")
-    named = f'name="{EXAMPLE}"'
 
-    def fill(place: Path) -> None:
-        """Write the files of the case to a folder."""
+    def write_files(staging: Path) -> None:
+        """Write the files of the case to a folder, which then becomes ``target``."""
         for file, text in read_example_files().items():
-            (place / file).write_text(text.replace(named, f'name="{name}"'), encoding="utf-8")
+            named_text = text.replace(f'name="{EXAMPLE}"', f'name="{name}"')
+            (staging / file).write_text(named_text, encoding="utf-8")
 
-    write_folder(target, fill)
+    write_folder(target, write_files)
     return target

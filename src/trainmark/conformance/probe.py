@@ -39,7 +39,7 @@ _TORCH_FILES = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")
 def probe_job(plan_dir: Path) -> dict[str, Any]:
     """Return a report about the batches and a step of the job of the plan in ``plan_dir``.
 
-    It computes with the libraries' kernels, as on an accelerator, whose matmuls can be counted.
+    The job uses the libraries' kernels, as on an accelerator: torch can count only their matmuls.
 
     Returns:
         ``draws`` and ``overwritten`` of ``_probe_batches``, ``model_flops`` and ``counted`` of
@@ -51,7 +51,7 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
 
     plan = Plan.read(plan_dir)
     recipe = replace(plan.load_recipe(), kernels="library")
-    device = devices.choose_vendor(plan.device.vendor).open(0, 1)
+    device = devices.choose_vendor(plan.device.vendor).open(0, 1)  # local rank 0 of one rank
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
     module = cases.import_part(plan.case, "job")
@@ -60,19 +60,23 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
     )
     job = module.build(context, module.load_data(context))
     report = _probe_batches(job)
-    step: list[Batch] = []  # read before any is taken, because reading may wait
-    with closing(iterate_batches(job, device, 0, depth=0)) as batches:
+    # The batches of one step are read before the step, because reading may wait for the device.
+    step_batches: list[Batch] = []
+    with closing(iterate_batches(job, device, epoch=0, depth=0)) as batches:
         for batch in batches:
-            step.append(batch)
+            step_batches.append(batch)
             if batch.closes_step:
                 break
-    return report | _count_flops(job, device, step[0]) | {"waits": _find_wait(job, device, step)}
+    report |= _count_flops(job, device, step_batches[0])
+    report["waits"] = _find_wait(job, device, step_batches)
+    return report
 
 
 def _probe_batches(job: Job) -> dict[str, Any]:
-    """Read batches of the first epoch, and return what they do that a thread must not do.
+    """Read batches of the first epoch, and return what reading them changes.
 
-    Batches may be read in a thread while another one trains.
+    Batches are read in a thread while another one trains, so reading must not change what training
+    uses: global random states, and the batch before.
 
     Returns:
         ``draws``: name of the module whose global random state they use; None: they use none.
@@ -114,24 +118,29 @@ def _count_flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
     return {"model_flops": job.model_flops(batch.counts), "counted": watch.flops.total()}
 
 
-def _find_wait(job: Job, device: Device, step: list[Batch]) -> dict[str, str] | None:
-    """Return the operation of a step that makes the host wait, and its place.
+def _find_wait(job: Job, device: Device, batches: list[Batch]) -> dict[str, str] | None:
+    """Return the operation of a step that makes the host wait for the device, and its place.
+
+    Args:
+        batches: those of the step.
 
     Returns:
-        ``operation`` and ``place``; empty: no operation does. None: the device cannot tell.
+        ``operation`` and ``place``; empty: no operation makes it wait. None: the device cannot
+        tell.
     """
     if not hasattr(device, "forbid_synchronization"):
         return None
     try:
         with device.forbid_synchronization():
-            job.step(iter(step))
+            job.step(iter(batches))
     except RuntimeError as error:  # devices raise different errors; the step worked before
-        lines = [
-            line
-            for line in traceback.extract_tb(error.__traceback__)
-            if line.filename != __file__ and not _TORCH_FILES.search(line.filename)
+        # The frames of the job's own code; the last one is where it called torch.
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename != __file__ and not _TORCH_FILES.search(frame.filename)
         ]
-        place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "?"
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
         return {"operation": str(error).splitlines()[0], "place": place}
     return {}
 

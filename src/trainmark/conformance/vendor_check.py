@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _Text: TypeAlias = Annotated[str, Len(1)]
 _Count: TypeAlias = Annotated[int, Ge(0)]
 _Json: TypeAlias = dict[str, JsonValue]
-# Methods that are called if the object has them: their arguments, and the type of the result.
+# By name, methods that are called if the object has them: arguments, and the type of the result.
 _Calls: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
 _VENDOR_CALLS: _Calls = {
     "count": ((), _Count),
@@ -126,31 +126,33 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     if faults:
         return faults
     variable = vendor.visible_devices
+    is_recorded = variable is None or variable in vendor.recorded_variables
     fault = f"visible_devices is {variable!r}, which is not in recorded_variables"
-    faults.add_unless(variable is None or variable in vendor.recorded_variables, fault)
+    faults.add_unless(is_recorded, fault)
     answers = faults.call_all(vendor, _VENDOR_CALLS)
     for precision in get_args(Precision):
         refuse = partial(vendor.refuse, Recipe(precision=precision), 1)
         faults.call(f"refuse({precision})", refuse, Refusal | None)
-    count = answers["count"] or 0
+    num_devices = answers["count"] or 0
     names = answers["product_names"]
     if names is not None and not vendor.counts_cores:
-        fault = f"count() is {count}, but product_names() has {len(names)} names"
-        faults.add_unless(len(names) == count, fault)
-    _check_monitor(vendor, 1 if vendor.counts_cores else count, faults)
+        fault = f"count() is {num_devices}, but product_names() has {len(names)} names"
+        faults.add_unless(len(names) == num_devices, fault)
+    # A processor is one device of the monitor, however many cores it has.
+    _check_monitor(vendor, 1 if vendor.counts_cores else num_devices, faults)
     return faults
 
 
-def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
+def _check_monitor(vendor: Vendor, num_devices: int, faults: _Faults) -> None:
     """Check one reading, and that ``monitored(n)`` names devices that are in it.
 
     Args:
-        count: number of devices.
+        faults: the list to which faults are added.
     """
-    call = f"monitored({count})"
-    indices = faults.call(call, partial(vendor.monitored, count), list[_Count]) or []
+    call = f"monitored({num_devices})"
+    indices = faults.call(call, partial(vendor.monitored, num_devices), list[_Count]) or []
     fault = f"{call} is {indices!r}: neither empty nor one index per device"
-    faults.add_unless(len(indices) in (0, count), fault)
+    faults.add_unless(len(indices) in (0, num_devices), fault)
     monitor: Monitor | None = faults.call("monitor()", vendor.monitor)
     if monitor is None:
         return
@@ -168,8 +170,8 @@ def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
 
 def sample_faults(sample: DeviceSample) -> list[str]:
     """Return what is wrong with a reading of one device: values of another type or impossible."""
-    misfits = _explain_misfit(sample, DeviceSample)
-    return [f"{sample!r} is not a valid DeviceSample: {misfits}"] if misfits else []
+    broken_rule = _explain_misfit(sample, DeviceSample)
+    return [f"{sample!r} is not a valid DeviceSample: {broken_rule}"] if broken_rule else []
 
 
 def device_faults(vendor: Vendor) -> list[str]:
@@ -192,5 +194,6 @@ def device_faults(vendor: Vendor) -> list[str]:
     for name, keys in _REQUIRED_KEYS.items():
         answer = answers[name] or {}
         faults += [f"{name} lacks the key {key}" for key in keys if key not in answer]
-    faults.add_unless(not (answers["set_precision"] or {}).get("tf32"), "fp32 leaves TF32 on")
+    fp32_settings = answers["set_precision"] or {}
+    faults.add_unless(not fp32_settings.get("tf32"), "fp32 leaves TF32 on")
     return faults

@@ -35,7 +35,7 @@ class RuleResult:
 
     Args:
         rule: its name.
-        kept: whether the records keep it.
+        kept: whether the records keep (obey) it.
         sentence: the condition, and what the records have.
     """
 
@@ -67,7 +67,9 @@ class Compliance:
 
 
 def check_rules(records: Sequence[Record]) -> Compliance:
-    """Check the launches of one result: by the open rules if one of them claims these.
+    """Check the launches of one result against the division that they claim.
+
+    It is the open one if any launch claims it.
 
     Args:
         records: read with their evidence, as ``results.selection.select_results`` does.
@@ -89,8 +91,8 @@ def check_rules(records: Sequence[Record]) -> Compliance:
     return Compliance(name, [record.run_id for record in records], claimed, results)
 
 
-def keep_if_empty(rule: str, violations: Iterable[str], **args: Any) -> RuleResult:
-    """Return the result of a rule that is kept if there are no violations.
+def judge_violations(rule: str, violations: Iterable[str], **args: Any) -> RuleResult:
+    """Return the result of a rule, which is kept if there are no violations.
 
     Args:
         violations: their texts; repeated ones are listed only once.
@@ -98,26 +100,34 @@ def keep_if_empty(rule: str, violations: Iterable[str], **args: Any) -> RuleResu
     """
     distinct = sorted(set(violations))
     if distinct:
-        broken = message(f"rule_broken.{rule}", found=", ".join(distinct), **args)
-        return RuleResult(rule, False, broken)
-    return RuleResult(rule, True, message(f"rule.{rule}", **args))
+        sentence = message(f"rule_broken.{rule}", found=", ".join(distinct), **args)
+    else:
+        sentence = message(f"rule.{rule}", **args)
+    return RuleResult(rule, kept=not distinct, sentence=sentence)
 
 
 def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[RuleResult]:
     """Yield the results of rules that only the closed division has.
 
-    A run has the standard recipe, and changes only what the division allows.
+    A run has the standard recipe, and changes only the hyper-parameters that the division allows
+    (``fix_hp`` of a plan), nothing else (``extra``).
+
+    Args:
+        case: None: the case is not installed.
     """
     plans = [record.plan for record in records]
-    extra = (f"{name}={value}" for plan in plans for name, value in plan.extra.items())
-    changes = keep_if_empty("changes", extra)
-    fix_hp = {name: value for plan in plans for name, value in plan.fix_hp.items()}
-    if changes.kept and fix_hp:
-        allowed = message("rule.changes_allowed", fix_hp=format_fix_hp(fix_hp))
-        changes = replace(changes, sentence=allowed)
-    yield changes
+    other_changes: list[str] = []
+    allowed_changes: dict[str, Any] = {}
+    for plan in plans:
+        other_changes += [f"{name}={value}" for name, value in plan.extra.items()]
+        allowed_changes |= plan.fix_hp
+    result = judge_violations("changes", other_changes)
+    if result.kept and allowed_changes:
+        sentence = message("rule.changes_allowed", fix_hp=format_fix_hp(allowed_changes))
+        result = replace(result, sentence=sentence)
+    yield result
     if case is None:  # its standard recipe is not known
-        yield keep_if_empty("scope", [f"case={plans[0].case}"])
+        yield judge_violations("scope", [f"case={plans[0].case}"])
         return
     violations = []
     for plan in plans:
@@ -125,23 +135,23 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
         for name in list_fields_with_rule(case.recipe_type, "scope"):
             if standard is None or plan.recipe.get(name) != getattr(standard, name):
                 violations.append(f"{name}={plan.recipe.get(name)}")
-    yield keep_if_empty("scope", violations)
+    yield judge_violations("scope", violations)
 
 
 def _check_launches(records: Sequence[Record], division: Division) -> Iterator[RuleResult]:
     """Yield the results of the rules about work, launches, seeds, target, data and trust."""
     first, *others = [describe_work(record) for record in records]
     differences = (key for other in others for key in find_differences(first, other))
-    yield keep_if_empty("same_work", differences)
-    yield keep_if_empty("passed", (record.run_id for record in records if not record.passed))
-    count = len(records)
-    sentence = message("rule.launches", launches=count, least=division.launches)
-    yield RuleResult("launches", count >= division.launches, sentence)
+    yield judge_violations("same_work", differences)
+    yield judge_violations("passed", (record.run_id for record in records if not record.passed))
+    num_launches = len(records)
+    sentence = message("rule.launches", launches=num_launches, least=division.launches)
+    yield RuleResult("launches", num_launches >= division.launches, sentence)
     if division.seeds != "any":
         seeds = [str(record.plan.recipe.get("seed")) for record in records]
-        num_expected = count if division.seeds == "distinct" else 1
+        num_distinct = num_launches if division.seeds == "distinct" else 1  # as the rule asks
         sentence = message(f"rule.seeds_{division.seeds}", seeds=", ".join(seeds))
-        yield RuleResult("seeds", len(set(seeds)) == num_expected, sentence)
+        yield RuleResult("seeds", len(set(seeds)) == num_distinct, sentence)
     if division.target != "any":
         yield _check_target(records, division)
     yield _check_data(records, division)
@@ -152,7 +162,7 @@ def _check_launches(records: Sequence[Record], division: Division) -> Iterator[R
         if grade_reasons([reason]).grade == "do_not_quote"
         and reason.code not in _CHECKED_BY_OTHER_RULES
     ]
-    yield keep_if_empty("doubts", doubts)
+    yield judge_violations("doubts", doubts)
 
 
 def _check_target(records: Sequence[Record], division: Division) -> RuleResult:
@@ -183,4 +193,4 @@ def _check_data(records: Sequence[Record], division: Division) -> RuleResult:
     conditions = [
         f"{name}={'|'.join(map(str, allowed))}" for name, allowed in division.data.items()
     ]
-    return keep_if_empty("data", violations, asked=", ".join(conditions))
+    return judge_violations("data", violations, asked=", ".join(conditions))

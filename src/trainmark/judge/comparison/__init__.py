@@ -144,13 +144,41 @@ def compare(
     if differences.refused:
         return _compare_scaling(a, b, differences, allow, threshold)
     counted = sides.select_counted(a, b)
-    side_a = sides.describe_side(a, counted.a)
-    side_b = sides.describe_side(b, counted.b)
-    compared = tuple(
+    compared_figures = tuple(
         _compare_figure(specs[name], counted, threshold)
         for name in figures or _select_figures(counted)
     )
-    verdicts = [(figure.verdict, figure.sentence) for figure in compared]
+    return _combine_figures(
+        a,
+        b,
+        counted,
+        figures=compared_figures,
+        allowed=differences.allowed,
+        threshold=threshold,
+    )
+
+
+def _combine_figures(
+    a: Sequence[Record],
+    b: Sequence[Record],
+    counted: CountedLaunches,
+    *,
+    figures: tuple[ComparedFigure, ...],
+    allowed: tuple[Difference, ...],
+    threshold: float,
+) -> Comparison:
+    """Return the comparison of sides with the same work, with the worst verdict of its figures.
+
+    Args:
+        a: all launches of side A.
+        b: all launches of side B.
+        counted: the launches of both sides that count.
+        figures: the compared figures, each with its verdict.
+        allowed: differences of the work that the user allowed.
+    """
+    side_a = sides.describe_side(a, counted.a)
+    side_b = sides.describe_side(b, counted.b)
+    verdicts = [(figure.verdict, figure.sentence) for figure in figures]
     quality_verdict, quality = _compare_quality(side_a, side_b)
     if quality is not None:
         verdicts.append((quality_verdict, quality))
@@ -162,10 +190,10 @@ def compare(
         _EXIT_CODES[_rank_severity(verdict)],
         side_a,
         side_b,
-        figures=compared,
+        figures=figures,
         quality=quality,
         differences=sides.find_environment_differences(counted.a, counted.b),
-        allowed=differences.allowed,
+        allowed=allowed,
         paired=counted.paired,
         threshold=threshold,
     )
@@ -207,7 +235,8 @@ def _compare_worlds(
 ) -> Comparison:
     """Return how the work scales between sides with different numbers of ranks."""
     counted = sides.select_counted(a, b)
-    smallest, largest = scaling.worlds[0], scaling.worlds[-1]
+    smallest = scaling.worlds[0]
+    largest = scaling.worlds[-1]
     sentence = message(
         f"compare_{scaling.kind}_scaling",
         side="B",
@@ -256,10 +285,13 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
     """Return a figure with its verdict; it has no ratio if one side has no value."""
     name = spec.name
     a, b = _read_values(counted, name)
-    ratio = low = high = drift = None
+    ratio = None
+    low = None
+    high = None
     if a and b:
         ratio, low, high = estimate_ratio(a, b, paired=counted.paired)
-    if low is not None and not counted.paired:
+    drift = None
+    if low is not None and not counted.paired:  # launches in pairs drift alike
         drift = find_suspicious_drift(a, b, threshold)
     args = {
         "side": "B",
@@ -304,7 +336,9 @@ def _read_values(counted: CountedLaunches, name: str) -> tuple[list[float], list
     values_a = [_read_positive_value(record, name) for record in counted.a]
     values_b = [_read_positive_value(record, name) for record in counted.b]
     if not counted.paired:
-        return [x for x in values_a if x is not None], [x for x in values_b if x is not None]
+        known_a = [value for value in values_a if value is not None]
+        known_b = [value for value in values_b if value is not None]
+        return known_a, known_b
     pairs = [
         (value_a, value_b)
         for value_a, value_b in zip(values_a, values_b, strict=True)
@@ -320,6 +354,7 @@ def find_suspicious_drift(a: Sequence[float], b: Sequence[float], threshold: flo
     drifted from A to B as well. None if chance explains the change, or if over the launches of a
     side it adds up to less than a third of the threshold.
     """
+    # Within each side, and one trend that both sides share.
     trends = [estimate_trend(a), estimate_trend(b), estimate_trend(a, b)]
     significant = [trend for trend in trends if trend is not None]
     if not significant:

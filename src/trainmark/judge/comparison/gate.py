@@ -233,14 +233,9 @@ def _judge_work_by_history(
     num_runs = max(len(run_means) for run_means in means_of_figures.values())
     if num_runs < history.MIN_RUNS:
         reason = message("gate_no_history", runs=num_runs, least=history.MIN_RUNS)
-        return [
-            Judgement(
-                _describe_work_briefly(launches[0]),
-                ", ".join(means_of_figures),
-                "no_history",
-                reason,
-            )
-        ]
+        work = _describe_work_briefly(launches[0])
+        all_names = ", ".join(means_of_figures)
+        return [Judgement(work, figure=all_names, verdict="no_history", message=reason)]
     return [
         _judge_by_history(launches, name, run_means)
         for name, run_means in means_of_figures.items()
@@ -353,7 +348,7 @@ def _judge_by_baseline(
     values = _read_values(launches, name, unit)
     baseline_values = _read_values(baseline, name, unit)
     if len(values) < len(launches) or not baseline_values:
-        return _make_judgement(launches, name, "missing", "missing", unit=unit)
+        return _make_judgement(launches, name, "missing", unit=unit)
     expected = summarize_launches(baseline_values)
     limits = _compute_limits(expected, worse_by)
     estimate = estimate_ratio(baseline_values, values)
@@ -367,7 +362,6 @@ def _judge_by_baseline(
     return _make_judgement(
         launches,
         name,
-        verdict,
         verdict,
         unit=unit,
         expected=expected.mean,
@@ -391,7 +385,7 @@ def _judge_by_history(
     values = _read_values(launches, name)
     unit = _read_unit(launches[0], name)
     if not values:
-        return _make_judgement(launches, name, "missing", "missing", unit=unit)
+        return _make_judgement(launches, name, "missing", unit=unit)
     newest = history.assess_newest([*run_means.values(), summarize_launches(values).mean])
     sign = _get_sign(launches[0], name)
     change = sign * (newest.value / newest.expected - 1)
@@ -416,14 +410,14 @@ def _judge_by_history(
     elif newest.drift is not None and sign * newest.drift < 0:
         args["change"] = sign * newest.drift
         args["runs"] = history.DRIFT_RUNS
-        return _make_judgement(launches, name, "regressed", "drift", **args)
+        return _make_judgement(launches, name, "regressed", code="drift", **args)
     is_step = step_run_id is not None and verdict != "passed"
     code = "step" if is_step else _CODES_WITHOUT_STEP[verdict]
-    return _make_judgement(launches, name, verdict, code, since=step_run_id, **args)
+    return _make_judgement(launches, name, verdict, code=code, since=step_run_id, **args)
 
 
 def _read_unit(record: Record, name: str) -> str:
-    """Return the unit of a figure, of the quality its metric; empty: the record lacks it."""
+    """Return the unit of a figure, or the name of the quality's metric; empty: it is missing."""
     if name == QUALITY:
         return record.quality.metric
     entry = record.figures.get(name)
@@ -460,7 +454,10 @@ def _describe_work_briefly(record: Record) -> str:
 
 
 def _get_sign(record: Record, name: str) -> int:
-    """Return 1 if higher is better, else -1: a figure without a direction should not rise."""
+    """Return 1 if higher values are better, else -1.
+
+    A figure without a direction counts as one that should not rise.
+    """
     about = record.plan.about
     if name == QUALITY:
         return 1 if about.higher_is_better else -1
@@ -469,17 +466,23 @@ def _get_sign(record: Record, name: str) -> int:
 
 
 def _make_judgement(
-    launches: Sequence[Record], name: str, verdict: GateVerdict, code: str, **args: Any
+    launches: Sequence[Record],
+    name: str,
+    verdict: GateVerdict,
+    *,
+    code: str | None = None,
+    **args: Any,
 ) -> Judgement:
     """Return a judgement on a figure; a regression on a machine in use counts as noise only.
 
     Args:
-        code: end of the message's code: ``step`` stands for ``gate_step``.
+        name: name of the figure.
+        code: end of the message's code: ``step`` stands for ``gate_step``; None: the verdict.
         args: further arguments of the message.
     """
     doubts = {reason.code for record in launches for reason in record.trust.reasons}
     if verdict == "regressed" and doubts & _DISTURBANCES:
         verdict = "noisy"
         code = "disturbed"
-    reason = message(f"gate_{code}", figure=name, launches=len(launches), **args)
+    reason = message(f"gate_{code or verdict}", figure=name, launches=len(launches), **args)
     return Judgement(_describe_work_briefly(launches[0]), name, verdict, reason)

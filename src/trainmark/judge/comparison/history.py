@@ -36,7 +36,7 @@ MIN_DRIFT = 0.01
 _PENALTY = 4.0  # of a segment, in variances of noise times log n; tests state the false alarms
 _MEDIAN_HALF_WIDTH = 3  # values on each side over which a running median is taken
 _CLIP_SIGMAS = 3  # distance from the running median beyond which a value is an outlier
-_LAG = 5  # values that are so far apart are nearly independent of each other
+_LAG = 5  # values that are this far apart are nearly independent of each other
 _MAX_RHO1 = 0.9  # of the correlation of a value with the next one
 _MAX_RECENT_RUNS = 14  # since a step; the level after an older step is the expected one
 _NUM_SIGMAS = 4.0  # beyond which an outlier or a drift is not chance
@@ -115,7 +115,8 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
     levels = [float(np.median(segment)) for segment in segments]
     newest = values[-1]
     if len(segments) > 1 and len(segments[-1]) <= _MAX_RECENT_RUNS:
-        before, after = levels[-2], levels[-1]
+        before = levels[-2]
+        after = levels[-1]
         # A step counts only while new values stay at its level.
         is_still_there = abs(newest - after) < abs(newest - before)
         if abs(after / before - 1) > MIN_STEP and is_still_there:
@@ -221,7 +222,8 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     noise = _estimate_noise(data)
     clipped = _clip_outliers(data, noise.sigma)
     # Sums over the first t values, from which the deviations of each segment follow.
-    cusum, cusum_squares = np.zeros((2, *leading, length + 1))
+    cusum = np.zeros((*leading, length + 1))
+    cusum_squares = np.zeros((*leading, length + 1))
     cusum[..., 1:] = np.cumsum(clipped, axis=-1)
     cusum_squares[..., 1:] = np.cumsum(clipped**2, axis=-1)
     penalty = _PENALTY * np.log(length) * noise.level_variance  # of each segment
@@ -229,12 +231,13 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     min_costs[..., 0] = 0.0
     last_starts = np.zeros(cusum.shape, np.int64)
     for end in range(MIN_SEGMENT_RUNS, length + 1):
-        # The cost of each possible start of the segment that ends here.
-        begin = slice(0, end - MIN_SEGMENT_RUNS + 1)
-        counts = np.arange(end, MIN_SEGMENT_RUNS - 1, -1)
-        costs = cusum_squares[..., end, None] - cusum_squares[..., begin]
-        costs -= (cusum[..., end, None] - cusum[..., begin]) ** 2 / counts
-        costs += min_costs[..., begin] + penalty
+        # The cost of each possible start of the segment that ends here: the sum of squared
+        # deviations from its mean, and the costs of the segments before it.
+        starts = slice(0, end - MIN_SEGMENT_RUNS + 1)
+        counts = np.arange(end, MIN_SEGMENT_RUNS - 1, -1)  # values in the segment, by its start
+        costs = cusum_squares[..., end, None] - cusum_squares[..., starts]
+        costs -= (cusum[..., end, None] - cusum[..., starts]) ** 2 / counts
+        costs += min_costs[..., starts] + penalty
         last_starts[..., end] = np.argmin(costs, axis=-1)
         min_costs[..., end] = np.min(costs, axis=-1)
     return last_starts
@@ -290,6 +293,8 @@ def _clip_outliers(data: NDArray[np.float64], sigma: NDArray[np.float64]) -> NDA
     padded = np.pad(data, padding, mode="reflect")
     windows = sliding_window_view(padded, 2 * _MEDIAN_HALF_WIDTH + 1, axis=-1)
     running_median = np.median(windows, axis=-1)
-    reach = _CLIP_SIGMAS * sigma
-    clipped: NDArray[np.float64] = np.clip(data, running_median - reach, running_median + reach)
+    max_distance = _CLIP_SIGMAS * sigma
+    clipped: NDArray[np.float64] = np.clip(
+        data, running_median - max_distance, running_median + max_distance
+    )
     return clipped - np.median(data, axis=-1, keepdims=True)

@@ -88,7 +88,9 @@ def _find_reason_to_leave_out(record: Record) -> Message | None:
     """Return why a launch does not count; None: it counts."""
     if is_refuted(record.trust):
         return message("compare_refuted")
-    return None if record.passed else message("compare_not_passed", status=record.status)
+    if not record.passed:
+        return message("compare_not_passed", status=record.status)
+    return None
 
 
 def reject_unknown_figures(names: Iterable[str], known: Collection[str]) -> None:
