@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trainmark.recipe import Recipe
 
 
-def installed_torch() -> str:
+def read_installed_version() -> str:
     """Return the version of the installed torch, without its local part (``+cu130``)."""
     return _read_version("torch").partition("+")[0]
 
@@ -36,8 +36,8 @@ def require_torch(oldest: str, feature: str, *, where: str, fix: str) -> None:
     """
     from packaging.version import Version
 
-    installed = installed_torch()
-    # Vendors' builds are often named as before a release, 2.11.0a0: they count as it.
+    installed = read_installed_version()
+    # Vendors' builds often have the version of a pre-release, 2.11.0a0; they count as the release.
     if Version(installed).release < Version(oldest).release:
         raise EnvironmentFault(
             f"{feature} needs torch {oldest} or newer, but {installed} is installed",
@@ -47,13 +47,13 @@ def require_torch(oldest: str, feature: str, *, where: str, fix: str) -> None:
 
 
 def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
-    """Refuse what several cases offer and torch 2.7.1 lacks or computes wrongly.
+    """Refuse features of several cases that torch 2.7.1 lacks or computes wrongly.
 
-    2.11 is the oldest version after 2.7.1 that was tried. What one case alone offers is in that
-    recipe's ``check``.
+    2.11 is the oldest version after 2.7.1 that was tried. Features of one case alone are checked in
+    its recipe's ``check``.
 
     Args:
-        ranks: of all nodes.
+        ranks: number of ranks on all nodes.
 
     Raises:
         EnvironmentFault: the installed torch is too old.
@@ -82,7 +82,7 @@ def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
 def _uses_gloo(vendor: Vendor) -> bool:
     """Tell whether gloo exchanges the tensors of a vendor's devices.
 
-    Its name is ``gloo``, or stands behind the kind of device: ``cpu:gloo,npu:gloo``.
+    The backend is ``gloo`` for all, or is given for each type of device: ``cpu:gloo,npu:gloo``.
     """
     for backend in vendor.collective_backend.split(","):
         torch_type, _, name = backend.rpartition(":")

@@ -121,7 +121,8 @@ def choose_severity(*, stops: bool = False, spoils: bool = False) -> Severity:
 def check_memory(machine: ExaminedMachine) -> Conditions:
     """Compare the free memory with what the ranks need at least."""
     memory = psutil.virtual_memory()
-    free, total = memory.available, memory.total
+    free = memory.available
+    total = memory.total
     for folder, limit in host_cores.read_memory_limits(machine.root).items():
         total = min(total, limit)
         free = min(free, limit - host_cores.read_used_bytes(folder))
@@ -165,7 +166,8 @@ def _is_orphaned(pids: list[int]) -> bool:
     """
     try:
         parents = {psutil.Process(pid).ppid() for pid in pids} - set(pids)
-        return parents == {1} and "trainmark" not in " ".join(psutil.Process(1).cmdline())
+        is_first_process_ours = "trainmark" in " ".join(psutil.Process(1).cmdline())
+        return parents == {1} and not is_first_process_ours
     except psutil.Error:  # ended meanwhile, or hidden
         return False
 
@@ -229,8 +231,11 @@ def check_numa(machine: ExaminedMachine) -> Conditions:
 def check_shared_memory(machine: ExaminedMachine) -> Conditions:
     """Compare the free shared memory with what ranks of accelerators exchange through it."""
     free = shutil.disk_usage(machine.root / "dev/shm").free
+    # Ranks on processors exchange through sockets, which need no shared memory.
     uses_sockets = machine.vendor is None or machine.vendor.counts_cores
-    needed = 0 if machine.nproc == 1 or uses_sockets else _SHM_BYTES_PER_RANK * machine.nproc
+    needed = 0
+    if machine.nproc > 1 and not uses_sockets:
+        needed = _SHM_BYTES_PER_RANK * machine.nproc
     severity = choose_severity(stops=free < needed)
     yield make_condition("shared_memory", severity, free=free // _MIB, needed=needed // _MIB)
 
@@ -252,7 +257,7 @@ def check_network(machine: ExaminedMachine) -> Conditions:
 def check_out_folder(machine: ExaminedMachine) -> Conditions:
     """Write a file to the folder of runs, and read how much space is free there."""
     folder = (machine.request.out or RUNS_DIR).absolute()
-    while not folder.exists():
+    while not folder.exists():  # a folder that a run would create
         folder = folder.parent
     try:
         tempfile.TemporaryFile(dir=folder).close()

@@ -16,7 +16,7 @@ from trainmark import cases, devices
 from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
 from trainmark.plan.recipes import apply_overrides, choose_recipe
 from trainmark.protocols.tested import NOT_STATED, REAL_RUNS
-from trainmark.torch_version import installed_torch, refuse_missing_features
+from trainmark.torch_version import read_installed_version, refuse_missing_features
 
 if TYPE_CHECKING:
     from trainmark.plan.request import RunRequest
@@ -35,7 +35,13 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The work that a request names; ``hardware`` is from the case key, None without one."""
+    """The work that a request names.
+
+    Args:
+        recipe: with the changes that the request asks for.
+        hardware: the device that the case key names; None: the request has no case key.
+        repeat: number of launches.
+    """
 
     case: Case
     recipe_name: str
@@ -103,7 +109,7 @@ def choose_work(request: RunRequest) -> Choice:
 
 
 def _check_replay(case: Case, recipe: Recipe) -> None:
-    """Refuse windows that are repeated where a difference could not be found or located."""
+    """Refuse ``replay_every_windows`` if it could not find a difference or say where it is."""
     if recipe.replay_every_windows is None:
         return
     what = f"replay_every_windows={recipe.replay_every_windows}"
@@ -168,13 +174,17 @@ def _read_target(text: str) -> _Target:
 
 
 def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
-    """Return machines and ranks on each: options first, then a case key, then the recipe's."""
-    nnodes, nproc = target.nnodes, target.nproc
-    if target.hardware is None:  # not a case key, which names its world
+    """Return the number of machines and of ranks on each.
+
+    Options decide first, then a case key, then the world for which the recipe was written.
+    """
+    nnodes = target.nnodes
+    nproc = target.nproc
+    if target.hardware is None:  # there is no case key, which would name the world
         recipe = target.case.recipes.get(request.recipe or "")
         if recipe is not None and recipe.world:
             nnodes, nproc = map(int, recipe.world.split("x"))
-        if request.nproc is not None:
+        if request.nproc is not None:  # --nproc alone means one machine
             nnodes = 1
     return request.nnodes or nnodes, request.nproc or nproc
 
@@ -182,7 +192,8 @@ def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
 def format_case_key(choice: Choice, hardware: str) -> str:
     """Return the key of a choice as it runs here; the form is ``KEY_FORM``."""
     case = choice.case
-    framework = f"{case.framework}_{'.'.join(installed_torch().split('.')[:2])}"
+    major_and_minor = ".".join(read_installed_version().split(".")[:2])
+    framework = f"{case.framework}_{major_and_minor}"
     world = f"{choice.nnodes}:{choice.nproc}:{choice.repeat}"
     return f"{case.name}:{framework}:{hardware}:{world}"
 
@@ -191,9 +202,10 @@ def _check_framework(case: Case, framework: str) -> None:
     """Refuse a key that names another framework, or a version that is not installed.
 
     Raises:
-        EnvironmentFault: so that no record answers for work it did not do.
+        EnvironmentFault: otherwise a record would claim work that was not done.
     """
-    installed = f"{case.framework}_{installed_torch()}"
+    installed = f"{case.framework}_{read_installed_version()}"
+    # The dots let `pytorch_2.1` stand for 2.1.3, but not for 2.13.
     if framework != case.framework and not f"{installed}.".startswith(f"{framework}."):
         raise EnvironmentFault(
             f"the case key asks for {framework}, but {installed} is installed",
@@ -219,7 +231,7 @@ def select_vendor(
         EnvironmentFault: its devices are missing or too few, or it refuses the recipe.
     """
     name = device or choice.hardware
-    if remote is not None and name in (None, ACCELERATOR):
+    if remote is not None and name in (None, ACCELERATOR):  # the cluster file may name the device
         name = remote.device or name
     if name == ACCELERATOR:
         vendor = _select_accelerator()
@@ -252,7 +264,8 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:
-        rule, fix = "the cluster file has no more", "correct the file"
+        rule = "the cluster file has no more"
+        fix = "correct the file"
         if launcher in _SINGLE_MACHINE_LAUNCHERS:
             rule = f"launcher {launcher} runs on one machine"
             fix = "choose a --launcher for several machines (see `trainmark list launchers`)"
@@ -273,6 +286,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
 
 
 def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
+    """Refuse several ranks on devices whose memory no collective backend can exchange."""
     if ranks > 1 and not devices.has_collectives(vendor):
         backend = vendor.collective_backend or "none"
         raise EnvironmentFault(
@@ -292,7 +306,7 @@ def refuse_unsuitable_device(
     """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``select_vendor``."""
     _refuse_without_collectives(vendor, nproc)
     refuse_missing_features(recipe, vendor, nproc)
-    # Before the count, because it knows why there are fewer devices than there could be.
+    # The vendor is asked before its devices are counted, because it knows why some are missing.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
         raise EnvironmentFault(refusal.why, where=f"device {vendor.name}", fix=refusal.fix)
@@ -340,11 +354,17 @@ def list_unproven(vendor: Vendor, remote: RemoteTarget | None) -> dict[str, Text
 
 
 def _select_accelerator() -> Vendor:
+    """Return the first vendor with an accelerator on this machine.
+
+    Raises:
+        EnvironmentFault: there is none, or it cannot be used.
+    """
     vendor = devices.find_first(accelerator=True)
     if vendor is not None:
         return vendor
-    for fault in devices.list_unusable():
-        raise fault
+    faults = devices.list_unusable()
+    if faults:
+        raise faults[0]
     raise EnvironmentFault(
         "no accelerator found on this machine; use --device cpu to run on the processor",
         fix="for other machines, set `device` in the file passed with --cluster",

@@ -37,17 +37,20 @@ _SHARED_OPTIONS = {
     "sample_every",
     "follow",
 }
+_MAX_NAME_CHARACTERS = 100  # of the name of an entry
 _LIST_FIELDS = ("follow", "command")  # their values are lists, which do not become several entries
 
 
 def _format_name(words: str) -> str:
     """Return ``words`` as a valid folder name, without colons, slashes and control characters."""
-    parts = re.split(r"[\s/:\\]+", "".join(c if c.isprintable() else " " for c in words))
+    printable = "".join(c if c.isprintable() else " " for c in words)
+    parts = re.split(r"[\s/:\\]+", printable)
     return "-".join(parts).lstrip("._-") or "plan"
 
 
 def _check_folder_name(name: str) -> str:
-    if _format_name(name)[:100] != name:
+    """Refuse a name that is not a valid folder name as it is."""
+    if _format_name(name)[:_MAX_NAME_CHARACTERS] != name:
         raise ValueError(
             "it must be a valid folder name: at most 100 characters, no /, no leading ."
         )
@@ -69,6 +72,7 @@ class Entry(RunRequest):
     where: str
 
 
+# Keys of a run in the file.
 _KEYS = (*(Entry.model_fields.keys() - {"out", "where", "overrides"}), "set")
 
 
@@ -104,9 +108,15 @@ def format_attempt_name(name: str, number: int) -> str:
 
 
 def parse_attempt_number(name: str, folder: str) -> int | None:
-    """Return the number of the attempt in a folder's name; None if it is not of entry ``name``."""
+    """Return the number of an attempt at the entry ``name``; None: the folder is of another entry.
+
+    Args:
+        folder: name of the folder, see ``format_attempt_name``.
+    """
     match = re.fullmatch(re.escape(name) + "(?:-([2-9]|[1-9][0-9]{1,8}))?", folder)
-    return match and int(match[1] or 1)
+    if match is None:
+        return None
+    return int(match[1]) if match[1] else 1
 
 
 def read_plan_file(request: RunRequest) -> PlanFile:
@@ -117,11 +127,12 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             twice, or an option that belongs to a single run.
     """
     path = Path(request.case)
-    given = {name: getattr(request, name) for name in sorted(request.model_fields_set - {"case"})}
-    entry_keys = [name for name in given if name not in _SHARED_OPTIONS]
-    if entry_keys:
-        option = f"--{entry_keys[0].replace('_', '-')}"
-        if entry_keys[0] == "overrides":
+    given_names = sorted(request.model_fields_set - {"case"})
+    given_options = {name: getattr(request, name) for name in given_names}
+    single_run_options = [name for name in given_names if name not in _SHARED_OPTIONS]
+    if single_run_options:
+        option = f"--{single_run_options[0].replace('_', '-')}"
+        if single_run_options[0] == "overrides":
             option = "KEY=VALUE"
         raise UsageError(
             f"{option} is not possible with a plan file",
@@ -134,15 +145,15 @@ def read_plan_file(request: RunRequest) -> PlanFile:
     except ValidationError as error:
         raise make_usage_error(error, _PlanDocument, f"{path}: ") from None
     name = file.name or _format_name(path.stem)
-    out = given.pop("out", None) or RUNS_DIR / name
+    out = given_options.pop("out", None) or RUNS_DIR / name
     entries = []
-    for number, run in enumerate(file.runs, 1):
+    for number, run in enumerate(file.runs, start=1):
         where = f"{path}, runs[{number}]"
         for fields in _iterate_combinations(run, where):
             if ":" not in str(fields.get("case")):  # a case key names its hardware
                 fields.setdefault("device", file.device)
             location = {"where": where, "out": out / fields["name"]}
-            entries.append(Entry.build(f"{where}: ", **(fields | given | location)))
+            entries.append(Entry.build(f"{where}: ", **(fields | given_options | location)))
     _check_names(entries)
     return PlanFile(name=name, out=out, entries=tuple(entries))
 
@@ -151,6 +162,10 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
     """Yield the fields of an entry for each combination of the lists in ``run``.
 
     Names depend on the values of an entry alone: a value added to a list renames no other entry.
+
+    Args:
+        run: as the file has it; a list of several values stands for an entry for each.
+        where: file and number of the run, for errors.
     """
     for key in run:
         if key not in _KEYS:
@@ -167,7 +182,6 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
             where=f"{where}: name",
             rule="at most 100 characters, no /, no leading .",
         )
-    name_keys = ("name",) if "name" in run else ("case", "recipe")
     options = {key: value for key, value in run.items() if key != "set"}
     listed = {
         key: values
@@ -179,25 +193,37 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
             "an empty list", where=where, fix="give at least one value, or remove the key"
         )
     for values in product(*listed.values()):
-        chosen = dict(zip(listed, values, strict=True))
+        chosen = dict(zip(listed, values, strict=True))  # a value of each list, by its key
         entry_options = {key: chosen.get(key, value) for key, value in options.items()}
-        words = [str(entry_options[key]) for key in name_keys if key in entry_options]
-        words += [f"{key}_{value}" for key, value in chosen.items() if key not in name_keys]
-        yield entry_options | {
-            "name": _format_name("-".join(words))[:100],
-            "overrides": {key: chosen.get(key, value) for key, value in settings.items()},
-        }
+        entry_settings = {key: chosen.get(key, value) for key, value in settings.items()}
+        name = _make_entry_name(entry_options, chosen)
+        yield entry_options | {"name": name, "overrides": entry_settings}
+
+
+def _make_entry_name(options: dict[str, Any], chosen: dict[str, Any]) -> str:
+    """Return the name of an entry: that of its run, or case and recipe, and the chosen values.
+
+    Args:
+        options: of the entry.
+        chosen: the values by which it differs from the other entries of its run, by their keys.
+    """
+    name_keys = ("name",) if "name" in options else ("case", "recipe")
+    words = [str(options[key]) for key in name_keys if key in options]
+    words += [f"{key}_{value}" for key, value in chosen.items() if key not in name_keys]
+    return _format_name("-".join(words))[:_MAX_NAME_CHARACTERS]
 
 
 def _check_names(entries: Sequence[Entry]) -> None:
-    """Refuse two entries that would share a folder, on any file system."""
-    seen: dict[str, Entry] = {}
+    """Refuse two entries that would share a folder, also on file systems that ignore case."""
+    entry_by_name: dict[str, Entry] = {}
     for entry in entries:
-        other = seen.setdefault(entry.name.lower(), entry)
-        if other is not entry:
+        key = entry.name.lower()
+        if key in entry_by_name:
+            first = entry_by_name[key]
             raise UsageError(
                 f"the name {entry.name} is used twice",
                 where=entry.where,
-                rule=f"the first one is {other.where}; each run needs its own folder",
+                rule=f"the first one is {first.where}; each run needs its own folder",
                 fix="set another `name:`",
             )
+        entry_by_name[key] = entry

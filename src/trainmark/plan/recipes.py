@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, fields
 from decimal import Decimal
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 @cache  # building one takes 10 ms, and a plan file may have 1,000 runs
 def _build_adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """Return what validates the fields of a type of recipe."""
     return TypeAdapter(kind)
 
 
@@ -44,6 +44,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
     Raises:
         UsageError: no such recipe.
     """
+    # Standard recipes are called `standard`, or `standard-1x8` if they are for one world.
     has_standard = any(key.split("-")[0] == "standard" for key in case.recipes)
     if name is None and not (real_data and has_standard):
         for key, recipe in case.recipes.items():
@@ -75,7 +76,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
     try:
         changed: Recipe = _build_adapter(kind).validate_python({**asdict(recipe), **values})
     except ValidationError as error:
-        # A field of several types has a misfit for each.
+        # A field that may have several types has a misfit for each; the rules of all are named.
         misfits = [describe_misfit(details) for details in error.errors(include_url=False)]
         name = misfits[0].key.partition(".")[0] or "recipe"
         rules = [x.rule for x in misfits if x.key.partition(".")[0] in (name, "")]
@@ -131,6 +132,7 @@ def find_standard_recipe(case: Case, recipe_name: str, *, world: str) -> str:
     every recipe of a case without a standard one.
     """
     recipe = case.recipes[recipe_name]
+    # Names of the standard recipes by the world that each is for; one for no world fits this one.
     standards = {
         item.world or world: name
         for name, item in case.recipes.items()
@@ -143,13 +145,15 @@ def find_standard_recipe(case: Case, recipe_name: str, *, world: str) -> str:
             return standards[candidate]
     num_ranks = _count_ranks(world)
 
-    def measure_distance(key: str) -> tuple[float, str]:
-        return abs(math.log2(_count_ranks(key) / num_ranks)), key
+    def measure_distance(other_world: str) -> tuple[float, str]:
+        """Return the ratio of the numbers of ranks as a logarithm; the name decides a tie."""
+        return abs(math.log2(_count_ranks(other_world) / num_ranks)), other_world
 
     return standards[min(standards, key=measure_distance)]
 
 
 def _count_ranks(world: str) -> int:
+    """Return the number of ranks of a world such as ``2x8``."""
     nnodes, nproc = world.split("x")
     return int(nnodes) * int(nproc)
 
@@ -162,7 +166,8 @@ def compare_with_standard(
     Args:
         named: the shipped recipe that was chosen; its own settings of scope fields are no change.
     """
-    fix_hp, extra = {}, {}
+    fix_hp = {}
+    extra = {}
     for item in fields(resolved):
         rule = item.metadata.get("rule", "open")
         value = getattr(resolved, item.name)
@@ -186,18 +191,20 @@ def format_fix_hp(values: Mapping[str, Any]) -> str:
 def format_setting(value: Any) -> str:
     """Return the value of a recipe field as ``KEY=VALUE`` takes it: ``0.00015``, ``none``."""
     if isinstance(value, float) and math.isfinite(value):
-        text = format(Decimal(repr(value)), "f")  # every digit, and no exponent
+        text = format(Decimal(repr(value)), "f")  # all digits, without an exponent
         return text.rstrip("0").rstrip(".") if "." in text else text
     if value is None:
         return "none"
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
 
 
 def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str, str]:
-    """Split ``KEY=VALUE`` words.
+    """Return the values of ``KEY=VALUE`` words by their keys.
 
     Args:
-        example: such a word, for the message about one that is not.
+        example: a valid word, for the error about one that is not.
 
     Raises:
         UsageError: a word without ``=``, or a key given twice.

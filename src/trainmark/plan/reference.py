@@ -164,6 +164,11 @@ def read_reference_file(path: Path) -> References:
 
 
 def _build_reference(file: _ReferenceDocument, number: int) -> Reference:
+    """Return row ``number`` (from 0) of a file with its source, its cells by column header.
+
+    Raises:
+        ValueError: cells or source do not fit the file.
+    """
     printed = file.reference[number]
     sources = {source.id: source for source in file.source}
     place = f"reference {number + 1}"

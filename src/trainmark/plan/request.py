@@ -22,7 +22,7 @@ _MIN_INTERVAL_S = 0.1
 
 
 def _convert_to_texts(overrides: Any) -> Any:
-    """Return values as they would be written after ``KEY=``, so that the recipe reads them."""
+    """Return values as they would be written after ``KEY=``, which the recipe's types read."""
     if not isinstance(overrides, dict):
         return overrides
     return {name: "none" if value is None else str(value) for name, value in overrides.items()}
@@ -34,6 +34,7 @@ def _convert_to_list(words: Any) -> Any:
 
 
 def _check_interval(seconds: float) -> float:
+    """Refuse an interval that is so short that sampling would disturb the run."""
     if 0 < seconds < _MIN_INTERVAL_S:
         raise ValueError(
             f"it must be at least {_MIN_INTERVAL_S:g} seconds, or 0 to take no samples"

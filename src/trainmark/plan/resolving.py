@@ -55,7 +55,9 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
 
 
 def _check_target(case: Case, recipe: Recipe, facts: DataFacts) -> None:
-    target, best = case.target(recipe), facts.best_quality
+    """Refuse a target that the data or a run without evaluations does not allow to reach."""
+    target = case.target(recipe)
+    best = facts.best_quality
     if target is None:
         return
     if best is not None and not target.reached(best):
@@ -79,8 +81,9 @@ class _Resolution:
 
     Args:
         remote: the machines of a launcher; None: this one.
-        recipe: that of ``choice``, with the data that it reads.
+        recipe: that of ``choice``; ``data`` says whether it reads generated or real data.
         folder: of the data.
+        facts: of the data; ``UNCHECKED`` until it is checked.
     """
 
     request: RunRequest
@@ -97,7 +100,7 @@ class UnplannableError(TrainmarkError):
 
     Args:
         fault: how the case failed.
-        plan: of the first launch, without what the case should have told of its data.
+        plan: of the first launch; if the check of the data failed, without its facts.
     """
 
     exit_code = EXIT_FAILED
@@ -109,7 +112,9 @@ class UnplannableError(TrainmarkError):
 
 
 def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path, Recipe]:
-    """Return the folder of the data, which may have to be generated, and the recipe that reads it.
+    """Return the folder of the data, and the recipe that reads it.
+
+    Generated data may not be in the folder yet.
 
     Args:
         root: the cache of generated data.
@@ -167,19 +172,6 @@ def resolve(
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     root = generated_root or cases.get_cache_root()
     folder, recipe = _locate_data(choice, request, root)
-    sees_data = remote is None or remote.has_our_files
-    facts = DataFacts(0, 0, UNCHECKED, UNCHECKED)
-    case_error: CaseError | None = None
-    try:
-        if request.data is None:
-            cases.ensure_generated_data(choice.case, recipe, root)
-        if folder.exists() or sees_data or not dry_run:
-            facts = cases.check_data(choice.case.name, folder, recipe)
-            _check_work(choice.case, recipe, facts, folder)
-        if remote is None:
-            _check_memory(choice, recipe, folder, vendor)
-    except CaseError as error:
-        case_error = error
     resolution = _Resolution(
         request=request,
         choice=choice,
@@ -187,12 +179,41 @@ def resolve(
         remote=remote,
         recipe=recipe,
         folder=folder,
-        facts=facts,
+        facts=DataFacts(0, 0, UNCHECKED, UNCHECKED),
     )
-    plan = _assemble_plan(resolution, format_run_id(choice.case.name, started, token))
-    if case_error is not None:
-        raise UnplannableError(case_error, list_launches(plan)[0]) from case_error
+    run_id = format_run_id(choice.case.name, started, token)
+    try:
+        resolution = replace(resolution, facts=_check_data(resolution, root, dry_run=dry_run))
+        if remote is None:
+            _check_memory(choice, recipe, folder, vendor)
+    except CaseError as error:
+        plan = _assemble_plan(resolution, run_id)
+        raise UnplannableError(error, list_launches(plan)[0]) from error
+    plan = _assemble_plan(resolution, run_id)
     return plan if request.resume is None else resume_plan(plan, request.resume)
+
+
+def _check_data(resolution: _Resolution, root: Path, *, dry_run: bool) -> DataFacts:
+    """Generate data if the recipe asks for it, check the data, and return its facts.
+
+    The facts stay ``UNCHECKED`` in a dry run for other machines that alone can see the data.
+
+    Args:
+        root: the cache of generated data.
+        dry_run: the plan is only shown.
+    """
+    case = resolution.choice.case
+    recipe = resolution.recipe
+    folder = resolution.folder
+    remote = resolution.remote
+    if resolution.request.data is None:
+        cases.ensure_generated_data(case, recipe, root)
+    is_on_this_machine = remote is None or remote.has_our_files
+    if dry_run and not is_on_this_machine and not folder.exists():
+        return resolution.facts
+    facts = cases.check_data(case.name, folder, recipe)
+    _check_work(case, recipe, facts, folder)
+    return facts
 
 
 def _check_memory(choice: Choice, recipe: Recipe, folder: Path, vendor: Vendor) -> None:
@@ -204,16 +225,20 @@ def _check_memory(choice: Choice, recipe: Recipe, folder: Path, vendor: Vendor) 
 
 
 def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
+    """Return the plan of a run; with several launches, the plan that they have in common."""
     from trainmark import __version__
 
-    request, choice, recipe = resolution.request, resolution.choice, resolution.recipe
-    case, remote = choice.case, resolution.remote
-    standard = find_standard_recipe(case, choice.recipe_name, world=choice.world)
+    request = resolution.request
+    choice = resolution.choice
+    recipe = resolution.recipe
+    remote = resolution.remote
+    case = choice.case
+    standard_name = find_standard_recipe(case, choice.recipe_name, world=choice.world)
     fix_hp, extra = compare_with_standard(
-        recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard]
+        recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard_name]
     )
-    data = asdict(resolution.facts)
-    changed_rules = data.pop("changed_rules")
+    data_facts = asdict(resolution.facts)
+    changed_rules = data_facts.pop("changed_rules")
     extra |= {f"prepare.{name}": value for name, value in changed_rules.items()}
     return Plan(
         suite_version=__version__,
@@ -223,7 +248,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         case_key=format_case_key(choice, resolution.vendor.name),
         recipe_name=choice.recipe_name,
         recipe=asdict(recipe),
-        compared_with=standard,
+        compared_with=standard_name,
         fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
@@ -237,7 +262,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         nproc=choice.nproc,
         repeat_index=1,
         repeat_count=choice.repeat,
-        data=PlannedData(folder=str(resolution.folder.resolve()), origin=recipe.data, **data),
+        data=PlannedData(folder=str(resolution.folder.resolve()), origin=recipe.data, **data_facts),
         run_dir=str((request.out or RUNS_DIR / run_id).resolve()),
         launcher="local" if remote is None else remote.launcher,
         sample_every_s=request.sample_every,
@@ -246,20 +271,23 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
 
 def _choose_labels(resolution: _Resolution) -> list[str]:
     """Return the labels that a reader of the figures must see first."""
-    request, choice, vendor = resolution.request, resolution.choice, resolution.vendor
+    request = resolution.request
+    choice = resolution.choice
+    vendor = resolution.vendor
     recipe = resolution.recipe
-    on_processor_here = resolution.remote is None and vendor.counts_cores
+    runs_on_processor_here = resolution.remote is None and vendor.counts_cores
     device_was_chosen = request.device is not None or choice.hardware is not None
     has_no_target = recipe.target_value is None
     is_not_comparable = recipe.data == "real" and not resolution.facts.quality_comparable
+    # By label, whether it applies.
     labels = {
         "self-reported": True,
         SIMULATED: devices.is_named_only(vendor),
         "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",
-        "oversubscribed": on_processor_here and choice.nproc > vendor.count(),
+        "oversubscribed": runs_on_processor_here and choice.nproc > vendor.count(),
         UNUSED_ACCELERATOR: (
-            on_processor_here and not device_was_chosen and bool(devices.list_unusable())
+            runs_on_processor_here and not device_was_chosen and bool(devices.list_unusable())
         ),
         BALANCED_BOUND: recipe.is_bound,
         "given-peak": request.peak_tflops is not None,

@@ -59,6 +59,11 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
 
 
 def _read_earlier_plan(run: Path, where: str) -> Plan:
+    """Return the plan of the run to continue.
+
+    Args:
+        where: the option, for errors.
+    """
     try:
         return Plan.read(run)
     except (OSError, ValueError):
@@ -71,7 +76,9 @@ def _read_earlier_plan(run: Path, where: str) -> Plan:
 
 
 def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
-    settings, earlier_settings = _collect_fixed_settings(plan), _collect_fixed_settings(earlier)
+    """Refuse a run that changes a setting which must stay the same when it continues another."""
+    settings = _collect_fixed_settings(plan)
+    earlier_settings = _collect_fixed_settings(earlier)
     for name in settings | earlier_settings:
         if settings.get(name) != earlier_settings.get(name):
             raise UsageError(
@@ -95,6 +102,7 @@ def _collect_fixed_settings(plan: Plan) -> dict[str, Any]:
     )
     may_change = free - _FREE_BUT_DECISIVE
     recipe = plan.recipe
+    # With tensor parallelism, the ranks of a group train the same rows.
     rows = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
     return {
         "case": plan.case,

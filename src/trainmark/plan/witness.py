@@ -173,14 +173,18 @@ def find_rank_launcher(command: Sequence[str]) -> str | None:
     if name in _RANK_OPTIONS:
         return name
     if name.startswith("python") and "-m" in command[1:]:
-        position = command.index("-m")
-        module = command[position + 1] if position + 1 < len(command) else ""
+        module = _get_next_word(command, command.index("-m"))
         package = module.split(".")[0]
         if module in _RANK_OPTIONS:
             return module
         if package in ("accelerate", "deepspeed"):
             return package
     return None
+
+
+def _get_next_word(command: Sequence[str], position: int) -> str:
+    """Return the word after a position; empty if there is none."""
+    return command[position + 1] if position + 1 < len(command) else ""
 
 
 def read_nproc(command: Sequence[str]) -> int | None:
@@ -194,7 +198,7 @@ def read_nproc(command: Sequence[str]) -> int | None:
         if option not in options:
             continue
         if not equals:
-            value = command[position + 1] if position + 1 < len(command) else ""
+            value = _get_next_word(command, position)
         if value.isdecimal() and int(value) > 0:
             return int(value)
     return None

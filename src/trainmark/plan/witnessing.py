@@ -6,6 +6,7 @@ import hashlib
 import shlex
 import shutil
 import subprocess
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,7 @@ def _refuse_options(request: RunRequest) -> None:
 
 
 def _describe_program(spec: WitnessSpec, command: Sequence[str]) -> Witness:
+    """Return the program with its folder, and whether it starts the ranks of a machine itself."""
     starts_ranks = spec.starts_ranks
     if starts_ranks is None:
         starts_ranks = find_rank_launcher(command) is not None
@@ -125,17 +127,17 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
     Raises:
         UsageError: the command and ``--nproc`` differ.
     """
-    started = read_nproc(witness.command)
-    if started is None:
+    nproc = read_nproc(witness.command)
+    if nproc is None:
         return request.nproc or 1
-    if request.nproc not in (None, started):
+    if request.nproc not in (None, nproc):
         raise UsageError(
-            f"--nproc is {request.nproc}, but the command starts {started}",
+            f"--nproc is {request.nproc}, but the command starts {nproc}",
             where="--nproc",
             rule="the command itself starts the ranks of each machine",
             fix="remove --nproc",
         )
-    return started
+    return nproc
 
 
 def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
@@ -145,7 +147,7 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
     _refuse_impossible_spec(spec, str(request.witness), world_size=world_size)
     step = spec.step
     recipe = Recipe(
-        micro_batch_size=1 if step is None else -(-step.samples // world_size),
+        micro_batch_size=1 if step is None else ceil(step.samples / world_size),
         precision=spec.precision,
         warmup_steps=spec.warmup_steps,
         window_steps=spec.window_steps or 10,
@@ -225,7 +227,8 @@ def _check_interpreter(witness: Witness) -> None:
         check=False,
     )
     if check.returncode != 0:
-        reason = (check.stderr.strip().splitlines() or ["no reason given"])[-1]
+        error_lines = check.stderr.strip().splitlines()
+        reason = error_lines[-1] if error_lines else "no reason given"
         raise EnvironmentFault(
             f"{shlex.join(interpreter)} cannot import the probe: {reason}",
             where="the command after --",
@@ -255,9 +258,10 @@ def _assemble_plan(
     remote: RemoteTarget | None,
     run_id: str,
 ) -> Plan:
+    """Return the plan of a run; with several launches, the plan that they have in common."""
     from trainmark import __version__
 
-    case, recipe = choice.case, choice.recipe
+    case = choice.case
     is_remote = remote is not None
     facts = {name: getattr(case, name) for name in PlannedCase.model_fields if hasattr(case, name)}
     return Plan(
@@ -267,7 +271,7 @@ def _assemble_plan(
         about=PlannedCase(**facts, references=References()),
         case_key=format_case_key(choice, vendor.name),
         recipe_name=WITNESSED,
-        recipe=_describe_recipe(recipe),
+        recipe=_describe_recipe(choice.recipe),
         compared_with=WITNESSED,
         fix_hp={},
         extra={},
