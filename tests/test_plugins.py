@@ -33,9 +33,9 @@ def installed_package(tmp_path, monkeypatch):
         "from trainmark.devices.vendors.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._any_package_offers.cache_clear()
+    plugins._has_any_plugin.cache_clear()
     yield
-    plugins._any_package_offers.cache_clear()
+    plugins._has_any_plugin.cache_clear()
     sys.modules.pop("elsewhere_device", None)
 
 

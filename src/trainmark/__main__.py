@@ -1,7 +1,7 @@
 """Run the program, as ``trainmark`` and as ``python -m trainmark``.
 
 Ctrl-C, SIGTERM and SIGHUP end it with one message and exit code 1 at any moment at which nothing
-else heeds them: while it is imported, plans, makes data or prints.
+else handles them: while it imports modules, plans, makes data or prints.
 """
 
 import os
@@ -12,57 +12,67 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXIT_FAILED = 1  # as in ``errors``, which is not imported yet
 
 
-class _Stop:
-    """The first stop signal, which interrupts what the program does; a second ends it at once."""
+class _StopHandler:
+    """Handles stop signals: the first interrupts the program, a second ends it at once."""
 
     def __init__(self) -> None:
-        self._first = ""
+        self._first_signal = ""  # its name; empty: there was none
 
-    def heed(self) -> None:
-        """Handle stop signals, except those that whoever started us ignores, as nohup does."""
+    def install(self) -> None:
+        """Handle stop signals, except those that the parent process ignores, as nohup does."""
         for number in _STOP_SIGNALS:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                signal.signal(number, self._interrupt)
-        sys.unraisablehook = self._unraisable
-        sys.excepthook = self._uncaught
+                signal.signal(number, self._handle_signal)
+        sys.unraisablehook = self._handle_unraisable
+        sys.excepthook = self._handle_uncaught
 
-    def _interrupt(self, number: int, _frame: object) -> None:
-        if self._first:
-            self.end()
-        self._first = signal.Signals(number).name
+    def _handle_signal(self, number: int, _frame: object) -> None:
+        """Raise KeyboardInterrupt; end the program if this is the second signal."""
+        if self._first_signal:
+            self.end_program()
+        self._first_signal = signal.Signals(number).name
         raise KeyboardInterrupt
 
-    def _unraisable(self, lost: "sys.UnraisableHookArgs") -> None:
-        """End the program where Python loses the interrupt, as in the locks of its imports."""
+    def _handle_unraisable(self, lost: "sys.UnraisableHookArgs") -> None:
+        """End the program where Python cannot raise the interrupt, as in the locks of its imports.
+
+        Set as ``sys.unraisablehook``.
+        """
         if issubclass(lost.exc_type, KeyboardInterrupt):
-            self.end()
+            self.end_program()
         sys.__unraisablehook__(lost)
 
-    def _uncaught(self, kind: "type[BaseException]", *rest: object) -> None:
-        """End the program where the interrupt meets no handler, as on the last line of ``main``."""
-        if issubclass(kind, KeyboardInterrupt):
-            self.end()
-        sys.__excepthook__(kind, *rest)  # type: ignore[arg-type]
+    def _handle_uncaught(
+        self, kind: "type[BaseException]", error: BaseException, traceback: object
+    ) -> None:
+        """End the program if nothing catches the interrupt, as on the last line of ``main``.
 
-    def end(self) -> None:
-        """Say what ended the program, and end it without a word of anybody else."""
-        text = "interrupted" if self._first in ("", "SIGINT") else f"stopped by {self._first}"
-        self.ignore()
+        Set as ``sys.excepthook``.
+        """
+        if issubclass(kind, KeyboardInterrupt):
+            self.end_program()
+        sys.__excepthook__(kind, error, traceback)  # type: ignore[arg-type]
+
+    def end_program(self) -> None:
+        """Print what ended the program, and end it at once, before anything else can print."""
+        name = self._first_signal
+        text = "interrupted" if name in ("", "SIGINT") else f"stopped by {name}"
+        self.ignore_signals()
         try:
-            os.write(2, f"trainmark: {text}\n".encode())
+            os.write(2, f"trainmark: {text}\n".encode())  # 2: standard error
         finally:
             os._exit(_EXIT_FAILED)
 
-    def ignore(self) -> None:
-        """Let no signal change the exit code any more."""
+    def ignore_signals(self) -> None:
+        """Ignore further signals, so that none changes the exit code."""
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
 def main() -> None:
     """Run the program."""
-    stop = _Stop()
-    stop.heed()
+    handler = _StopHandler()
+    handler.install()
     try:
         from trainmark.cli.streams import prepare_streams
 
@@ -71,12 +81,14 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        stop.end()
+        handler.end_program()
     finally:
-        stop.ignore()
+        handler.ignore_signals()
 
 
 if __name__ == "__main__":
+    # `python -m` puts the working directory first on the path; a json.py there must not be imported
+    # in place of the standard one. Python 3.11 and later leave it out if asked to (`-P`).
     if sys.version_info < (3, 11) or not sys.flags.safe_path:  # novm
-        del sys.path[0]  # the working directory: a json.py there is not ours to import
+        del sys.path[0]
     main()

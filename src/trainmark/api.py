@@ -178,6 +178,7 @@ def plan_run(
 
 
 def _report_unusable_vendors(show_remark: ShowRemark) -> None:
+    """Show why vendors could not be loaded."""
     _, faults = devices.load_all()
     for fault in faults:
         show_remark(fault)
@@ -195,6 +196,7 @@ def _record_failed_planning(*, show_remark: ShowRemark, dry_run: bool) -> Iterat
 
 
 def _write_failed_planning(error: UnplannableError, show_remark: ShowRemark) -> None:
+    """Write the record and the pages of a run that could not be planned."""
     folder = Path(error.plan.run_dir)
     try:
         record = record_failed_planning(error)
@@ -252,7 +254,7 @@ def launch_run(
         )
         records.append(record)
         records.places.append(Path(plan_of_launch.run_dir))
-        if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
+        if record.status == "timed_out" and len(records) < plan.repeat_count:
             num_skipped = plan.repeat_count - len(records)
             show_remark(f"skipped {num_skipped} more launches: they would also time out")
             break
@@ -264,7 +266,7 @@ def launch_run(
 def _write_pages_safely(
     write: Callable[..., None], *arguments: Any, show_remark: ShowRemark
 ) -> None:
-    """Call a function that writes pages; report an error without raising it.
+    """Call a function that writes pages with ``arguments``; report an error without raising it.
 
     The record has been written before, so an error here does not change the result of the run.
     """
@@ -287,7 +289,11 @@ def launch_once(
     show_remark: ShowRemark,
     follow: Sequence[FollowTarget] = (),
 ) -> Record:
-    """Do one launch, hand it to the programs of ``follow`` meanwhile, and write its pages."""
+    """Do one launch, hand it to the programs of ``follow`` meanwhile, and write its pages.
+
+    Args:
+        label: name of the run in the line that shows the progress.
+    """
     runs_on_this_machine = plan_of_launch.node_processes == 0
     if runs_on_this_machine:
         for occupant in devices.list_occupants(plan_of_launch.device.vendor, plan_of_launch.nproc):
@@ -351,7 +357,11 @@ def plan_entries(
 def run_entries(
     entries: Sequence[SeriesEntry], *, quiet: bool, show_remark: ShowRemark, deliver: bool = False
 ) -> None:
-    """Do the missing launches of the entries and write their pages."""
+    """Do the missing launches of the entries and write their pages.
+
+    Args:
+        deliver: deliver a stop signal again after the end, as ``note_stop_signals`` does.
+    """
     with note_stop_signals(deliver=deliver) as stop:
 
         def launch(plan: Plan, cluster: Cluster, label: str, follow: list[str]) -> Record:
@@ -488,7 +498,7 @@ def follow_runs(runs: Sequence[str | Path], targets: Sequence[FollowTarget]) -> 
 def _find_run_folders(folder: Path) -> list[Path]:
     """Return the folders of runs in a folder, which may be the folder itself."""
     plans: list[Path] = []
-    for prefix in ("", "*/", "*/*/"):
+    for prefix in ("", "*/", "*/*/"):  # a run, a repeat or folder of runs, a folder of repeats
         plans += sorted(folder.glob(f"{prefix}{PLAN_FILE}"))
     if not plans:
         raise RecordError(
@@ -502,7 +512,8 @@ def _ignore(line: object) -> None:
 
 
 def _warn(remark: object) -> None:
-    warnings.warn(str(remark), stacklevel=3)
+    """Show a remark as a Python warning."""
+    warnings.warn(str(remark), stacklevel=3)  # 3: the caller of the function that warns
 
 
 def accept(
@@ -525,7 +536,7 @@ def accept(
     """
     request = AcceptRequest.build(case=case, overrides=overrides or None, **fields)
     with prepare_acceptance(request) as prepared, note_stop_signals(deliver=True) as stop:
-        return measure_acceptance(prepared, stop, show=lambda _: None)
+        return measure_acceptance(prepared, stop, show=_ignore)
 
 
 def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
@@ -561,7 +572,12 @@ def prepare_acceptance(
 
 
 def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
-    """Return the times of an earlier acceptance, or of the runs, that a word names."""
+    """Return the times that measurements are compared with.
+
+    Args:
+        word: folder of an earlier acceptance, or what names runs, as for ``load``.
+        plans: of the trainings whose times are needed.
+    """
     if is_acceptance(Path(word)):
         return read_baselines_of_acceptance(Path(word), plans)
     selection = _select((word,), verify=True, rows=False)
@@ -571,7 +587,11 @@ def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
 def measure_acceptance(
     prepared: Acceptance | OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
-    """Measure and judge an acceptance, and write its pages; return the verdicts."""
+    """Measure and judge an acceptance, and write its pages; return the verdicts.
+
+    Args:
+        show: called with each line about the progress.
+    """
     if isinstance(prepared, Acceptance):
         result = acceptance.measure(prepared, stop, show=show)
     else:
@@ -622,7 +642,7 @@ def compare(
         UsageError: the work differs, with the key and both values; or an unknown figure.
         RecordError: a word names nothing that can be read.
     """
-    if isinstance(figures, str):
+    if isinstance(figures, str):  # a single name
         figures = [figures]
     if isinstance(allow, str):
         allow = [allow]

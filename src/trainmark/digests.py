@@ -12,9 +12,9 @@ _BLOCK_BYTES = 1 << 20
 
 
 def hash_stream(stream: IO[bytes]) -> hashlib._Hash:
-    """Return the SHA-256 of the rest of ``stream``; to it more may be added.
+    """Return the SHA-256 of the rest of ``stream``, as an object to which more can be added.
 
-    As ``hashlib.file_digest``, which Python 3.10 lacks.
+    This does what ``hashlib.file_digest`` does, which Python 3.10 lacks.
     """
     digest = sha256()
     while block := stream.read(_BLOCK_BYTES):

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=BaseModel)
 
-_JSON_LINE = re.compile(r"\bline (\d+)\b")  # in the rule of a text that is not JSON
-_MOST_BYTES = 256 << 20  # the record of a million steps has 27 MB
+_JSON_LINE = re.compile(r"\bline (\d+)\b")  # where JSON is malformed, as the error's text says
+_MAX_BYTES = 256 << 20  # the record of a million steps has 27 MB
 
 
 class Frozen(BaseModel):
-    """A document of ours: unknown keys fail, nothing changes once built."""
+    """A document of this program: unknown keys fail, and it cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -33,27 +33,28 @@ def read_bytes(path: Path) -> bytes:
 
     Raises:
         ValueError: more than 256 MiB.
-        OSError: no such file, or not to be read.
+        OSError: the file does not exist or cannot be read.
     """
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"larger than {_MAX_BYTES >> 20} MiB")
     return path.read_bytes()
 
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes the place of ``path`` at the end of the block, whole or not at all.
+    """Open a file that replaces ``path`` at the end of the block, whole or not at all.
 
-    A device, a pipe or a link is written to: it is no file to replace.
+    A device, a pipe or a link is written to directly, because it must not be replaced by a file.
 
     Raises:
-        OSError: the disk is full or the folder read-only; ``path`` is as it was.
+        OSError: the disk is full or the folder read-only; ``path`` is unchanged.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         with path.open("wb") as file:
             yield file
         return
-    staging = path.with_name(f".{path.name}.{token_hex(4)}.tmp")  # two may write it at once
+    # The random part keeps two processes that write the same file apart.
+    staging = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
     try:
         with staging.open("xb") as file:
             yield file
@@ -63,10 +64,10 @@ def write_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_yaml(file: Path) -> Any:
-    """Return mappings, lists and words as they are written; None where nothing is.
+    """Return mappings, lists and texts as they are written; None for an empty value.
 
-    Numbers stay words: YAML 1.1 reads ``12:30:00`` as 45,000 and ``no`` as false. pydantic
-    turns them into what a field asks for.
+    Numbers stay texts, because YAML 1.1 reads ``12:30:00`` as 45,000 and ``no`` as false. pydantic
+    converts them to the type of the field.
 
     Raises:
         UsageError: the file cannot be read, or is not YAML.
@@ -74,10 +75,10 @@ def read_yaml(file: Path) -> Any:
     import yaml
 
     class Loader(yaml.BaseLoader):
-        """Words only."""
+        """Reads every single value as text."""
 
         def construct_scalar(self, node: Any) -> Any:
-            """Return a word; None where nothing is, ``null`` or ``~``."""
+            """Return a value as text; None for an empty value, ``null`` and ``~``."""
             if node.style is None and node.value in ("", "~", "null"):
                 return None
             return super().construct_scalar(node)
@@ -86,7 +87,7 @@ def read_yaml(file: Path) -> Any:
         return yaml.load(file.read_text(encoding="utf-8-sig"), Loader)
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the first names its line
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a YAMLError names its line
         what = f"not YAML: {' '.join(str(error).split())}"
     raise UsageError(what, where=str(file), fix="pass a YAML file")
 
@@ -112,22 +113,28 @@ def validate_document(kind: type[Model], document: object, file: Path, *, fix: s
 def make_damage_error(
     error: OSError | ValueError, file: Path, what: str, *, rule: str, fix: str | None = None
 ) -> RecordError:
-    """Return the fault of a JSON file of ours that cannot be read.
+    """Return the error of a JSON file of this program that cannot be read.
 
-    It names the file, with the line where it stops being JSON, or the key that breaks the schema.
+    It names the file, with the line at which JSON is malformed, or the key that breaks the schema.
 
     Args:
         what: the fault in short, which the reason follows.
+        rule: what is valid.
+        fix: what to do now.
     """
-    where, reason = str(file), describe_error(error)
+    where = str(file)
+    reason = describe_error(error)
     if isinstance(error, ValidationError):
         misfit = find_first_misfit(error)
+        place = misfit.key
         reason = f"{misfit.what}; {misfit.rule}"
-        line = _JSON_LINE.search(misfit.rule) if misfit.kind == "json_invalid" else None
         if misfit.kind == "json_invalid":
             reason = misfit.rule
-        place = line[1] if line else misfit.key
-        where = f"{file}:{place}" if place else where
+            line = _JSON_LINE.search(misfit.rule)
+            if line is not None:
+                place = line[1]
+        if place:
+            where = f"{file}:{place}"
     return RecordError(f"{what}: {reason}", where=where, rule=rule, fix=fix)
 
 
@@ -135,25 +142,31 @@ def make_usage_error(error: ValidationError, model: type[BaseModel], where: str)
     """Return the first fault of a document as an error of the user.
 
     Args:
+        model: the type of the document, for the keys that are valid.
         where: start of the place, before the key; ``--``: the key is an option.
     """
     misfit = find_first_misfit(error)
     key = misfit.key
     place = where + (key.replace("_", "-") if where == "--" else key)
     if misfit.kind == "extra_forbidden":
-        known = _keys_beside(model, key.split("."))
-        return UsageError(f"unknown key {key!r}", where=place, fix=suggest_nearest(key, known))
+        valid_keys = _list_sibling_keys(model, key.split("."))
+        return UsageError(f"unknown key {key!r}", where=place, fix=suggest_nearest(key, valid_keys))
     return UsageError(misfit.what, where=place.removesuffix(": "), rule=misfit.rule)
 
 
-def _keys_beside(model: type[BaseModel], path: list[str]) -> list[str]:
-    """Return the valid keys in place of the last key of a path, each with those before it."""
-    *outer, _ = path
-    for key in outer:
+def _list_sibling_keys(model: type[BaseModel], path: list[str]) -> list[str]:
+    """Return the keys that are valid in place of the last key of a path, each as a whole path.
+
+    Args:
+        path: keys from the outermost table to the key; the tables are fields of ``model``.
+    """
+    outer_keys = path[:-1]
+    for key in outer_keys:
         field = model.model_fields.get(key)
-        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
-        inner = [x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)]
-        if not inner:
+        # The table's type, alone or in a union such as `StepWork | None`.
+        types = (field.annotation, *get_args(field.annotation)) if field else ()
+        table_types = [x for x in types if isinstance(x, type) and issubclass(x, BaseModel)]
+        if not table_types:
             return list(model.model_fields)
-        model = inner[0]
-    return [".".join([*outer, name]) for name in model.model_fields]
+        model = table_types[0]
+    return [".".join([*outer_keys, name]) for name in model.model_fields]

@@ -1,7 +1,7 @@
-"""The one tree of errors that users see.
+"""All errors that users see, as one tree of classes.
 
-Owns how a fault is worded and which exit code it maps to. Knows nothing of cases,
-devices or torch. Bugs of our own are ``assert``s, never members of this tree.
+Owns how a fault is worded and which exit code it maps to. Knows nothing of cases, devices or torch.
+Bugs of this program are ``assert``s and not in this tree.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ EXIT_USAGE = 2
 EXIT_NOISY = 3  # too noisy, or too little data, to tell
 
 
-# C0 but for tab and newline, DEL, C1, direction marks, line separators, half surrogates, and what
-# no XML may hold.
+# C0 without tab and newline, DEL, C1, direction marks, line separators, lone surrogates, and the
+# characters that XML forbids.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
 
 
 def escape_controls(text: object) -> str:
-    r"""Return ``text`` with control characters as ``\u001b``, which in JSON means the same.
+    r"""Return ``text`` with control characters written as ``\u001b``, as JSON writes them.
 
     Everything that is printed, written to a page or quoted in a message goes through here.
     Newlines and tabs stay.
@@ -41,7 +41,7 @@ def to_one_line(text: object) -> str:
     return escape_controls(re.sub(r"(?:\r?\n|\t)+", " ", str(text))).strip()
 
 
-_MAX_LISTED = 40  # known names after the nearest one
+_MAX_LISTED = 40  # known names that are listed after the nearest one
 
 
 class TrainmarkError(Exception):
@@ -71,9 +71,11 @@ class TrainmarkError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        # On one line: a name out of a record begins no line, which a runner might obey.
-        where = self.where and self.where.replace("\n", r"\u000a")
-        text = f"{where}: {self.what}" if where else self.what
+        text = self.what
+        if self.where:
+            # Without newlines: a CI runner might obey a line that begins with a name from a record.
+            where = self.where.replace("\n", r"\u000a")
+            text = f"{where}: {text}"
         if self.rule:
             text += f"; {self.rule}"
         if self.fix:
@@ -98,7 +100,7 @@ class EnvironmentFault(TrainmarkError):
 
 
 class RecordError(TrainmarkError):
-    """A run directory or record that cannot be read as one of ours."""
+    """A run directory or record that cannot be read as one of this program."""
 
 
 class LostRunError(TrainmarkError):
@@ -177,7 +179,10 @@ class NotTrainedError(RunError):
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
-    """Return a fix sentence naming the nearest of ``known``, and all if they are few or far."""
+    """Return a fix that names the word in ``known`` that is nearest to ``word``.
+
+    All of them are named too if they are few, or if none is near.
+    """
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
     if close and len(names) > _MAX_LISTED:

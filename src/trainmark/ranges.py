@@ -1,4 +1,4 @@
-"""Lists of numbers as the kernel writes those of cores: ``0-3,8-11``."""
+"""Lists of numbers in the form in which the Linux kernel lists cores: ``0-3,8-11``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """Return the numbers in a list as the kernel writes those of cores, ``0-3,8-11``.
+    """Return the numbers in a list of the form ``0-3,8-11``.
 
     Raises:
         ValueError: not such a list.
@@ -17,12 +17,14 @@ def parse_ranges(text: str) -> list[int]:
     numbers: list[int] = []
     for item in filter(None, text.strip().split(",")):
         first, _, last = item.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
+        if not last:  # a single number
+            last = first
+        numbers += range(int(first), int(last) + 1)
     return numbers
 
 
 def format_ranges(values: Iterable[int]) -> str:
-    """Return numbers of ranks, nodes or cores as the kernel lists cores, ``0-3,8-11``."""
+    """Return numbers of ranks, nodes or cores as a list of the form ``0-3,8-11``."""
     numbers = set(values)
     firsts = sorted(number for number in numbers if number - 1 not in numbers)
     lasts = sorted(number for number in numbers if number + 1 not in numbers)

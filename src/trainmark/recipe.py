@@ -137,7 +137,7 @@ class Recipe:
 
     @property
     def is_bound(self) -> bool:
-        """Tell whether the run shows how fast a training could be at most, and is none itself."""
+        """Tell whether the run is no real training, but shows how fast one could be at most."""
         return False
 
     @property
@@ -148,7 +148,7 @@ class Recipe:
 
 def list_fields_with_rule(recipe_type: type[Recipe], rule: Rule) -> frozenset[str]:
     """Return the names of the fields with ``rule``; see ``recipe_field``."""
-    return frozenset(i.name for i in fields(recipe_type) if i.metadata.get("rule") == rule)
+    return frozenset(item.name for item in fields(recipe_type) if item.metadata.get("rule") == rule)
 
 
 # Short names of fields on the command line and in the fix_hp column of published pages.

@@ -94,12 +94,12 @@ class Figure:
 class Sizes:
     """What a case's ``sizes.py`` says of a run: what follows from its recipe.
 
-    A record alone is held against it.
+    Records are checked against it, also those without their events.
 
     Args:
-        facts: facts of the job by name, as they must be: ``parameters`` and others.
+        facts: values that facts of the job must have, by name: ``parameters`` and others.
         flops: called with ``protocols.Counts``, returns the model FLOPs of training them; None: no
-            formula, or one that is not proportional.
+            formula, or one that is not proportional to the counts.
     """
 
     facts: Mapping[str, Any]
@@ -125,7 +125,7 @@ class Shown:
         name: the header of its column, or its name in a list.
         value: its path: in a table a key of the row; in a list the path that begins with
             ``job.``, ``recipe.`` or ``run.``, for example ``job.parallel.fsdp``.
-        form: format specification of numbers, ``,`` or ``.1%``; see ``format``.
+        form: format specification of numbers, ``,`` or ``.1%``, as Python's ``format`` takes it.
     """
 
     name: Text
@@ -157,7 +157,8 @@ class PageSpec:
     tables: tuple[TableSpec, ...] = ()
 
 
-MESSAGES_FILE, PAGE_FILE = "messages.toml", "page.toml"
+MESSAGES_FILE = "messages.toml"
+PAGE_FILE = "page.toml"
 
 
 def read_messages(path: Path) -> dict[str, Text]:
@@ -168,7 +169,7 @@ def read_messages(path: Path) -> dict[str, Text]:
     Raises:
         UsageError: the file is not TOML, or an entry does not have this form.
     """
-    return _read(path, lambda document: dict(_sentences(document, "")))
+    return _read_toml_as(path, lambda document: dict(_iterate_sentences(document)))
 
 
 def read_page(path: Path) -> PageSpec:
@@ -179,14 +180,19 @@ def read_page(path: Path) -> PageSpec:
     """
     from pydantic import TypeAdapter  # not needed to import a case
 
-    return _read(path, TypeAdapter(PageSpec).validate_python)
+    return _read_toml_as(path, TypeAdapter(PageSpec).validate_python)
 
 
-def _read(path: Path, form: Callable[[dict[str, Any]], _Read]) -> _Read:
+def _read_toml_as(path: Path, convert: Callable[[dict[str, Any]], _Read]) -> _Read:
+    """Return a TOML file of a case as ``convert`` returns its document.
+
+    Raises:
+        UsageError: the file cannot be read or converted.
+    """
     from trainmark.toml_file import read_toml  # not needed to import a case
 
     try:
-        return form(read_toml(path))
+        return convert(read_toml(path))
     except (OSError, ValueError, TypeError) as error:
         from trainmark.validation import describe_error  # not needed to import a case
 
@@ -199,12 +205,17 @@ def _read(path: Path, form: Callable[[dict[str, Any]], _Read]) -> _Read:
         ) from None
 
 
-def _sentences(entries: dict[str, Any], prefix: str) -> Iterator[tuple[str, Text]]:
+def _iterate_sentences(entries: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Text]]:
+    """Yield the code and the text of each sentence in a table of TOML and the tables in it.
+
+    Args:
+        prefix: start of the codes: the names of the tables around ``entries``, each with a dot.
+    """
     for name, entry in entries.items():
         if "en" in entry:
             yield prefix + name, Text(**entry)
         else:
-            yield from _sentences(entry, f"{prefix}{name}.")
+            yield from _iterate_sentences(entry, f"{prefix}{name}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +307,9 @@ class PrepareOption:
             return f"{self.choices[0]} to {self.choices[-1]}"
         if self.choices:
             return " or ".join(map(str, self.choices))
-        return {int: "a whole number", str: "text"}.get(self.type, "a path")
+        if self.type is int:
+            return "a whole number"
+        return "text" if self.type is str else "a path"
 
     def read(self, text: str) -> int | str | Path:
         """Return the value of ``text``.
@@ -304,12 +317,15 @@ class PrepareOption:
         Raises:
             UsageError: it has another type, or is not one of ``choices``.
         """
+        is_valid = text != ""
         try:
             value = self.type(text)
-            fits = text != "" and (not self.choices or value in self.choices)
         except ValueError:
-            fits = False
-        if not fits:
+            is_valid = False
+        else:
+            if self.choices and value not in self.choices:
+                is_valid = False
+        if not is_valid:
             fix = "correct the value" if self.required else "remove it to use the default"
             raise UsageError(f"{self.name} is {text!r}", where=self.name, rule=self.rule, fix=fix)
         return value

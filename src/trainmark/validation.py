@@ -1,7 +1,7 @@
-"""What pydantic refuses, in words of this program: key, value and rule.
+"""Explain what pydantic refuses in this program's words: key, value and rule.
 
 The one place where errors of validation become sentences. Owns a phrase for each of pydantic's
-kinds of errors; messages of the library reach no user.
+kinds of errors; no user sees messages of the library.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-_MOST_CHARACTERS = 80  # of a value that is shown
+_MAX_CHARACTERS = 80  # of a value that is shown
 _POSITION = re.compile(r"line \d+ column \d+")
 
-# What a value must be, by the kind of the error; the library's values stand in braces.
+# What a value must be, by the kind of the error; pydantic's values replace the braces.
 _MUST_BE = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -115,7 +115,7 @@ _MUST_BE = {
     "uuid_type": "a UUID",
     "uuid_version": "a UUID of version {expected_version}",
 }
-# Kinds that are no matter of a single value.
+# Kinds of errors that are not about a single value.
 _SENTENCES = {
     "arguments_type": "arguments must be a list or a table",
     "default_factory_not_called": "its default depends on values that are not valid",
@@ -136,7 +136,8 @@ _SENTENCES = {
     "unexpected_keyword_argument": "there is no such key",
     "unexpected_positional_argument": "there is no such value",
 }
-_OWN_WORDS = ("value_error", "assertion_error")  # raised by validators of ours
+# Errors that this program's own validators raise; their text is a sentence already.
+_RAISED_HERE = ("value_error", "assertion_error")
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 
 
@@ -172,33 +173,39 @@ def describe_rule(kind: str, context: Mapping[str, Any]) -> str:
     Args:
         context: pydantic's values of the error.
     """
-    if kind in _OWN_WORDS:
+    if kind in _RAISED_HERE:
         return str(context["error"])
     if kind == "json_invalid":
         position = _POSITION.search(str(context["error"]))
-        return "it must be JSON" + (f"; reading stopped at {position[0]}" if position else "")
+        if position is None:
+            return "it must be JSON"
+        return f"it must be JSON; reading stopped at {position[0]}"
     if kind in _SENTENCES:
         return _SENTENCES[kind]
-    # Types of ours have no others; those that pydantic adds later are better named than shown.
+    # All kinds that this program's types can have are listed; pydantic may add others later.
     return f"it must be {_MUST_BE.get(kind, 'of another form').format_map(context)}"
 
 
 def describe_misfit(details: ErrorDetails) -> Misfit:
-    """Return one of pydantic's errors in words of ours."""
-    kind, value = details["type"], details["input"]
-    is_whole = kind in MISSING or isinstance(value, dict | list)
+    """Return one of pydantic's errors in this program's words."""
+    kind = details["type"]
+    value = details["input"]
+    # If a key is missing, pydantic gives the table that lacks it as the value.
+    has_no_single_value = kind in MISSING or isinstance(value, dict | list)
+    # pydantic adds "[key]" to the path if the key of a table itself is wrong.
+    keys = [str(part) for part in details["loc"] if part != "[key]"]
     return Misfit(
-        key=".".join(str(part) for part in details["loc"] if part != "[key]"),
-        value=None if is_whole else f"{value!r:.{_MOST_CHARACTERS}}",
+        key=".".join(keys),
+        value=None if has_no_single_value else f"{value!r:.{_MAX_CHARACTERS}}",
         rule=describe_rule(kind, details.get("ctx", {})),
         kind=kind,
     )
 
 
 def find_first_misfit(error: ValidationError) -> Misfit:
-    """Return the error that says most.
+    """Return the error that is most useful to the user: an unknown key, else the first error.
 
-    A misspelt key may also be a missing one: the misspelling says more.
+    A misspelt key causes two errors, an unknown key and a missing one; the first explains more.
     """
     errors = error.errors(include_url=False)
     unknown_keys = [details for details in errors if details["type"] == "extra_forbidden"]
@@ -206,7 +213,7 @@ def find_first_misfit(error: ValidationError) -> Misfit:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error as one line: of pydantic's the first misfit, of others their first line."""
+    """Return an error as one line: the first misfit of a ValidationError, else the first line."""
     if isinstance(error, ValidationError):
         return str(find_first_misfit(error))
     if isinstance(error, OSError) and error.strerror:
@@ -219,7 +226,7 @@ def require_form(pattern: str, form: str) -> AfterValidator:
     """Return a validator of text.
 
     Args:
-        pattern: that the whole text must match.
+        pattern: regular expression that the whole text must match.
         form: the same in words, after "it must be".
     """
     compiled = re.compile(pattern)

@@ -186,6 +186,6 @@ def test_document_is_written_atomically(tmp_path, monkeypatch):
     with documents.write_atomically(file) as stream:
         stream.write(b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"new")]
-    monkeypatch.setattr(documents, "_MOST_BYTES", 2)
+    monkeypatch.setattr(documents, "_MAX_BYTES", 2)
     with pytest.raises(ValueError, match="larger than 0 MiB"):
         documents.read_bytes(file)
