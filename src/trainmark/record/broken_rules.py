@@ -44,6 +44,7 @@ def find_broken_rule(
 
     For a user's own program only the rule of the peak holds; ``witnessed`` has findings about it.
     """
+    # The kind of the cause, and what breaks the rule: computed only when it is asked for.
     rules: tuple[tuple[str, Iterator[Message]], ...] = (
         ("impossible_figure", _check_steps(plan, run)),
         ("impossible_figure", _check_epochs(plan, run)),
@@ -57,8 +58,9 @@ def find_broken_rule(
     if plan.witness is not None:
         rules = (("impossible_figure", _check_mfu(figures)),)
     for kind, violations in rules:
-        for violation in violations:
-            return Cause(kind=kind, message=violation)
+        first_violation = next(violations, None)
+        if first_violation is not None:
+            return Cause(kind=kind, message=first_violation)
     return None
 
 
@@ -68,10 +70,11 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     steps = [rank.steps for rank in run.ranks]
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
-    unlike_steps = np.flatnonzero(series.samples != series.global_samples)
-    if len(unlike_steps):
-        step = int(unlike_steps[0])
-        samples, declared = int(series.samples[step]), int(series.global_samples[step])
+    differing_steps = np.flatnonzero(series.samples != series.global_samples)
+    if len(differing_steps):
+        step = int(differing_steps[0])
+        samples = int(series.samples[step])
+        declared = int(series.global_samples[step])
         if declared == RANKS_DISAGREE:
             yield message("step_samples_differ_over_ranks", step=step + 1)
         else:
@@ -88,14 +91,15 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 
 def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare the samples of epochs with the data."""
-    num_whole = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
+    """Compare the samples of epochs with the data; an epoch that was cut off may have fewer."""
+    num_whole_epochs = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
     reported = run.ranks[0].facts.samples_per_epoch
     expected = plan.data.train_samples if reported is None else reported
     epochs = {epoch for rank in run.ranks for epoch in rank.samples_of_epochs}
     for epoch in sorted(epochs):
         samples = sum(rank.samples_of_epochs[epoch] for rank in run.ranks)
-        if samples > expected or (epoch < num_whole and samples != expected):
+        has_too_few = epoch < num_whole_epochs and samples < expected
+        if samples > expected or has_too_few:
             yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
 
 
@@ -110,10 +114,10 @@ def _check_tokens(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Compare what ranks scored with each other, with the validation data and with training."""
-    rounds = zip_longest(*(rank.evaluations for rank in run.ranks))
-    for number, reports in enumerate(rounds, 1):
-        known_reports = [report for report in reports if report is not None]
-        first = known_reports[0]
+    # The reports of all ranks on each evaluation; None: the rank ended before.
+    reports_by_evaluation = zip_longest(*(rank.evaluations for rank in run.ranks))
+    for number, reports in enumerate(reports_by_evaluation, 1):
+        first = next(report for report in reports if report is not None)
         for rank, report in enumerate(reports):
             if report is None:
                 continue
@@ -137,6 +141,7 @@ def _check_scores(
     """Compare the rows that ranks scored with the data, and the quality with their scores.
 
     Args:
+        scored: what all ranks scored.
         first: the evaluation as the first rank reports it.
         number: of the evaluation, from 1.
     """
@@ -152,10 +157,10 @@ def _check_scores(
         yield message(
             "evaluation_not_the_mean", number=number, name=name, value=claimed, mean=scored.mean
         )
-    expected = MIN_TRAINED_SHARE * scored.expect_training_rows(data.train_samples)
-    if scored.trained >= max(MIN_TRAINED_ROWS, expected):
+    suspicious_rows = MIN_TRAINED_SHARE * scored.compute_expected_noted_rows(data.train_samples)
+    if scored.trained >= max(MIN_TRAINED_ROWS, suspicious_rows):
         yield message(
-            "evaluation_of_training_rows", number=number, rows=scored.trained, known=scored.known
+            "evaluation_of_training_rows", number=number, rows=scored.trained, known=scored.noted
         )
 
 
@@ -172,14 +177,14 @@ def _check_training(run: RunTimeline) -> Iterator[Message]:
     if updates == 0:
         yield message("never_updated")
     if updates < _UPDATES_TO_REACH_ALL:
-        return
+        return  # some parameters may rightly have no gradient yet
     has_gradient = _merge_flags([report.gradients for report in reports])
-    zero = [name for name, is_nonzero in has_gradient.items() if not is_nonzero]
-    if zero:
+    without_gradient = [name for name, is_nonzero in has_gradient.items() if not is_nonzero]
+    if without_gradient:
         yield message(
             "gradients_zero",
-            names=", ".join(zero[:MAX_NAMED]),
-            number=len(zero),
+            names=", ".join(without_gradient[:MAX_NAMED]),
+            number=len(without_gradient),
             parameters=len(has_gradient),
         )
     unchanged = [name for name, is_changed in changed.items() if not is_changed]
@@ -201,27 +206,31 @@ def _merge_flags(reports: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
 
 def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Yield unsharded parameters that differ between ranks: their gradients were not reduced."""
-    sums_by_rank = {rank.rank: rank.parameters.sums for rank in run.ranks if rank.parameters}
-    if len(sums_by_rank) < 2 or plan.recipe.get("tensor_parallel", 1) > 1:
+    if plan.recipe.get("tensor_parallel", 1) > 1:
         return  # ranks hold different shards under one name
-    first: dict[str, int] = {}
-    differing: dict[str, int] = {}
-    for rank, sums in sums_by_rank.items():
-        for name, value in sums.items():
-            if first.setdefault(name, value) != value:
-                differing.setdefault(name, rank)
-    if differing:
+    # The checksum of each parameter on the first rank that has it, and the first rank with another.
+    first_sums: dict[str, int] = {}
+    differing_ranks: dict[str, int] = {}
+    for rank in run.ranks:
+        if rank.parameters is None:
+            continue
+        for name, checksum in rank.parameters.sums.items():
+            if name not in first_sums:
+                first_sums[name] = checksum
+            elif checksum != first_sums[name] and name not in differing_ranks:
+                differing_ranks[name] = rank.rank
+    if differing_ranks:
         yield message(
             "parameters_differ",
-            names=", ".join(list(differing)[:MAX_NAMED]),
-            number=len(differing),
-            parameters=len(first),
-            rank=min(differing.values()),
+            names=", ".join(list(differing_ranks)[:MAX_NAMED]),
+            number=len(differing_ranks),
+            parameters=len(first_sums),
+            rank=min(differing_ranks.values()),
         )
 
 
 def _check_precision(run: RunTimeline) -> Iterator[Message]:
-    """Yield the flags of precision that a job changed after they were set."""
+    """Yield the torch flags of precision that a job changed after they were set."""
     for rank in run.ranks:
         if rank.result.precision_changed:
             changes = ", ".join(rank.result.precision_changed)

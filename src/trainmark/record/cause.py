@@ -35,7 +35,7 @@ _STATUS: dict[str, Status] = {
 # A rank that fails makes its peers fail within this time: among failures this close, the most
 # specific one is the cause, not the earliest one.
 _SAME_MOMENT_NS = 3_000_000_000
-# By the kind of a cause; any other kind is more specific and has 0.
+# How little a cause of this kind says: 3 says least. Any other kind is specific and has 0.
 _VAGUENESS = {"signal": 1, "error": 2, "exit": 3}
 _LATE_WINDOW_RATIO = 1.5  # a window that takes this many times the longest one is late
 _LATE_STEP_RATIO = 3.0  # a step that takes this many times the mean step is late
@@ -94,13 +94,14 @@ def find_failure(
 def _find_refusal(run: RunTimeline) -> Cause | None:
     """Return why a node did not start its ranks."""
     for node in run.nodes:
-        if "refused" in node.events:
-            return Cause(kind="node_refused", message=node.events["refused"].message)
+        refusal = node.events.get("refused")
+        if refusal is not None:
+            return Cause(kind="node_refused", message=refusal.message)
     return None
 
 
 def _find_end_of_job(run: RunTimeline) -> Cause | None:
-    """Return how the engine ended the job, if it did; not that the job failed by itself."""
+    """Return how the engine ended the job; None: it did not, or the job failed by itself."""
     job = run.launcher.job
     stop = run.launcher.stop
     # If the launcher itself stopped the ranks, the stop has the reason.
@@ -109,7 +110,7 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
         return None
     if not any(node.events for node in run.nodes):
         return Cause(kind="job", message=message("job_failed", said=job.said))
-    # The ranks of other nodes failed because of nodes that did not report their end.
+    # Nodes that did not report their end: they made the ranks of other nodes fail.
     lost_nodes = [node for node in run.nodes if not node.finished]
     is_timed_out = stop is not None and stop.reason == "timeout"
     if lost_nodes and (job.phase == "lost" or not is_timed_out):
@@ -155,7 +156,8 @@ def _find_stop(run: RunTimeline) -> Cause | None:
 def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
     """Return which ranks waited in which call, and which were missing there, by their stacks."""
     groups = _merge_groups(stop.hang)
-    # If ranks are in a collective, a rank in another call may still compute.
+    # If ranks are in a collective, only these count as waiting: a rank in any other call may still
+    # compute, and is the one that they wait for.
     is_in_collective = any(group["state"] == "collective" for group in groups)
     waiting_state = "collective" if is_in_collective else "waits"
     waiting = [group for group in groups if group["state"] == waiting_state]
@@ -184,8 +186,9 @@ def _merge_groups(hang: Iterable[HangGroup]) -> list[HangGroup]:
     """Return the ranks at each place over all nodes, the largest group first.
 
     Args:
-        hang: of each node, the ranks at each place.
+        hang: of each node, the ranks at each place; several nodes may have ranks at one place.
     """
+    # A place is a state, the call that is waited in, and the line of code.
     ranks_by_place: dict[tuple[Any, ...], list[int]] = {}
     for group in hang:
         place = (group["state"], group["call"], group["where"])
@@ -198,11 +201,14 @@ def _merge_groups(hang: Iterable[HangGroup]) -> list[HangGroup]:
 
 
 def _measure_quiet_s(run: RunTimeline, stop: Stop) -> float:
-    """Return the time from the last window of any rank to the stop."""
+    """Return the seconds from the last window of any rank to the stop."""
+    # Times from the launch, because the clocks of machines count from different moments.
     ends_ns = [
         end_ns - rank.launch_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()
     ]
-    return (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9
+    last_end_ns = max(ends_ns, default=0)
+    stop_ns = stop.t_ns - run.launch_ns
+    return (stop_ns - last_end_ns) / 1e9
 
 
 def _has_steps(run: RunTimeline) -> bool:
@@ -224,20 +230,23 @@ def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
     longest_windows_s = [rank.longest_window_ns / 1e9 for rank in run.ranks]
     late_step_s = _LATE_STEP_RATIO * max(mean_steps_s, default=0.0)
     late_window_s = _LATE_WINDOW_RATIO * max(longest_windows_s, default=0.0)
-    free_s = min(_MAX_FREE_QUIET_S, _QUIET_SHARE * (stop.timeout_s or 0))
-    return max(late_step_s, late_window_s, free_s)
+    always_allowed_s = min(_MAX_FREE_QUIET_S, _QUIET_SHARE * (stop.timeout_s or 0))
+    return max(late_step_s, late_window_s, always_allowed_s)
 
 
 def _find_failed_rank(run: RunTimeline) -> Cause | None:
-    """Return the most specific of the first failures: as a rank reports it, else by exit code."""
+    """Return the most specific of the first failures: as a rank reports it, else by exit code.
+
+    Of equally specific failures the earliest counts: a broken connection of another rank comes
+    after the failure that broke it.
+    """
     failures = _list_failures(run)
     if not failures:
         return None
     first_ns = min(failure.time_ns for failure in failures)
     first_failures = [x for x in failures if x.time_ns - first_ns <= _SAME_MOMENT_NS]
-    # Of equally specific failures the earliest counts: a broken connection of another rank comes
-    # after the failure that broke it.
-    most_specific = min(first_failures, key=lambda x: (_VAGUENESS.get(x.cause.kind, 0), x.time_ns))
+    earliest_first = sorted(first_failures, key=lambda failure: failure.time_ns)
+    most_specific = min(earliest_first, key=lambda failure: _VAGUENESS.get(failure.cause.kind, 0))
     return most_specific.cause
 
 
@@ -250,8 +259,9 @@ class _RankFailure(NamedTuple):
 
 def _list_failures(run: RunTimeline) -> list[_RankFailure]:
     """Return the failure of each rank: as it reports it, else by its exit code."""
-    ended = run.launcher.ranks_ended
-    exits = {failed.rank: failed for failed in ended.failures} if ended else {}
+    exits: dict[int, FailedRank] = {}  # by rank
+    if run.launcher.ranks_ended is not None:
+        exits = {failed.rank: failed for failed in run.launcher.ranks_ended.failures}
     reporting_ranks = {rank.rank for rank in run.ranks if rank.error is not None}
     failures = [
         _RankFailure(failed.t_ns - run.launch_ns, _describe_exit_code(failed, run))
@@ -261,10 +271,10 @@ def _list_failures(run: RunTimeline) -> list[_RankFailure]:
     for rank in run.ranks:
         report = rank.error
         if report is not None:
-            failed_rank = exits.get(rank.rank)
+            rank_exit = exits.get(rank.rank)
             cause = Cause(
                 rank=rank.rank,
-                exit_code=None if failed_rank is None else failed_rank.exit_code,
+                exit_code=None if rank_exit is None else rank_exit.exit_code,
                 kind=report.kind,
                 type=report.type,
                 message=report.message,
@@ -285,12 +295,13 @@ def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
     if exit_code >= 0:
         text = message("rank_exited", rank=rank, exit_code=exit_code)
         return Cause(kind="exit", message=text, rank=rank, exit_code=exit_code)
-    name = _name_signal(-exit_code)
-    is_out_of_memory = name == "SIGKILL" and run.launcher.oom_kills > 0
+    signal_name = _name_signal(-exit_code)  # a signal ended it
+    # The kernel's out-of-memory killer sends this signal.
+    is_out_of_memory = signal_name == "SIGKILL" and run.launcher.oom_kills > 0
     kind = "oom" if is_out_of_memory else "signal"
     code = "rank_killed_out_of_memory" if is_out_of_memory else "rank_killed"
-    text = message(code, rank=rank, signal=name)
-    return Cause(kind=kind, message=text, rank=rank, signal=name, exit_code=exit_code)
+    text = message(code, rank=rank, signal=signal_name)
+    return Cause(kind=kind, message=text, rank=rank, signal=signal_name, exit_code=exit_code)
 
 
 def _name_signal(number: int) -> str:
@@ -322,7 +333,7 @@ def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
 
 
 def _describe_lost_events(rank: RankTimeline) -> Message | None:
-    """Compare what a rank reports to have trained with the events in its file."""
+    """Return that events of a rank are missing, by what it reports to have trained; None: none."""
     if not rank.finished or rank.trained is None:
         return message("rank_unfinished", rank=rank.rank)
     if rank.malformed_lines or rank.trained.steps != rank.steps:

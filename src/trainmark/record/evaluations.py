@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _QUALITY_TOLERANCE = 1e-5  # relative: ranks may add up in float32
 _ABSOLUTE_TOLERANCE = 1e-9  # of qualities near 0
 MIN_WEIGHT = 0.9  # of a row; if means of batches are averaged, a row weighs far less
-# If an evaluation scored training rows only, the number of noted training rows among them can be
-# expected; this part of it is enough. Single rows may be in both splits.
+# Part of the noted training rows that an evaluation of training rows only would score: one that
+# scored so many counts as an evaluation of training rows.
 MIN_TRAINED_SHARE = 0.5
-MIN_TRAINED_ROWS = 3
+MIN_TRAINED_ROWS = 3  # fewer rows may be in both splits of the data
 _MODULUS = 1 << 62  # of digests; see ``events.schema.Scored``
 
 
@@ -30,7 +30,7 @@ class CombinedScores:
     """What all ranks scored in one evaluation.
 
     Args:
-        of_ranks: what each rank scored; ``events.schema.Scored`` has the meaning of its fields.
+        of_ranks: scores of each rank; ``events.schema.Scored`` has the meaning of the fields.
     """
 
     of_ranks: Sequence[Scored]
@@ -56,18 +56,18 @@ class CombinedScores:
         return sum(scores.distinct for scores in self.of_ranks)
 
     @property
-    def known(self) -> int:
-        """Number of training rows whose keys ranks had noted."""
+    def noted(self) -> int:
+        """Number of training rows whose keys ranks had noted while they trained."""
         return sum(scores.known for scores in self.of_ranks)
 
     @property
     def trained(self) -> int:
-        """Number of noted training rows that the same rank then scored."""
+        """Number of noted training rows that the rank which had noted them then scored."""
         return sum(scores.trained for scores in self.of_ranks)
 
     @property
     def of(self) -> str:
-        """Name of the detail that is the mean of the scores; empty: the value is."""
+        """Name of the detail that is the mean of the scores; empty: the value is the mean."""
         return self.of_ranks[0].of
 
     @property
@@ -83,8 +83,11 @@ class CombinedScores:
         totals = [scores.total for scores in self.of_ranks if scores.total is not None]
         return sum(totals) / weight if totals and weight else None
 
-    def expect_training_rows(self, train_samples: int) -> float:
-        """Return how many noted training rows are scored if all scored rows are training rows.
+    def compute_expected_noted_rows(self, train_samples: int) -> float:
+        """Return how many noted training rows would be scored if only training rows were scored.
+
+        It is the expected value if each rank drew the rows that it scores at random from the
+        training rows: its scored rows times the part of the training rows that it had noted.
 
         Args:
             train_samples: number of training rows.
@@ -94,8 +97,10 @@ class CombinedScores:
 
 def combine_scores(of_ranks: Sequence[Scored | None]) -> CombinedScores | None:
     """Return what all ranks scored; None if a rank did not report it."""
-    known = [scores for scores in of_ranks if scores is not None]
-    return CombinedScores(known) if known and len(known) == len(of_ranks) else None
+    reported = [scores for scores in of_ranks if scores is not None]
+    if not reported or len(reported) < len(of_ranks):
+        return None
+    return CombinedScores(reported)
 
 
 def is_same_quality(first: float | None, other: float | None) -> bool:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 NS_PER_S = 1e9
 FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own figures
-_FINAL_SHARE = 0.1  # of the steps: the loss that training ended with
+_FINAL_SHARE = 0.1  # part of the steps, at the end, over which the final loss is the mean
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}  # in names of columns
-_STEADY = (
+_FIGURES_AFTER_WARMUP = (
     "final_result", "step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad",
     "step_time_cv", "model_flops_per_device",
 )  # fmt: skip
@@ -98,10 +98,10 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
     if case not in cases.list_names() or not cases.has_part(case, "figures"):
         return OwnFigures({})
     first_job = measurement.job or {}
-    works = [
-        rank.make_work(dict(first_job if rank.job is None else rank.job))
-        for rank in measurement.ranks
-    ]
+    works = []
+    for rank in measurement.ranks:
+        job = first_job if rank.job is None else rank.job  # None: the same as of rank 0
+        works.append(rank.make_work(dict(job)))
     compute = cases.import_part(case, "figures").compute
     with cases.wrap_case_errors(case, FIGURES_PLACE):
         computed: OwnFigures = compute(works, figures)
@@ -111,7 +111,11 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
 def make_entries(
     figures: Mapping[str, Figure], page: PageSpec, *, work_unit: str
 ) -> dict[str, FigureEntry]:
-    """Return figures as a record holds them, each in its declared unit."""
+    """Return figures as a record holds them, each in its declared unit.
+
+    Args:
+        work_unit: what the case counts, such as ``samples``; stands for ``{work}`` in units.
+    """
     declared = list_specs(page)
     return {
         name: FigureEntry(
@@ -131,11 +135,11 @@ def _compute_times(measurement: Measurement) -> dict[str, Figure]:
     train_ns = _list_train_ns(measurement)
     e2e_s = max(walls_ns) / NS_PER_S if walls_ns else None
     train_s = max(train_ns) / NS_PER_S if train_ns else None
-    has_finished = all(rank.finished for rank in ranks)
-    note = None if has_finished else message("until_launcher_saw_end")
+    have_all_finished = all(rank.finished for rank in ranks)
+    note = None if have_all_finished else message("until_launcher_saw_end")
     return {
-        "e2e_time": _make_figure(e2e_s, "no_rank_started", note),
-        "train_time": _make_figure(train_s, "no_train_time"),
+        "e2e_time": _make_figure(e2e_s, reason="no_rank_started", note=note),
+        "train_time": _make_figure(train_s, reason="no_train_time"),
     }
 
 
@@ -149,37 +153,42 @@ def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
     """Return rates over the whole training: with evaluation, without it, without waiting."""
     ranks = measurement.ranks
     counts = measurement.counts
+    # Times of each rank: of all training, without evaluation, and also without waiting for data.
     whole_ns = _list_train_ns(measurement)
-    trained_ns: list[int] = []
+    without_evaluation_ns: list[int] = []
     busy_ns: list[int] = []
     # Not strict: there are no times at all if that of one rank is unknown.
     for rank, rank_ns in zip(ranks, whole_ns, strict=False):
-        without_evaluation_ns = rank_ns - rank.spans_ns["evaluate"]
-        trained_ns.append(without_evaluation_ns)
-        busy_ns.append(without_evaluation_ns - rank.total_wait_ns)
-    tokens = _compute_rate(counts.tokens, trained_ns)
-    tokens_per_device = tokens
-    if tokens.value is not None:
-        tokens_per_device = Figure(tokens.value / len(ranks))
+        training_ns = rank_ns - rank.spans_ns["evaluate"]
+        without_evaluation_ns.append(training_ns)
+        busy_ns.append(training_ns - rank.total_wait_ns)
+    token_rate = _compute_rate(counts.tokens, without_evaluation_ns)
+    tokens_per_device = token_rate
+    if token_rate.value is not None:
+        tokens_per_device = Figure(token_rate.value / len(ranks))
     elif counts.samples and not counts.tokens:
         tokens_per_device = Figure(None, message("no_tokens"))
     figures = {
         "p_whole": _compute_rate(counts.samples, whole_ns),
-        "p_train": _compute_rate(counts.samples, trained_ns),
+        "p_train": _compute_rate(counts.samples, without_evaluation_ns),
         "p_core": _compute_rate(counts.samples, busy_ns),
         "token/p/s": tokens_per_device,
     }
     if counts.sequences not in (0, counts.samples):
         # Samples then differ in size, so their rate alone is not informative.
         note = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
-        sequences = _compute_rate(counts.sequences, trained_ns)
-        figures["p_train_sequences"] = replace(sequences, note=note)
-        figures["p_train_tokens"] = tokens
+        sequence_rate = _compute_rate(counts.sequences, without_evaluation_ns)
+        figures["p_train_sequences"] = replace(sequence_rate, note=note)
+        figures["p_train_tokens"] = token_rate
     return figures
 
 
 def _compute_rate(amount: float, times_ns: list[int]) -> Figure:
-    """Return an amount over the longest of the ranks' times; no time: one of them is unknown."""
+    """Return an amount over the longest of the ranks' times, in units per second.
+
+    Args:
+        times_ns: time of each rank; empty: that of one rank is unknown.
+    """
     if not times_ns:
         return Figure(None, message("no_train_time"))
     longest_ns = max(times_ns)
@@ -197,44 +206,47 @@ def _compute_steady(measurement: Measurement) -> dict[str, Figure]:
     times = summarize_step_times(np.array(steps.time_ns[steps.warmup :], np.int64))
     if not times or not slowest_ns or not any(phase.steps for phase in phases):
         reason = message("no_step_after_warmup", steps=plan.recipe["warmup_steps"])
-        return dict.fromkeys(_STEADY, Figure(None, reason))
+        return dict.fromkeys(_FIGURES_AFTER_WARMUP, Figure(None, reason))
     if any(phase.steps == 0 for phase in phases):
-        return dict.fromkeys(_STEADY, Figure(None, message("rank_without_measured_step")))
+        reason = message("rank_without_measured_step")
+        return dict.fromkeys(_FIGURES_AFTER_WARMUP, Figure(None, reason))
+    # The unit is the name of a count of ``Phase``: samples, sequences or tokens.
     work = sum(getattr(phase, plan.about.work_unit) for phase in phases)
-    flops = [phase.model_flops for phase in phases if phase.model_flops is not None]
-    flops_per_device = sum(flops) * NS_PER_S / slowest_ns / len(phases)
-    has_flops = len(flops) == len(phases)
-    cv = times["cv"]
+    known_flops = [phase.model_flops for phase in phases if phase.model_flops is not None]
+    flops_per_device = None
+    if len(known_flops) == len(phases):
+        flops_per_device = sum(known_flops) * NS_PER_S / slowest_ns / len(phases)
+    cv_percent = None if times["cv"] is None else 100 * times["cv"]
     return {
         "final_result": Figure(work * NS_PER_S / slowest_ns),
         "step_time_p50": Figure(times["p50"]),
         "step_time_p90": Figure(times["p90"]),
         "step_time_p99": Figure(times["p99"]),
         "step_time_mad": Figure(times["mad"]),
-        "step_time_cv": _make_figure(None if cv is None else 100 * cv, "one_step_has_no_deviation"),
-        "model_flops_per_device": _make_figure(
-            flops_per_device if has_flops else None, "no_flop_formula"
-        ),
+        "step_time_cv": _make_figure(cv_percent, reason="one_step_has_no_deviation"),
+        "model_flops_per_device": _make_figure(flops_per_device, reason="no_flop_formula"),
     }
 
 
-def _compute_device_rates(measurement: Measurement, model: Figure) -> dict[str, Figure]:
+def _compute_device_rates(measurement: Measurement, model_rate: Figure) -> dict[str, Figure]:
     """Return the matmul rate in preflight, and the model's rate as shares of it and of the peak.
 
     Args:
-        model: FLOP/s of a device by the model's formula.
+        model_rate: FLOP/s of a device by the model's formula.
     """
     plan = measurement.plan
     ranks = measurement.ranks
     rates = [rank.matmul_flops_per_second for rank in ranks if rank.matmul_flops_per_second]
-    mean = sum(rates) / len(rates) if len(rates) == len(ranks) else None
-    matmul = _make_figure(mean, "matmul_rate_unmeasured", message("measured_in_preflight"))
+    mean_rate = sum(rates) / len(rates) if len(rates) == len(ranks) else None
+    matmul_rate = _make_figure(
+        mean_rate, reason="matmul_rate_unmeasured", note=message("measured_in_preflight")
+    )
     devices = measurement.environment["devices"]
     peak = find_peak(devices, plan.recipe["precision"], plan.peak_tflops)
     return {
-        "matmul_flops_per_device": matmul,
-        "MFU": _compute_share(model, peak, peak.note),
-        "MAMFU": _compute_share(model, matmul),
+        "matmul_flops_per_device": matmul_rate,
+        "MFU": _compute_percentage(model_rate, peak, note=peak.note),
+        "MAMFU": _compute_percentage(model_rate, matmul_rate),
     }
 
 
@@ -244,6 +256,7 @@ def find_peak(
     """Return the dense peak of the ranks' devices in FLOP/s.
 
     Args:
+        devices: facts of each rank's device; None: the rank reported none.
         given_tflops: the peak that the user gave; None: that of the table.
     """
     products = {(device or {}).get("name", "an unnamed device") for device in devices}
@@ -261,11 +274,11 @@ def find_peak(
     return Figure(tflops * 1e12, note=note)
 
 
-def _compute_share(model: Figure, limit: Figure, note: Message | None = None) -> Figure:
-    """Return the rate of model FLOPs in percent of another rate."""
-    if model.value is None or limit.value is None:
-        return Figure(None, model.reason or limit.reason)
-    return Figure(100 * model.value / limit.value, note=note)
+def _compute_percentage(rate: Figure, limit: Figure, *, note: Message | None = None) -> Figure:
+    """Return a rate in percent of another rate, which it cannot exceed."""
+    if rate.value is None or limit.value is None:
+        return Figure(None, rate.reason or limit.reason)
+    return Figure(100 * rate.value / limit.value, note=note)
 
 
 def _compute_losses(measurement: Measurement) -> dict[str, Figure]:
@@ -294,7 +307,7 @@ def _compute_replays(measurement: Measurement) -> dict[str, Figure]:
         return {}
     replays = measurement.replays
     num_windows = None if replays is None else float(replays.windows)
-    return {"replayed_windows": _make_figure(num_windows, "no_window_replayed")}
+    return {"replayed_windows": _make_figure(num_windows, reason="no_window_replayed")}
 
 
 def _compute_memory(measurement: Measurement) -> dict[str, Figure]:
@@ -304,84 +317,104 @@ def _compute_memory(measurement: Measurement) -> dict[str, Figure]:
     allocator_peaks = [rank.allocator_peak_bytes for rank in measurement.ranks]
     return {
         "mem": _find_used_memory(measurement),
-        "mem_total": _find_greatest(totals, "device_unreported"),
-        "allocator_peak": _find_greatest(allocator_peaks, "no_counting_allocator"),
+        "mem_total": _find_greatest(totals, reason="device_unreported"),
+        "allocator_peak": _find_greatest(allocator_peaks, reason="no_counting_allocator"),
     }
 
 
 def _find_used_memory(measurement: Measurement) -> Figure:
-    """Return the sum of the processes' memory or, of devices, the highest use of any."""
+    """Return the sum of the processes' memory or, of devices, the highest use of any.
+
+    The memory of a device is read by its ranks, between windows, and by a monitor at any time: the
+    higher of both counts.
+    """
     ranks = measurement.ranks
     used_bytes = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
     if used_bytes and all(rank.memory_scope == "process" for rank in ranks):
         return Figure(sum(used_bytes), note=message("resident_memory_sum"))
     by_ranks = max(used_bytes, default=None)
-    uses = _list_uses(measurement, "run")
-    by_monitor = _read_devices(uses, "memory_used_bytes", peak=True).value
+    device_uses = _list_device_uses(measurement, "run")
+    by_monitor = _read_devices(device_uses, "memory_used_bytes", highest=True).value
     if by_monitor is not None and by_monitor > (by_ranks or 0.0):
         return Figure(by_monitor, note=message("device_memory_by_monitor"))
-    return _make_figure(by_ranks, "memory_unreported", message("device_memory_at_edges"))
+    return _make_figure(
+        by_ranks, reason="memory_unreported", note=message("device_memory_at_edges")
+    )
 
 
-def _find_greatest(values: Sequence[int | None], reason: str) -> Figure:
+def _find_greatest(values: Sequence[int | None], *, reason: str) -> Figure:
     """Return the greatest of the values that are known; without any, the reason."""
-    known = [float(value) for value in values if value is not None]
-    return _make_figure(max(known, default=None), reason)
+    known_values = [float(value) for value in values if value is not None]
+    return _make_figure(max(known_values, default=None), reason=reason)
 
 
 def _compute_readings(measurement: Measurement) -> dict[str, Figure]:
     """Return what a monitor read of the devices while they trained."""
-    uses = _list_uses(measurement, "train")
+    device_uses = _list_device_uses(measurement, "train")
     return {
-        "utilization": _read_devices(uses, "utilization_percent"),
-        "power": _read_devices(uses, "power_w"),
-        "temperature": _read_devices(uses, "temperature_c", peak=True),
+        "utilization": _read_devices(device_uses, "utilization_percent"),
+        "power": _read_devices(device_uses, "power_w"),
+        "temperature": _read_devices(device_uses, "temperature_c", highest=True),
     }
 
 
-def _list_uses(measurement: Measurement, interval: IntervalName) -> list[Use] | Message:
-    """Return the readings of every rank's device, or why there are none."""
+def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[Use] | Message:
+    """Return what a monitor read of each device in a phase of the run, or why it read nothing.
+
+    Args:
+        interval: name of the phase, such as ``train``.
+    """
     telemetry = measurement.telemetry
     if telemetry is None:
         return message("not_sampled")
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
-    has_failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
-    if telemetry.interval_s is not None and telemetry.monitor is None and not has_failed:
-        return message("devices_unmonitored")  # the sampler began and found nothing
-    uses = [device.over[interval] for device in telemetry.devices]
-    num_ranks = sum(len(device.ranks) for device in telemetry.devices)
-    if num_ranks < len(measurement.ranks) or not all(use.readings for use in uses):
+    has_sampler_begun = telemetry.interval_s is not None  # it reported its sampling period
+    has_monitor_failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
+    if has_sampler_begun and telemetry.monitor is None and not has_monitor_failed:
+        return message("devices_unmonitored")
+    device_uses = [device.over[interval] for device in telemetry.devices]
+    num_monitored_ranks = sum(len(device.ranks) for device in telemetry.devices)
+    are_all_monitored = num_monitored_ranks >= len(measurement.ranks)
+    if not are_all_monitored or not all(use.readings for use in device_uses):
         return message("no_reading_in_interval")
-    return uses
+    return device_uses
 
 
-def _read_devices(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figure:
-    """Return the mean over the devices and the time, or the highest reading of any device."""
-    if isinstance(uses, Message):
-        return Figure(None, uses)
-    quantities = [use.quantities[name] for use in uses if name in use.quantities]
-    if len(quantities) < len(uses):
-        return Figure(None, message("quantity_untold", quantity=name))
+def _read_devices(
+    device_uses: list[Use] | Message, quantity_name: str, *, highest: bool = False
+) -> Figure:
+    """Return the mean of a quantity over the devices and the time.
+
+    Args:
+        device_uses: what a monitor read of each device, or why it read nothing.
+        highest: return the highest reading of any device instead.
+    """
+    if isinstance(device_uses, Message):
+        return Figure(None, device_uses)
+    quantities = [
+        use.quantities[quantity_name] for use in device_uses if quantity_name in use.quantities
+    ]
+    if len(quantities) < len(device_uses):
+        return Figure(None, message("quantity_untold", quantity=quantity_name))
     num_readings = min(quantity.readings for quantity in quantities)
     note = message("over_devices", devices=len(quantities), readings=num_readings)
-    if peak:
+    if highest:
         return Figure(max(quantity.highest for quantity in quantities), note=note)
     return Figure(fmean(quantity.mean for quantity in quantities), note=note)
 
 
 def _compute_energies(measurement: Measurement) -> dict[str, Figure]:
     """Return the energy of a sample of training, and that until the target was reached."""
-    per_sample = _find_energy(measurement, "train", measurement.counts.samples)
-    to_target = _find_energy(measurement, "to_target", 1)
-    return {
-        **{f"{name}_per_sample": energy for name, energy in per_sample.items()},
-        **{f"{name}_to_target": energy for name, energy in to_target.items()},
-    }
+    per_sample = _find_energy(measurement, "train", num_parts=measurement.counts.samples)
+    to_target = _find_energy(measurement, "to_target", num_parts=1)
+    figures = {f"{name}_per_sample": energy for name, energy in per_sample.items()}
+    figures |= {f"{name}_to_target": energy for name, energy in to_target.items()}
+    return figures
 
 
 def _find_energy(
-    measurement: Measurement, interval: IntervalName, num_parts: int
+    measurement: Measurement, interval: IntervalName, *, num_parts: int
 ) -> dict[str, Figure]:
     """Return the energy of an interval in joules, divided by a number of parts.
 
@@ -395,7 +428,8 @@ def _find_energy(
         ``energy``, and ``estimated_energy`` if it was estimated.
     """
     telemetry = measurement.telemetry
-    uses = _list_uses(measurement, interval)
+    # What was read of each device or, for ranks on processors, of each host.
+    uses = _list_device_uses(measurement, interval)
     on_host = measurement.plan.device.vendor == "cpu"
     if on_host and telemetry and interval in telemetry.intervals_s:
         uses = [host[interval] for host in telemetry.hosts]
@@ -404,41 +438,46 @@ def _find_energy(
     if isinstance(uses, Message):
         return {"energy": Figure(None, uses)}
     assert telemetry is not None, "without telemetry there is a reason"
-    source: dict[str, Any] = {}
+    source_args: dict[str, Any] = {}  # arguments of the notes
     if not on_host:
-        source = {"devices": len(uses), "monitor": telemetry.monitor}
+        source_args = {"devices": len(uses), "monitor": telemetry.monitor}
     reasons = [use.energy.reason for use in uses if use.energy.reason is not None]
     if not reasons:
         between_s = max(use.energy.between_s or 0.0 for use in uses)
-        code = "energy_of_packages" if on_host else "energy_of_devices"
         joules = sum(use.energy.joules or 0.0 for use in uses)
-        note = message(code, between_s=between_s, **source)
+        code = "energy_of_packages" if on_host else "energy_of_devices"
+        note = message(code, between_s=between_s, **source_args)
         return {"energy": Figure(joules / num_parts, note=note)}
+    figures = {"energy": Figure(None, reasons[0])}
     start_s, end_s = telemetry.intervals_s[interval]
     estimate = _estimate_energy(uses, end_s - start_s)
-    figures = {"energy": Figure(None, reasons[0])}
     if estimate is not None:
         joules, gap_s = estimate
         code = "estimated_of_node" if on_host else "estimated_of_devices"
-        note = message(code, gap_s=gap_s, **source)
+        note = message(code, gap_s=gap_s, **source_args)
         figures["estimated_energy"] = Figure(joules / num_parts, note=note)
     return figures
 
 
 def _estimate_energy(uses: list[Use], duration_s: float) -> tuple[float, float] | None:
-    """Return joules by the mean power, and the longest time without a reading.
+    """Return joules by the mean power, and the longest time without a reading in seconds.
 
-    None where power was not reported or is known too seldom.
+    None if a device or host did not report its power, or reported it too seldom.
     """
     powers = [use.quantities["power_w"] for use in uses if "power_w" in use.quantities]
-    gap_s = max((power.longest_gap_s for power in powers), default=0.0)
-    if len(powers) < len(uses) or gap_s > MAX_UNSEEN * duration_s:
+    longest_gap_s = max((power.longest_gap_s for power in powers), default=0.0)
+    if len(powers) < len(uses) or longest_gap_s > MAX_UNSEEN * duration_s:
         return None
-    return sum(power.mean for power in powers) * duration_s, gap_s
+    total_power_w = sum(power.mean for power in powers)
+    return total_power_w * duration_s, longest_gap_s
 
 
-def _make_figure(value: float | None, reason: str, note: Message | None = None) -> Figure:
-    """Return a figure with its note; without a value, with the reason."""
+def _make_figure(value: float | None, *, reason: str, note: Message | None = None) -> Figure:
+    """Return a figure with its note; without a value, with the reason.
+
+    Args:
+        reason: code of the message that says why there is no value.
+    """
     if value is None:
         return Figure(None, message(reason))
     return Figure(value, note=note)
