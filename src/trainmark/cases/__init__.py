@@ -24,7 +24,6 @@ import tempfile
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from inspect import getfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -227,6 +226,8 @@ def locate_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
     on (``Case.data_fields``). So a changed generator never uses old data, and recipes that differ
     in other fields share their data. A generator cannot read other fields.
     """
+    from hashlib import sha256  # slow to import: `trainmark list` does without it
+
     generate = import_part(case.name, "data").generate
     # A case may use the generator of another case, in whose folder the code then lies.
     folders = {get_folder(case.name), Path(getfile(generate)).parent}

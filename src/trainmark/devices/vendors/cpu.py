@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
@@ -80,6 +79,8 @@ def keep_freed_memory() -> bool:
     By default each tensor above 32 MiB, the gradient of a word embedding for instance, is
     mapped anew, faulted in page by page and unmapped again at every step.
     """
+    import ctypes  # slow to import: `trainmark list` does without it
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     options = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1}
     return mallopt is not None and all(bool(mallopt(*item)) for item in options.items())
