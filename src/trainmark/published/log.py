@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STDIN = "-"
-# A part is taken whole or is not there, so `1` is no number in `1.-5`: Python 3.10 has no atomic
-# groups.
+_GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of every gzip file
+# Each part of a number has a look-ahead behind it or instead of it, so that the pattern cannot
+# match only the beginning of a part: the `1` of `1.-5` is not a number. Atomic groups would do the
+# same, but Python 3.10 lacks them.
 _EXPONENT = r"(?:[eE][+-]?[0-9]+(?![0-9])|(?![eE][+-]?[0-9]))"
 _FRACTION = rf"(?:\.[0-9]*(?![0-9])|(?!\.)){_EXPONENT}"
 DIGITS = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]+(?![0-9])){_FRACTION}"
 _OTHERS = rf"\.[0-9]+(?![0-9]){_EXPONENT}|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
-# Dates, versions, clock times and decimal commas begin like a number but are not one. Neither is
-# what the end of the log cuts: a character must follow.
+# Dates, versions, clock times and decimal commas begin like a number but are not one. A character
+# must follow, because the end of a log may have cut off the other digits of a number.
 NUMBER = rf"(?!0[xX])[+-]?(?:{DIGITS}|{_OTHERS})(?![:.\-_,]?[0-9])(?=.)"
 # Some trainers print 1.73M for 1,730,000. A lower-case m stands for minutes or milli.
 MAGNITUDE = r"[kKMGB](?![A-Za-z])"
@@ -43,11 +45,13 @@ def parse_number(text: str, magnitude: str | None = None) -> float:
 
 def make_keyword_pattern(keyword: str) -> str:
     """Return the pattern of a whole word: ``ips:`` is not in ``avg_ips:``."""
-    return (r"(?<!\w)" if keyword[0].isalnum() else "") + re.escape(keyword)
+    word_start = r"(?<!\w)" if keyword[0].isalnum() else ""
+    return word_start + re.escape(keyword)
 
 
 def make_number_pattern(keyword: str) -> str:
     """Return the pattern of the number behind a keyword, and of its magnitude."""
+    # Behind a letter or digit a separator must stand: `loss2` is not the loss 2.
     repeat = "+" if keyword[-1].isalnum() else "*"
     opening = f"[{re.escape(OPENING)}]{repeat}"
     return f"{make_keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"
@@ -69,9 +73,10 @@ def read_numbered_lines(log: str) -> Iterator[tuple[int, str]]:
     try:
         raw: Any
         with sys.stdin.buffer if log == STDIN else Path(log).open("rb") as raw:
-            is_packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            is_packed = raw.peek(2)[:2] == _GZIP_MAGIC
             data: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
             number = 1
+            # With newline="", a part ends at any of `\n`, `\r` and `\r\n`, and keeps it.
             with io.TextIOWrapper(data, "utf-8-sig", "replace", newline="") as text:
                 for part in text:
                     yield number, _COLOURS.sub("", part) if "\x1b" in part else part

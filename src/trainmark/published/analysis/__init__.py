@@ -18,7 +18,7 @@ import numpy as np
 
 from trainmark.errors import UsageError
 from trainmark.published.analysis.choice import Choice, choose_speed
-from trainmark.published.analysis.event_logs import MARKS, read_event_speed
+from trainmark.published.analysis.event_logs import MARK_OF_PRESET, read_event_speed
 from trainmark.published.analysis.keywords import KeywordReader
 from trainmark.published.analysis.options import AUTO, Options, parse_options
 from trainmark.published.analysis.quantities import Quantity, normalize_rate_unit
@@ -54,9 +54,9 @@ class _Extraction:
         has_failed: the log says that the run failed.
         malformed: number of lines that have the key, but no number behind it.
         malformed_text: the first of them.
-        values: number of values, if there is no sample.
+        num_values: number of values, if there is no sample.
         notes: for the user.
-        reason: why there is no sample.
+        reason: why there is no sample; empty: there is one.
         advice: what the user can do about it.
     """
 
@@ -68,14 +68,14 @@ class _Extraction:
     has_failed: bool = False
     malformed: int = 0
     malformed_text: str = ""
-    values: int = 0
+    num_values: int = 0
     notes: list[str] = field(default_factory=list)
     reason: str = ""
     advice: str = ""
 
 
 def analyze(log: str, options: Options) -> Analysis:
-    """Read a log once and return its record and figures; without values the record says failed.
+    """Read a log once and return its record and figures; without values it is that of a failed run.
 
     Args:
         log: a path; ``-`` is standard input.
@@ -96,7 +96,7 @@ def analyze(log: str, options: Options) -> Analysis:
         "log_file": log,
         "preset": extraction.preset or None,
         "values": 0,
-        "values_skipped": extraction.values,
+        "values_skipped": extraction.num_values,
         "values_left_out": 0,
         "lines_malformed": extraction.malformed,
         "first_malformed": extraction.malformed_text or None,
@@ -106,7 +106,7 @@ def analyze(log: str, options: Options) -> Analysis:
     sample = extraction.sample
     if sample is None:
         extraction.notes.insert(0, _describe_missing_value(extraction))
-        loss = finite_loss or 0.0
+        loss = 0.0 if finite_loss is None else finite_loss  # a failed run needs one in its record
         record = _make_record(log, options, devices, loss=loss, result=None, failed=True)
         return Analysis(record, figures | {"loss": finite_loss})
     result = compute_result(sample, options, keyword_given=has_keyword)
@@ -144,13 +144,11 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     lines = read_numbered_lines(log)
     preset = ""
     keyword = options.keyword
-    quantity = None
+    quantity = None  # that of the preset's form
     if options.preset:
         head = list(islice(lines, _MAX_HEAD_LINES))
-        lines = chain(head, lines)
-        reader = LogReader(options.preset, 0)
-        reader.read(head)
-        choice = choose_speed(reader, options.model_copy(update={"skip_steps": 0}))
+        lines = chain(head, lines)  # the head is read again for the values
+        choice = _choose_speed_of_head(head, options, options.preset)
         preset = choice.preset
         if choice.sample is not None:
             quantity = choice.sample.source.quantity
@@ -168,19 +166,36 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         loss_keyword=options.keyword_loss or loss_key,
     )
     keyword_reader.read(lines)
-    has_times = options.model_mode in {*STEP_TIME_MODES, Mode.EPOCH_TIME}
-    default_quantity = quantity or Quantity("step_time" if has_times else "speed")
-    sample = keyword_reader.make_sample(default_quantity, preset if quantity is not None else "")
+    if quantity is not None:
+        sample = keyword_reader.make_sample(quantity, preset)
+    else:
+        has_times = options.model_mode in {*STEP_TIME_MODES, Mode.EPOCH_TIME}
+        sample = keyword_reader.make_sample(Quantity("step_time" if has_times else "speed"))
     extraction = _Extraction(
-        preset, sample, keyword_reader.loss, reason=f"no value with {keyword!r}"
+        preset,
+        sample,
+        keyword_reader.loss,
+        malformed=keyword_reader.malformed,
+        malformed_text=keyword_reader.malformed_text,
+        num_values=len(keyword_reader.values),
+        reason=f"no value with {keyword!r}",
+        advice="give keyword=TEXT, as written before the value in the log",
     )
-    extraction.malformed = keyword_reader.malformed
-    extraction.malformed_text = keyword_reader.malformed_text
-    extraction.values = len(keyword_reader.values)
-    extraction.advice = "give keyword=TEXT, as written before the value in the log"
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
         _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
     return extraction
+
+
+def _choose_speed_of_head(head: list[tuple[int, str]], options: Options, preset: str) -> Choice:
+    """Return the speed that a preset finds in the first lines of a log.
+
+    Args:
+        head: number and text of each of these lines.
+    """
+    reader = LogReader(preset, skip=0)
+    reader.read(head)
+    # The head may have fewer values than the user skips in the whole log.
+    return choose_speed(reader, options.model_copy(update={"skip_steps": 0}))
 
 
 def _note_units(
@@ -203,53 +218,57 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     preset = options.preset or AUTO
     reader = LogReader(preset, options.skip_steps, options.keyword_loss)
     reader.read(read_numbered_lines(log))
-    events = None
-    if preset in {AUTO, *MARKS}:
-        events = read_event_speed(reader.event_runs, preset)
-    if preset in MARKS or (events is not None and events.sample is not None):
-        return _extract_events(events, preset)
+    is_event_preset = preset in MARK_OF_PRESET
+    event_speed = None
+    if is_event_preset or preset == AUTO:
+        event_speed = read_event_speed(reader.event_runs, preset)
+    if is_event_preset or (event_speed is not None and event_speed.sample is not None):
+        return _extract_event_speed(event_speed, preset)
     choice = choose_speed(reader, options)
     loss_key = PRESETS[choice.preset].loss if choice.preset in PRESETS else ""
     loss = reader.wanted_loss if options.keyword_loss else reader.losses.get(loss_key)
-    extraction = _Extraction(choice.preset, choice.sample, loss, choice.others, choice.devices)
+    extraction = _Extraction(
+        choice.preset, choice.sample, loss, others=choice.others, devices=choice.devices
+    )
     if reader.context.resumed_at:
         line = reader.context.resumed_at
         extraction.notes.append(f"line {line} says that the run resumed from a checkpoint")
     if choice.sample is not None:
-        extraction.notes += choice.reasons
+        extraction.notes += choice.missing_closings
         extraction.malformed = choice.sample.malformed
         extraction.malformed_text = choice.sample.malformed_text
         return extraction
     for readings in reader.readings.values():
-        if readings.malformed:
+        if readings.malformed:  # the first source with malformed lines stands for all
             extraction.malformed = readings.malformed
             line = readings.malformed_line
             extraction.malformed_text = f"line {line}: {readings.malformed_text}"
             break
-    extraction.values = max((x.lines for x in reader.readings.values()), default=0)
+    extraction.num_values = max((x.lines for x in reader.readings.values()), default=0)
     extraction.reason = _explain_missing_speed(choice, preset)
-    extraction.advice = _advise(reader, choice, has_events=events is not None)
+    extraction.advice = _advise(reader, choice, has_events=event_speed is not None)
     return extraction
 
 
-def _extract_events(events: EventSpeed | None, preset: str) -> _Extraction:
+def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> _Extraction:
     """Return the speed of a log of events.
 
     Args:
-        events: None: the log has no events.
+        event_speed: what the events say; None: the log has no events.
+        preset: that the user named.
     """
-    if events is None:
+    if event_speed is None:
         advice = "choose a log that has them"
-        return _Extraction(preset, reason=f"no {MARKS[preset]} lines", advice=advice)
+        return _Extraction(preset, reason=f"no {MARK_OF_PRESET[preset]} lines", advice=advice)
     extraction = _Extraction(
-        events.preset,
-        events.sample,
-        events.loss,
-        devices=events.devices,
-        has_failed=events.has_failed,
-        notes=events.notes,
+        event_speed.preset,
+        event_speed.sample,
+        event_speed.loss,
+        devices=event_speed.devices,
+        has_failed=event_speed.has_failed,
+        notes=event_speed.notes,
     )
-    if events.sample is None:
+    if event_speed.sample is None:
         extraction.reason = "no run has samples with times"
         extraction.advice = "`trainmark import` reads the other figures of this log"
     return extraction
@@ -257,8 +276,8 @@ def _extract_events(events: EventSpeed | None, preset: str) -> _Extraction:
 
 def _explain_missing_speed(choice: Choice, preset: str) -> str:
     """Return why no speed was found."""
-    if choice.reasons:
-        return "no speed: " + "; ".join(choice.reasons)
+    if choice.missing_closings:
+        return "no speed: " + "; ".join(choice.missing_closings)
     if choice.ambiguous:
         keys = [f"{x.source.name} ({x.mean:g})" for x in choice.ambiguous[:_MAX_SHOWN_KEYS]]
         return f"no unique speed: several keys could be the speed: {', '.join(keys)}"
@@ -277,21 +296,23 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
         return "choose one with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
         return "`trainmark import` reads the figures of these events"
-    if choice.reasons:
+    if choice.missing_closings:
         return "use the log of a whole run, or give keyword=TEXT of a value in it"
-    repeated = [key for key, count in reader.keys.most_common() if count > 1]
-    shown_keys = (repeated or list(reader.keys))[:_MAX_SHOWN_KEYS]
+    advice = "give keyword=TEXT, as written before the value in the log"
+    repeated_keys = [key for key, count in reader.keys.most_common() if count > 1]
+    shown_keys = (repeated_keys or list(reader.keys))[:_MAX_SHOWN_KEYS]
+    if not shown_keys:
+        return advice
     descriptions = [
         f"{key} ({reader.keys[key]} times, last {reader.last_value_of[key]:g})"
         for key in shown_keys
     ]
-    listed = f"numeric keys in the log: {', '.join(descriptions)}; " if descriptions else ""
-    return f"{listed}give keyword=TEXT, as written before the value in the log"
+    return f"numeric keys in the log: {', '.join(descriptions)}; {advice}"
 
 
 def _describe_missing_value(extraction: _Extraction) -> str:
     """Return why there is no value, and what the user can do."""
-    counts = f"{extraction.values} values and {extraction.malformed} malformed lines"
+    counts = f"{extraction.num_values} values and {extraction.malformed} malformed lines"
     return f"{extraction.reason}: {counts}; {extraction.advice}"
 
 
@@ -339,18 +360,25 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
     if len(sample.weights) and not math.isclose(sample.mean, mean_by_value, rel_tol=1e-3):
         result_by_value = result.apply_to_mean(mean_by_value)
         notes.append(f"averaged over values, the result would be {result_by_value:g} {result.unit}")
-    if sample.source.quantity.scope == "node":
+    _add_note_about_devices(extraction, sample, options)
+
+
+def _add_note_about_devices(extraction: _Extraction, sample: Sample, options: Options) -> None:
+    """Add a note on how many devices the result is of, unless options and log say it."""
+    notes = extraction.notes
+    scope = sample.source.quantity.scope
+    if scope == "node":
         notes.append(
             "the speed is that of one node; multiply it by the number of nodes for the whole job"
         )
     elif options.gpu_num is None:
         if extraction.devices is not None:
             notes.append(f"gpu_num {extraction.devices}, from the log")
-        elif sample.source.quantity.scope == "device":
+        elif scope == "device":
             notes.append("the speed is that of one device: give gpu_num=N to get that of the job")
         else:
             notes.append("gpu_num 1 assumed: give gpu_num=N")
-    elif options.gpu_num > 1 and not sample.source.quantity.scope and is_of_job(sample, options):
+    elif options.gpu_num > 1 and not scope and is_of_job(sample, options):
         notes.append(
             "the log does not say whether the speed is that of one device: it is taken as "
             "that of the whole job; model_mode=-1 multiplies it by gpu_num"
@@ -365,6 +393,7 @@ def _compare_other_speeds(
     Returns:
         for each, what ``analyze --json`` prints of it.
     """
+    # Batch size, mode and unit of the user are meant for the chosen speed.
     plain_options = Options(gpu_num=options.gpu_num, skip_steps=options.skip_steps)
     others = []
     for sample in extraction.others:
@@ -382,9 +411,8 @@ def _compare_other_speeds(
         is_same_unit = normalize_rate_unit(other.unit) == normalize_rate_unit(result.unit)
         differs = abs(other.value - result.value) > _MAX_DIFFERENCE * abs(result.value)
         if is_same_unit and differs:
-            reason = (
-                ("it is the timer of one component") if sample.source.is_component else "not used"
-            )
+            is_component = sample.source.is_component
+            reason = "it is the timer of one component" if is_component else "not used"
             extraction.notes.append(
                 f"{sample.source.name} ({sample.source.preset}) says {other.value:g} "
                 f"{other.unit}, from {len(sample.values)} values: {reason}"
@@ -404,19 +432,20 @@ def _make_record(
     """Return the JSON record; the result of a failed run is 0, the public tool's default.
 
     Args:
-        devices: of the job; None: not known.
+        devices: number of devices of the job; None: not known, and taken as one.
+        loss: None: not known.
         result: None: the log has no values.
     """
-    count = devices or 1
+    num_devices = devices or 1
     value = 0.0 if failed or result is None else result.value
     return IndexRecord(
         log_file=log,
         model_name=options.model_name or Path(log).stem,
         mission_name=options.mission_name,
         direction_id=options.direction_id,
-        run_mode=options.run_mode or ("sp" if count == 1 else "mp"),
+        run_mode=options.run_mode or ("sp" if num_devices == 1 else "mp"),
         index=options.index,
-        gpu_num=count,
+        gpu_num=num_devices,
         FINAL_RESULT=value,
         JOB_FAIL_FLAG=get_fail_flag(value, failed=failed),
         UNIT=result.unit if result is not None else "",

@@ -1,7 +1,8 @@
 """Choose the speed of the job among the speeds of a log.
 
-A sample is the values of one source that count, a source a key or a trainer's form. A plain sample
-has a key that names a speed but belongs to no known trainer.
+A source is a key in the log, or a form in which a known trainer prints its speed; a sample is the
+values of one source that count. A plain sample has a key that names a speed but belongs to no known
+trainer.
 
 Wall time with the batch, and totals that a trainer prints at its end, come before rates; the timer
 of a component comes last. A preset comes before keys that belong to no known trainer. The other
@@ -39,7 +40,8 @@ class Choice:
         others: other speeds in the log, the best first.
         devices: of the job, if the log has the speed of the job and of a device; None: not known.
         ambiguous: equally good candidates that differ; then there is no sample.
-        reasons: why a known trainer's log has no speed.
+        missing_closings: notes on known trainers that print their speed only at the end, if that
+            line is missing or gives no speed.
     """
 
     preset: str = ""
@@ -47,7 +49,7 @@ class Choice:
     others: list[Sample] = field(default_factory=list)
     devices: int | None = None
     ambiguous: list[Sample] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    missing_closings: list[str] = field(default_factory=list)
 
 
 def choose_speed(reader: LogReader, options: Options) -> Choice:
@@ -56,17 +58,18 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
     plain_samples = _take_plain_samples(reader, options)
     if options.preset in PRESETS:
         return _choose_preset(str(options.preset), preset_samples, plain_samples, reader)
-    is_any_preset = options.preset != PLAIN
-    ranked = sorted(preset_samples, key=lambda name: _rank_preset(preset_samples[name], reader))
-    if ranked and is_any_preset:
-        best = ranked[0]
-        if not _is_more_specific(plain_samples, preset_samples[best], options):
-            return _choose_preset(best, preset_samples, plain_samples, reader)
+    may_choose_preset = options.preset != PLAIN
+    if preset_samples and may_choose_preset:
+        best_preset = min(
+            preset_samples, key=lambda name: _rank_preset(preset_samples[name], reader)
+        )
+        if not _is_more_specific(plain_samples, preset_samples[best_preset], options):
+            return _choose_preset(best_preset, preset_samples, plain_samples, reader)
     choice = _choose_plain(plain_samples, options)
-    recognised = [name for name in PRESETS if reader.recognised[name]]
-    if choice.sample is None and recognised and is_any_preset:
-        choice.preset = recognised[0]
-    choice.reasons += _note_missing_closings(recognised, reader)
+    recognised_presets = [name for name in PRESETS if reader.recognised[name]]
+    if choice.sample is None and recognised_presets and may_choose_preset:
+        choice.preset = recognised_presets[0]
+    choice.missing_closings += _note_missing_closings(recognised_presets, reader)
     choice.devices = _infer_devices(choice.sample, plain_samples)
     return choice
 
@@ -76,10 +79,12 @@ def _is_more_specific(plain_samples: list[Sample], preset_sample: Sample, option
 
     Args:
         plain_samples: the best first.
+        preset_sample: that of the best preset.
     """
-    if preset_sample.source.quantity.kind == "speed" or len(preset_sample.batches):
+    if preset_sample.source.quantity.kind == "speed":
         return False
-    if not plain_samples or options.base_batch_size is not None:
+    has_batch = len(preset_sample.batches) > 0 or options.base_batch_size is not None
+    if not plain_samples or has_batch:  # with a batch, steps become samples
         return False
     best = plain_samples[0]
     return bool(best.unit) and best.source.quantity.kind == "speed"
@@ -91,19 +96,24 @@ def _choose_preset(
     plain_samples: list[Sample],
     reader: LogReader,
 ) -> Choice:
-    """Return the speed of a preset, and the other speeds of the log."""
+    """Return the speed of a preset, and the other speeds of the log.
+
+    Args:
+        name: of the preset.
+        preset_samples: the sample of each preset with values, by its name.
+    """
     sample = preset_samples.get(name)
     others = [other for preset, other in preset_samples.items() if preset != name]
-    known_keys = {form.key for form in PRESETS[name].forms}
-    known_keys |= {other.source.key for other in others}
+    preset_keys = {form.key for form in PRESETS[name].forms}
+    preset_keys |= {other.source.key for other in others}
     for other in plain_samples:
-        if other.source.key not in known_keys and _is_independent(other):
+        if other.source.key not in preset_keys and _is_independent(other):
             others.append(other)
     choice = Choice(name, sample, others[:_MAX_OTHERS])
-    same_job = [*preset_samples.values(), *_take_all_forms(name, reader)]
-    choice.devices = _infer_devices(sample, same_job)
+    samples_of_job = [*preset_samples.values(), *_take_all_forms(name, reader)]
+    choice.devices = _infer_devices(sample, samples_of_job)
     if sample is None:
-        choice.reasons += _note_missing_closings([name], reader)
+        choice.missing_closings += _note_missing_closings([name], reader)
     return choice
 
 
@@ -114,8 +124,12 @@ def _is_independent(sample: Sample) -> bool:
 
 def _take_all_forms(name: str, reader: LogReader) -> list[Sample]:
     """Return a sample of each form of a preset."""
-    samples = [take_sample(x, reader.context, skip=0) for x in _list_readings(name, reader)]
-    return [sample for sample in samples if sample is not None]
+    samples = []
+    for readings in _list_readings(name, reader):
+        sample = take_sample(readings, reader.context, skip=0)
+        if sample is not None:
+            samples.append(sample)
+    return samples
 
 
 def _list_readings(preset: str, reader: LogReader) -> list[Readings]:
@@ -127,20 +141,20 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
     """Return the sample of each preset with values: that of its best form."""
     samples: dict[str, Sample] = {}
     for name in PRESETS:
-        readings = _list_readings(name, reader)
-        keys = {x.source.key for x in readings}
-        for reading in sorted(readings, key=lambda x: x.source.rank):
-            form = reading.source.form
-            assert form is not None
+        readings_of_preset = _list_readings(name, reader)
+        keys = {readings.source.key for readings in readings_of_preset}
+        for readings in sorted(readings_of_preset, key=lambda x: x.source.rank):
+            form = readings.source.form
+            assert form is not None, "the source of a preset is one of its forms"
             if form.total_of in keys and options.gpu_num is not None:
                 continue  # the speed of a device is there, and the user says how many there are
             if form.is_closing and reader.context.resumed_at:
-                continue
+                continue  # it divides all samples by the time after the resume
             sample = take_sample(
-                reading, reader.context, skip=options.skip_steps, is_closing=form.is_closing
+                readings, reader.context, skip=options.skip_steps, is_closing=form.is_closing
             )
             if sample is None and form.clock and not reader.context.resumed_at:
-                sample = take_only_mean(reading)
+                sample = take_only_mean(readings)
             if sample is not None:
                 samples[name] = sample
                 break
@@ -162,7 +176,11 @@ def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
 
 
 def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
-    """Return notes about trainers that print their speed only in a closing line."""
+    """Return a note for each preset whose speed is missing because it is only in a closing line.
+
+    Args:
+        presets: names of presets.
+    """
     notes = []
     for name in presets:
         closing = PRESETS[name].closing
@@ -186,21 +204,22 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
 
 def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
     """Return a sample of each key that names a speed, the best first."""
-    readings = _list_readings(PLAIN, reader)
-    lines_with_steps = [x.lines for x in readings if x.has_steps]
-    max_lines = max(lines_with_steps, default=0)
-    if max_lines == 0:
-        max_lines = max((x.lines for x in readings), default=0)
+    plain_readings = _list_readings(PLAIN, reader)
+    num_step_lines = max((x.lines for x in plain_readings if x.has_steps), default=0)
+    if num_step_lines == 0:  # no line has the number of a step
+        num_step_lines = max((x.lines for x in plain_readings), default=0)
     samples = []
-    for reading in readings:
-        is_summary = reading.source.quantity.is_summary
+    for readings in plain_readings:
+        is_summary = readings.source.quantity.is_summary
         # A summary on a few lines without a step is printed at the end, about the whole run.
-        is_rare_summary = is_summary and not reading.has_steps and is_rare(reading, max_lines)
-        is_closing = reading.source.key in _CLOSING_KEYS or is_rare_summary
+        is_rare_summary = (
+            is_summary and not readings.has_steps and is_rare(readings, num_step_lines)
+        )
+        is_closing = readings.source.key in _CLOSING_KEYS or is_rare_summary
         if is_closing and reader.context.resumed_at:
-            continue
+            continue  # it may divide all samples by the time after the resume
         sample = take_sample(
-            reading, reader.context, skip=options.skip_steps, is_closing=is_closing
+            readings, reader.context, skip=options.skip_steps, is_closing=is_closing
         )
         if sample is not None:
             samples.append(sample)
@@ -209,14 +228,14 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
 
 
 def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
-    """Return the rank of a sample without a preset; smaller is better.
+    """Return the rank of a sample without a preset; smaller is better, and false before true.
 
     Args:
         has_gpu_num: the user gives the number of devices, so the speed of a device is preferred.
     """
     quantity = sample.source.quantity
-    is_bar = sample.source.key.startswith(BAR_KEY)
-    if is_bar:
+    is_progress_bar = sample.source.key.startswith(BAR_KEY)
+    if is_progress_bar:
         kind_rank = 4
     elif quantity.kind == "speed":
         kind_rank = 1 if quantity.is_weak and not sample.unit else 0
@@ -227,8 +246,8 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
         scope_ranks = {"device": 0, "": 1, "job": 2, "node": 3}
     else:
         scope_ranks = {"job": 0, "": 1, "device": 2, "node": 3}
-    # The progress bar of training runs longest.
-    seconds = float(sample.weights.sum()) if is_bar else 0.0
+    # Of several progress bars, that of training runs longest.
+    seconds = float(sample.weights.sum()) if is_progress_bar else 0.0
     return (
         kind_rank,
         not sample.is_closing,
@@ -241,6 +260,8 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
 
 def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     """Return the best of the keys; none if several are equally good and differ.
+
+    Among keys on lines with the number of a step, the first one is taken even then.
 
     Args:
         ranked: a sample of each key, the best first.
@@ -259,13 +280,15 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
         and abs(other.mean - best.mean) > _TOLERANCE * abs(best.mean)
     ]
     if rivals and not best.has_steps:
-        return Choice(PLAIN, None, ambiguous=[best, *rivals])
+        return Choice(PLAIN, sample=None, ambiguous=[best, *rivals])
     independent = [other for other in others if _is_independent(other)]
     return Choice(PLAIN, best, independent[:_MAX_OTHERS])
 
 
 def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
     """Return the devices of a job: its speed divided by that of one device; None: not known.
+
+    The form of a preset names the key of one device's speed; else any key of a device counts.
 
     Args:
         sample: the speed of the job.
@@ -282,6 +305,7 @@ def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
         if other.source.quantity.scope != "device" or other.unit != sample.unit:
             continue
         ratio = sample.mean / other.mean if other.mean else 0.0
-        if round(ratio) >= 1 and abs(ratio - round(ratio)) < _DEVICES_TOLERANCE * ratio:
-            return round(ratio)
+        num_devices = round(ratio)
+        if num_devices >= 1 and abs(ratio - num_devices) < _DEVICES_TOLERANCE * ratio:
+            return num_devices
     return None

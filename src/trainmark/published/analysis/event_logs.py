@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from trainmark.published.importers.event_runs import EventRun
 
-MARKS = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}  # by preset
+# The text before each event of a log, by the preset of such logs.
+MARK_OF_PRESET = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}
+_PRESET_OF_MARK = {mark: preset for preset, mark in MARK_OF_PRESET.items()}
 _SHOWN_CHARACTERS = 300  # of a line in messages
-_PRESETS = {mark: preset for preset, mark in MARKS.items()}
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,15 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
     """Return the speed of the last run that has one; None: there are no such events.
 
     Args:
-        preset: ``mllog``, ``perflog``, or another for the form of the first run.
+        preset: ``mllog`` or ``perflog``, whose runs count; any other: those in the form of the
+            first run count.
     """
-    if preset in MARKS:
-        runs = [run for run in runs if run.mark == MARKS[preset]]
+    if preset in MARK_OF_PRESET:
+        runs = [run for run in runs if run.mark == MARK_OF_PRESET[preset]]
     if not runs:
         return None
     mark = runs[0].mark
+    found_preset = _PRESET_OF_MARK[mark]
     runs = [run for run in runs if run.mark == mark]
     runs_with_speed = [run for run in runs if get_training_speed(run) is not None]
     chosen = runs_with_speed[-1] if runs_with_speed else None
@@ -70,13 +73,13 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
             state = _describe_unused_run(run)
             notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {state}")
     if chosen is None:
-        return EventSpeed(_PRESETS[mark], notes=notes)
-    columns = describe_run(chosen, "")
+        return EventSpeed(found_preset, notes=notes)
+    columns = describe_run(chosen, file_name="")
     prefix = f"run {runs.index(chosen) + 1} of {len(runs)}: " if len(runs) > 1 else ""
     notes += [prefix + render(note, "en") for note in list_notes(chosen, columns)]
     return EventSpeed(
-        _PRESETS[mark],
-        _make_sample(chosen, _PRESETS[mark]),
+        found_preset,
+        sample=_make_sample(chosen, found_preset),
         loss=float(chosen.loss) if isinstance(chosen.loss, int | float) else None,
         devices=read_world_size(columns),
         has_failed=chosen.has_failed or chosen.is_aborted,
@@ -97,24 +100,21 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     assert speed is not None
     quantity = Quantity("speed", "samples/s", scope="job")
     key = "tracked_stats" if run.speeds else f"samples and times of {FORMS[run.mark]} events"
-    empty = np.empty(0)
-    text = (
-        f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}" if run.line else f"line {run.first_line}"
-    )
+    if run.line:
+        first_text = f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}"
+    else:  # the run has no end
+        first_text = f"line {run.first_line}"
     malformed_text = ""
     if run.malformed:
-        malformed_line, malformed = run.malformed[0]
-        malformed_text = f"line {malformed_line}: {malformed[:_SHOWN_CHARACTERS]}"
+        malformed_line, text = run.malformed[0]
+        malformed_text = f"line {malformed_line}: {text[:_SHOWN_CHARACTERS]}"
     return Sample(
-        Source(preset, key, "", quantity),
-        "samples/s",
-        np.array([speed]),
-        empty,
-        "value",
-        empty,
+        source=Source(preset, key, unit="", quantity=quantity),
+        unit="samples/s",
+        values=np.array([speed]),
         lines=1,
         malformed=len(run.malformed),
         malformed_text=malformed_text,
-        first_text=text,
+        first_text=first_text,
         is_closing=True,
     )

@@ -1,7 +1,7 @@
-"""Read the numbers behind a keyword, or at a position, as the public tool does.
+"""Read the numbers behind a keyword, or at a position, as the public log analyzer does.
 
 A line counts if it contains the keyword. The value is the number behind it, or the word at the
-position, cut to the characters of ``range``.
+position, cut to the characters that the option ``range`` selects.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import re
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -43,9 +43,16 @@ _OTHER_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
 _CLOSING_WORD = re.compile(r"(?i)\b(?:total|average|avg|mean|overall)[ _]$")
 
 
+class _StepTimePattern(NamedTuple):
+    """The pattern of a step time on the lines of the values, and the seconds of its unit."""
+
+    pattern: re.Pattern[str]
+    unit_s: float
+
+
 @dataclass(kw_only=True)
 class KeywordReader:
-    """The values behind a keyword.
+    """Reads the values behind a keyword, and keeps what is needed for their mean.
 
     Args:
         keyword: empty: every line counts, if a position is given.
@@ -54,6 +61,8 @@ class KeywordReader:
         cut: the characters of the word that count, ``N`` or ``A:B``; empty: all.
         skip: values to leave out at the beginning.
         loss_keyword: text before the loss; the last loss in the log counts.
+
+    Attributes:
         values: the number of each line.
         seconds: the step time on the line of each value; NaN: there is none. Empty: no line has it.
         closing: values of lines at the end, such as ``total`` or ``average``.
@@ -85,7 +94,7 @@ class KeywordReader:
     unit: str = ""
     quantity: Quantity | None = None
     _slice: slice = field(default_factory=lambda: slice(None))
-    _step_time: tuple[re.Pattern[str], float] | None = None
+    _step_time: _StepTimePattern | None = None
 
     def __post_init__(self) -> None:
         if not _CUT.fullmatch(self.cut):
@@ -96,7 +105,7 @@ class KeywordReader:
 
     @property
     def reads_words(self) -> bool:
-        """Tell whether values are words at a place instead of the number behind the keyword."""
+        """Tell whether values are words at a position instead of the number behind the keyword."""
         return bool(self.separator or self.position is not None or self.cut)
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
@@ -116,8 +125,8 @@ class KeywordReader:
             if self.keyword not in line:
                 continue
             if value_pattern is None:
-                # A space behind the word: a number at the very end of a text may be cut off there.
-                match = _LEADING_NUMBER.match(f"{self._cut_word(line)} ")
+                # The space is the character that the pattern of numbers needs behind a number.
+                match = _LEADING_NUMBER.match(f"{self._extract_word(line)} ")
             else:
                 match = value_pattern.search(line)
             if match is not None:
@@ -126,18 +135,18 @@ class KeywordReader:
             elif value_pattern is None or (keyword_pattern and keyword_pattern.search(line)):
                 self._reject(number, line)
 
-    def _cut_word(self, line: str) -> str:
-        """Return the characters of the word that counts; empty: the line is too short."""
+    def _extract_word(self, line: str) -> str:
+        """Return the characters that count of a line's word; empty: the line is too short."""
         if self.position is None:
             text = line.partition(self.keyword)[2].strip(OPENING + self.separator)
-            place = 0
+            position = 0
         else:
             text = line.strip()
-            place = self.position
+            position = self.position
         words = text.split(self.separator or None)
-        if not -len(words) <= place < len(words):
+        if not -len(words) <= position < len(words):
             return ""
-        return words[place][self._slice]
+        return words[position][self._slice]
 
     @staticmethod
     def _is_closing(line: str, start: int) -> bool:
@@ -160,9 +169,11 @@ class KeywordReader:
             self.first_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
         self.values.append(value)
         if self._step_time is not None:
-            pattern, unit_s = self._step_time
-            time = pattern.search(line)
-            self.seconds.append(parse_number(time[1], time[2]) * unit_s if time else math.nan)
+            time = self._step_time.pattern.search(line)
+            if time is None:
+                self.seconds.append(math.nan)
+            else:
+                self.seconds.append(parse_number(time[1], time[2]) * self._step_time.unit_s)
 
     def _reject(self, number: int, line: str) -> None:
         """Count a line without a number."""
@@ -171,7 +182,7 @@ class KeywordReader:
             self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
 
     def _learn_key(self, line: str, text: str) -> None:
-        """Keep what the first line says: the key of the value, and that of the step time.
+        """Keep what the first line says: key, unit and quantity of the value, and the step time's.
 
         Args:
             text: the value as printed.
@@ -184,15 +195,15 @@ class KeywordReader:
         self.quantity = read_quantity(pair.key, pair.unit, pair.following)
         other_unit = _OTHER_UNIT.fullmatch(pair.following)
         self.unit = other_unit[1] if other_unit else ""
-        if self.quantity is not None and self.quantity.kind != "step_time":
-            self.unit = self.quantity.unit or self.unit
         if self.quantity is None or self.quantity.kind == "step_time":
             return
+        self.unit = self.quantity.unit or self.unit
+        # The time of each step weights its rate in the mean.
         for other in pairs:
             quantity = read_quantity(other.key, other.unit, other.following)
             if quantity is not None and quantity.kind == "step_time" and other.key:
                 pattern = re.compile(make_number_pattern(other.key), _FLAGS)
-                self._step_time = pattern, quantity.seconds / quantity.steps
+                self._step_time = _StepTimePattern(pattern, quantity.seconds / quantity.steps)
                 return
 
     def _find_pair(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
@@ -203,14 +214,15 @@ class KeywordReader:
                 return pair
         return None
 
-    def make_sample(self, unknown: Quantity, preset: str = "") -> Sample | None:
+    def make_sample(self, default_quantity: Quantity, preset: str = "") -> Sample | None:
         """Return the values that count; None: there are none.
 
         Args:
-            unknown: the quantity of the values if their key does not name it.
-            preset: name of the preset whose form has the quantity instead; empty: none.
+            default_quantity: the quantity of the values if their key does not name it.
+            preset: name of the preset whose form has ``default_quantity``, which then counts
+                whatever the key names; empty: no preset.
         """
-        values, seconds = self.values, self.seconds
+        values = self.values
         notes = []
         if self.closing and values:
             notes.append(
@@ -218,19 +230,18 @@ class KeywordReader:
             )
         elif self.closing:
             values = self.closing
-        counted = np.frombuffer(values)[self.skip :] if values else np.empty(0)
-        if not len(counted):
+        if len(values) <= self.skip:
             return None
-        weights = np.frombuffer(seconds)[self.skip :] if seconds else np.empty(0)
+        counted = np.frombuffer(values)[self.skip :]
+        weights = np.frombuffer(self.seconds)[self.skip :] if self.seconds else np.empty(0)
         has_weights = len(weights) > 1 and bool((np.isfinite(weights) & (weights > 0)).all())
-        quantity = unknown if preset else self.quantity or unknown
+        quantity = default_quantity if preset or self.quantity is None else self.quantity
         return Sample(
-            Source(preset, self.key or self.keyword, "", quantity),
-            self.unit,
-            counted.copy(),
-            weights if has_weights else np.empty(0),
-            "time" if has_weights else "value",
-            np.empty(0),
+            source=Source(preset, self.key or self.keyword, unit="", quantity=quantity),
+            unit=self.unit,
+            values=counted.copy(),
+            weights=weights if has_weights else np.empty(0),
+            weighted_by="time" if has_weights else "value",
             skipped=len(values) - len(counted),
             lines=len(values),
             malformed=self.malformed,

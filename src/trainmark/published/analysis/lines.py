@@ -90,8 +90,8 @@ class LogLine:
             losses = [pair for pair in self.pairs if pair.key == key]
         else:
             losses = [pair for pair in self.pairs if quantities.is_loss(pair.key)]
-            main = [pair for pair in losses if quantities.is_main_loss(pair.key)]
-            losses = main or losses
+            main_losses = [pair for pair in losses if quantities.is_main_loss(pair.key)]
+            losses = main_losses or losses
         return losses[0].value if losses else None
 
 
@@ -132,15 +132,15 @@ def read_line(number: int, text: str) -> LogLine:
 def _is_other_work(line: LogLine) -> bool:
     """Tell whether the words before the first number are of evaluation or preparation."""
     head = line.text[: line.pairs[0].start] if line.pairs else line.text
-    # The words before a progress bar say what it is of, those behind it do not.
+    # Only the words before a progress bar, `Eval:  50%|###`, say what work it shows.
     head = head.partition("%|")[0]
-    first = _FIRST_WORD.match(head)
-    if first and quantities.is_preparation(first["word"]):
+    first_word = _FIRST_WORD.match(head)
+    if first_word and quantities.is_preparation(first_word["word"]):
         return True
     if any(quantities.is_evaluation(token) for token in _TOKENS.findall(head)):
         return True
-    words = split_words(line.pairs[0].key) if line.pairs else ()
-    return bool(words) and quantities.is_evaluation(words[0])
+    key_words = split_words(line.pairs[0].key) if line.pairs else ()
+    return bool(key_words) and quantities.is_evaluation(key_words[0])
 
 
 def _find_speeds(line: LogLine, *, has_step: bool) -> None:
@@ -163,10 +163,10 @@ def _find_speeds(line: LogLine, *, has_step: bool) -> None:
 
 
 class RunEnd(NamedTuple):
-    """The end of a run that is followed by another one.
+    """The end of a run, or the point at which it has arrived in the log.
 
     Args:
-        line: number of its last line.
+        line: number of its last line with values.
         step: its last step; None: not known.
         is_complete: the last step is the last of all that the run planned.
     """
@@ -193,6 +193,16 @@ class _Counter:
     epoch: float | None
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=_NUM_RECENT_STEPS))
     has_ranks: bool = False
+
+    def add(self, value: float, total: int, epoch: float | None) -> None:
+        """Add the step of a line; if it was printed already, another rank prints it again."""
+        if value in self.recent:
+            self.has_ranks = True
+            return
+        self.value = value
+        self.total = total
+        self.epoch = epoch
+        self.recent.append(value)
 
     @property
     def is_complete(self) -> bool:
@@ -222,14 +232,14 @@ class LogContext:
     paused_s: float = 0.0
     resumed_at: int = 0
     _has_values: bool = False
-    _epoch_of_text: float | None = None
-    _epoch: float | None = None
+    _epoch_of_text: float | None = None  # named by the last line that names one in words
+    _epoch: float | None = None  # of the last line with values
     _counters: dict[str, _Counter] = field(default_factory=dict)
-    _last: RunEnd = field(default_factory=lambda: RunEnd(0, None, is_complete=False))
+    _run_until_now: RunEnd = field(default_factory=lambda: RunEnd(0, None, is_complete=False))
 
     def notice_text(self, number: int, text: str) -> None:
         """Keep the epoch and the resume that a line names."""
-        if "poch" in text:
+        if "poch" in text:  # a quick test: `epoch` or `Epoch`
             epoch = _EPOCH.search(text)
             if epoch is not None:
                 self._epoch_of_text = float(epoch[1])
@@ -261,12 +271,12 @@ class LogContext:
         """Keep the steps of a line with values or a loss; if they fall, a new run begins."""
         self._has_values = self._has_values or bool(line.speeds)
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
-        restarted = self._find_restarted(line)
+        restarted = self._find_restarted_counters(line)
         has_lower_epoch = False
         if line.epoch is not None and self._epoch is not None:
             has_lower_epoch = line.epoch < self._epoch
         if has_lower_epoch or any(_is_of_new_run(counter, epoch) for counter in restarted):
-            self.ends.append(self._last)
+            self.ends.append(self._run_until_now)
             self.starts.append(line.number)
             self.run += 1
             self._counters.clear()
@@ -277,19 +287,14 @@ class LogContext:
         for key, value in line.counters:
             counter = self._counters.get(key)
             if counter is None or counter in restarted:
-                counter = self._counters[key] = _Counter(value, line.total, epoch)
-            if value in counter.recent:
-                counter.has_ranks = True
-            else:
-                counter.value = value
-                counter.total = line.total
-                counter.epoch = epoch
-                counter.recent.append(value)
+                counter = _Counter(value, line.total, epoch)
+                self._counters[key] = counter
+            counter.add(value, line.total, epoch)
             is_complete = is_complete or counter.is_complete
-        step = line.step if line.step is not None else self._last.step
-        self._last = RunEnd(line.number, step, is_complete)
+        step = line.step if line.step is not None else self._run_until_now.step
+        self._run_until_now = RunEnd(line.number, step, is_complete)
 
-    def _find_restarted(self, line: LogLine) -> list[_Counter]:
+    def _find_restarted_counters(self, line: LogLine) -> list[_Counter]:
         """Return the counters whose step is lower than before, unless a late rank prints it."""
         restarted = []
         for key, value in line.counters:
@@ -310,5 +315,6 @@ def _is_of_new_run(counter: _Counter, epoch: float | None) -> bool:
         epoch: of the new steps; None: not known.
     """
     if epoch is None or counter.epoch is None:
+        # Steps that begin anew after the last planned one are those of the next epoch.
         return not counter.is_complete
     return epoch <= counter.epoch

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 AUTO = "auto"
-PositiveCount = Annotated[int, Ge(1), Le(10**15)]  # below it floats count exactly
+PositiveCount = Annotated[int, Ge(1), Le(10**15)]  # up to here floats count exactly
 
 
 class Options(Frozen):
-    """The options; None: the log or the preset decides."""
+    """The options of an analysis; None: the log or the preset decides.
+
+    Names and values are those of the public log analyzer; ``docs/analyze.md`` explains each.
+    ``position`` and ``range`` select a word and its characters, and ``index`` is the kind of the
+    figure: 1 is a speed.
+    """
 
     keyword: str = ""
     separator: str = ""
@@ -45,14 +50,14 @@ class Options(Frozen):
 
     @property
     def reads_words(self) -> bool:
-        """Tell whether values are words at a place instead of the number behind a keyword."""
+        """Tell whether values are words at a position instead of the number behind a keyword."""
         return bool(self.separator or self.position is not None or self.range)
 
     def check(self) -> None:
         """Check that the preset is known, and that there is something to look for.
 
         Raises:
-            UsageError: one of both does not hold.
+            UsageError: the preset is unknown, or there is neither a keyword nor a preset.
         """
         if self.preset not in {None, AUTO, *NAMES}:
             fix = suggest_nearest(str(self.preset), [*NAMES, AUTO])

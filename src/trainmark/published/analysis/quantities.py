@@ -10,10 +10,13 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainmark.published.importers import vocabulary
 from trainmark.toml_file import read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("words.toml"))
 STEPS_UNIT = "steps/s"
@@ -41,9 +44,9 @@ _EVALUATION = frozenset(WORDS["other_work"]["evaluation"])
 _PREPARATION = frozenset(WORDS["other_work"]["preparation"])
 
 
-def _join_alternatives(words: object) -> str:
+def _join_alternatives(words: Iterable[str]) -> str:
     """Return a pattern that matches any of the words; longer ones are tried first."""
-    return "|".join(sorted(map(re.escape, map(str, words)), key=len, reverse=True))  # type: ignore[call-overload]
+    return "|".join(sorted((re.escape(word) for word in words), key=len, reverse=True))
 
 
 _ITEM = _join_alternatives(_UNIT_BY_WORK)
@@ -145,10 +148,10 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
     words = split_words(key)
     if not _NOT_TRAINING.isdisjoint(words) or _FLOPS.search(key) or _FLOPS.search(following):
         return None
-    behind = _read_unit(unit)
-    quantity = _read_key(words, behind)
-    if quantity is None and behind is not None and _is_specific(behind):
-        quantity = behind
+    unit_quantity = _read_unit(unit)
+    quantity = _read_key(words, unit_quantity)
+    if quantity is None and unit_quantity is not None and _is_specific(unit_quantity):
+        quantity = unit_quantity
     if quantity is None:
         return None
     is_summary = not _SUMMARY.isdisjoint(words)
@@ -162,34 +165,36 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
     return replace(quantity, is_summary=is_summary, scope=scope)
 
 
-def _read_key(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
+def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantity | None:
     """Return what a number measures by the words of its key; None: they do not say.
 
     Args:
-        behind: what the unit behind the number says; it completes the key.
+        unit_quantity: what the unit behind the number says; it completes the key.
     """
     text = " ".join(words)
     rate = _RATE.search(text)
-    if rate is None and _UNIT_BY_WORK.get(words[0] if words else "") != STEPS_UNIT:
+    # `tokens_sec` is a rate, but `step_sec` is the time of a step.
+    begins_with_step = bool(words) and _UNIT_BY_WORK.get(words[0]) == STEPS_UNIT
+    if rate is None and not begins_with_step:
         rate = _RATE_WITHOUT_PER.search(text)
     if rate is not None:
         return _make_rate(rate)
     for word in words:
         if word in _ABBREVIATIONS:
-            return _expand_abbreviation(_ABBREVIATIONS[word], behind)
+            return _expand_abbreviation(_ABBREVIATIONS[word], unit_quantity)
     if _SPEED.isdisjoint(words):
-        return _read_step_time(words, behind)
-    if behind is None:
+        return _read_step_time(words, unit_quantity)
+    if unit_quantity is None:
         return Quantity("speed", is_weak=True)
-    return behind if _is_specific(behind) else None
+    return unit_quantity if _is_specific(unit_quantity) else None
 
 
-def _is_specific(unit: Quantity) -> bool:
-    """Tell whether a unit is a rate, or a time of a step, and not a bare time."""
-    return unit.kind != "step_time" or bool(unit.unit)
+def _is_specific(unit_quantity: Quantity) -> bool:
+    """Tell whether a unit is a rate, or a time of a step, and not a bare time such as ``ms``."""
+    return unit_quantity.kind != "step_time" or bool(unit_quantity.unit)
 
 
-def _read_step_time(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
+def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantity | None:
     """Return the step time that the words of a key name; None: they name none."""
     text = " ".join(words)
     per_step = _TIME_PER_STEP.search(text)  # `ms per iteration`
@@ -198,58 +203,63 @@ def _read_step_time(words: tuple[str, ...], behind: Quantity | None) -> Quantity
         return Quantity("step_time", seconds=_TIMES[per_step["time"]], steps=_read_count(per_step))
     if of_many is not None or _STEP_TIME.search(text):
         return Quantity(
-            "step_time", seconds=_get_unit_seconds(words, behind), steps=_read_count(of_many)
+            "step_time", seconds=_get_unit_seconds(words, unit_quantity), steps=_read_count(of_many)
         )
     if not _WEAK_STEP_TIME.fullmatch(text):
         return None
-    if behind is not None and _is_specific(behind):
-        return behind
-    return Quantity("step_time", seconds=_get_unit_seconds(words, behind), is_weak=True)
+    if unit_quantity is not None and _is_specific(unit_quantity):
+        return unit_quantity
+    return Quantity("step_time", seconds=_get_unit_seconds(words, unit_quantity), is_weak=True)
 
 
 def _make_rate(match: re.Match[str]) -> Quantity:
-    """Return the quantity of a match of a pattern of rates."""
+    """Return the quantity of a match of ``_RATE`` or ``_RATE_WITHOUT_PER``."""
     unit = _UNIT_BY_WORK[match["item"]]
-    groups = match.groupdict()  # not all patterns have all groups
+    seconds = _TIMES[match["time"]]
+    groups = match.groupdict()  # only `_RATE` has the groups for a device
     per_device = bool(groups.get("device") or groups.get("each"))
     if unit == STEPS_UNIT:
-        return Quantity("steps", unit, seconds=_TIMES[match["time"]])
-    return Quantity("speed", unit, _TIMES[match["time"]], scope="device" if per_device else "")
+        return Quantity("steps", unit, seconds=seconds)
+    return Quantity("speed", unit, seconds=seconds, scope="device" if per_device else "")
 
 
-def _expand_abbreviation(unit: str, behind: Quantity | None) -> Quantity:
+def _expand_abbreviation(unit: str, unit_quantity: Quantity | None) -> Quantity:
     """Return the quantity of ``tps`` and the like.
 
     Args:
         unit: that of the abbreviation, ``tokens/s`` or ``tokens/s/device``; empty: it has none.
-        behind: what the unit behind the number says.
+        unit_quantity: what the unit behind the number says.
     """
-    if not unit and behind is not None and behind.kind != "step_time":
-        return behind
+    if not unit and unit_quantity is not None and unit_quantity.kind != "step_time":
+        return unit_quantity
     if unit == STEPS_UNIT:
         return Quantity("steps", unit)
-    unit, device_part, _ = unit.partition("/device")
-    scope: Literal["device", ""] = "device" if device_part else ""
-    if not scope and behind is not None and behind.kind == "speed":
-        scope = "device" if behind.scope == "device" else ""
-    return Quantity("speed", unit, scope=scope)
+    is_of_device = unit.endswith("/device")
+    if unit_quantity is not None and unit_quantity.kind == "speed":
+        is_of_device = is_of_device or unit_quantity.scope == "device"
+    scope: Literal["device", ""] = "device" if is_of_device else ""
+    return Quantity("speed", unit.removesuffix("/device"), scope=scope)
 
 
 def _read_count(match: re.Match[str] | None) -> int:
     """Return the number of steps in a match: 2000 of ``2k``; 1 if it has none."""
     if match is None:
         return 1
-    groups = {name: text for name, text in match.groupdict().items() if text}
+    groups = match.groupdict()  # a pattern with two places for the number has two groups for it
     number = groups.get("count") or groups.get("count2")
-    factor = 1000 if groups.get("thousand") or groups.get("thousand2") else 1
-    return max(int(number or 1), 1) * factor
+    is_in_thousands = bool(groups.get("thousand") or groups.get("thousand2"))
+    count = int(number) if number else 1
+    count = max(count, 1)  # a time of 0 steps is read as one of a single step
+    return count * 1000 if is_in_thousands else count
 
 
-def _get_unit_seconds(words: tuple[str, ...], behind: Quantity | None) -> float:
+def _get_unit_seconds(words: tuple[str, ...], unit_quantity: Quantity | None) -> float:
     """Return the seconds of a time's unit: that in the key, else behind the number, else 1."""
     if len(words) > 1 and words[-1] in _TIME_ENDINGS:
         return _TIME_ENDINGS[words[-1]]
-    return behind.seconds if behind is not None and behind.kind == "step_time" else 1.0
+    if unit_quantity is not None and unit_quantity.kind == "step_time":
+        return unit_quantity.seconds
+    return 1.0
 
 
 @lru_cache(maxsize=1024)
@@ -259,14 +269,14 @@ def _read_unit(unit: str) -> Quantity | None:
     if not words:
         return None
     text = " ".join(words)
-    rate, time_per_step = _RATE.search(text), _TIME_PER_STEP.search(text)
+    rate = _RATE.search(text)
     if rate is not None:
         return _make_rate(rate)
+    time_per_step = _TIME_PER_STEP.search(text)
     if time_per_step is not None:
         seconds = _TIMES[time_per_step["time"]]
-        return Quantity(
-            "step_time", unit="s/step", seconds=seconds, steps=_read_count(time_per_step)
-        )
+        steps = _read_count(time_per_step)
+        return Quantity("step_time", unit="s/step", seconds=seconds, steps=steps)
     return Quantity("step_time", seconds=_TIMES[text]) if text in _TIMES else None
 
 

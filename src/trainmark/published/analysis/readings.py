@@ -127,10 +127,11 @@ class Readings:
     first_rate: float | None = None
     last_rate: float = 0.0
     _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
-    _other_work: int = 0
-    _paused_s: float = 0.0
+    # Those of the context at the last value.
+    _last_other_work: int = 0
+    _last_paused_s: float = 0.0
     _last_counter: _CounterReading | None = None
-    _has_jumped: bool = False
+    _is_resume_skipped: bool = False  # the difference that includes steps from before a resume
     _work_so_far: float = math.nan
 
     def reject(self, line: int, text: str) -> None:
@@ -164,10 +165,10 @@ class Readings:
         run.seconds.append(seconds)
         run.work.append(work)
         run.batches.append(math.nan if line.batch is None else line.batch)
-        run.holds_other.append(context.other_work > self._other_work)
-        run.pauses_s.append(context.paused_s - self._paused_s)
-        self._other_work = context.other_work
-        self._paused_s = context.paused_s
+        run.holds_other.append(context.other_work > self._last_other_work)
+        run.pauses_s.append(context.paused_s - self._last_paused_s)
+        self._last_other_work = context.other_work
+        self._last_paused_s = context.paused_s
 
     def _average_with_rank(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
         """Average a value into that of another rank for the same step; False: there is none."""
@@ -194,13 +195,15 @@ class Readings:
             self._last_counter = last
             return
         elapsed_s = clock_s - last.clock_s
-        if context.resumed_at and not self._has_jumped:
+        if context.resumed_at and not self._is_resume_skipped:
             # The first difference includes the steps from before the resume.
-            self._has_jumped = True
+            self._is_resume_skipped = True
             return
         self.add(line, (done - last.done) / elapsed_s, context, seconds=elapsed_s, work=math.nan)
 
-    def add_whole(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
+    def add_last_total(
+        self, line: LogLine, done: float, clock_s: float, context: LogContext
+    ) -> None:
         """Add the speed of the last reading of a counter, whose earlier ones may be missing.
 
         It is the speed since the reading before it; if there is none, since the counter began at 0.
@@ -243,7 +246,7 @@ class LogReader:
         recognised: number of lines that have the form of each preset.
         losses: the last loss with each key; with an empty key, the main loss of training.
         wanted_loss: the last number behind the user's keyword for the loss; None: there is none.
-        keys: how often each numeric key stands in the first lines.
+        keys: how often each key of a number stands in the first lines.
         last_value_of: the last value of each of these keys.
 
     Args:
@@ -257,7 +260,9 @@ class LogReader:
         self.skip = skip
         self.wanted_loss: float | None = None
         self._loss_keyword = loss_keyword
-        self._wanted_loss = re.compile(make_number_pattern(loss_keyword)) if loss_keyword else None
+        self._wanted_loss_pattern: re.Pattern[str] | None = None
+        if loss_keyword:
+            self._wanted_loss_pattern = re.compile(make_number_pattern(loss_keyword))
         self._events = EventReader()
         self._ended_runs: list[EventRun] = []
         self.context = LogContext()
@@ -266,10 +271,10 @@ class LogReader:
         self.losses: dict[str, float] = {}
         self.keys: Counter[str] = Counter()
         self.last_value_of: dict[str, float] = {}
-        self._by_key = list_sources_by_key()
+        self._sources_by_key = list_sources_by_key()
         self._loss_keys = {preset.loss for preset in PRESETS.values()} | {""}
         self._key_patterns = {
-            key: re.compile(rf"(?<!\w){re.escape(key)}{_ANY_VALUE}") for key in self._by_key
+            key: re.compile(rf"(?<!\w){re.escape(key)}{_ANY_VALUE}") for key in self._sources_by_key
         }
 
     @property
@@ -283,8 +288,8 @@ class LogReader:
             if any(mark in text for mark in FORMS):
                 self._ended_runs += self._events.feed(number, text)
                 continue
-            if self._wanted_loss is not None and self._loss_keyword in text:
-                match = self._wanted_loss.search(text)
+            if self._wanted_loss_pattern is not None and self._loss_keyword in text:
+                match = self._wanted_loss_pattern.search(text)
                 if match is not None:
                     self.wanted_loss = parse_number(match[1], match[2])
             self.context.notice_text(number, text)
@@ -316,15 +321,17 @@ class LogReader:
             self.context.notice_values(line)
         has_bar = self._add_bar(line)
         preset_keys = set()
-        for key in pairs.keys() & self._by_key.keys():
-            for source in self._by_key[key]:
+        for key in pairs.keys() & self._sources_by_key.keys():
+            for source in self._sources_by_key[key]:
                 if source.preset in presets or source.preset == self.preset:
                     self._add_form(line, pairs[key], source)
                     preset_keys.add(key)
         for pair, quantity in line.speeds:
             # The bar's own `1.67it/s` is a mean; `_add_bar` has added the exact speed.
             is_rate_of_bar = has_bar and not pair.key and quantity.kind != "speed"
-            if not is_rate_of_bar and (pair.key not in preset_keys or self.preset == PLAIN):
+            # With the preset ``PLAIN``, keys of known trainers count as plain ones, too.
+            is_plain = pair.key not in preset_keys or self.preset == PLAIN
+            if is_plain and not is_rate_of_bar:
                 self._add_plain(line, pair, quantity)
         self._reject_malformed(line, pairs)
         return bool(line.speeds) or has_bar
@@ -342,12 +349,16 @@ class LogReader:
         return has_loss
 
     def _recognise_presets(self, line: LogLine, pairs: dict[str, Pair]) -> set[str]:
-        """Return the presets whose lines have the form of this one; count it for each."""
-        presets = {
-            name
-            for name, keys in _KEYS_OF_PRESETS.items()
-            if not keys.isdisjoint(pairs) and SIGNATURES[name].search(line.text)
-        }
+        """Return the presets whose lines have the form of this one; count it for each.
+
+        Args:
+            pairs: the numbers of the line by their keys.
+        """
+        presets = set()
+        for name, keys in _KEYS_OF_PRESETS.items():
+            # The pattern is slow: it is tried only on lines with a key of the preset.
+            if not keys.isdisjoint(pairs) and SIGNATURES[name].search(line.text):
+                presets.add(name)
         self.recognised.update(presets)
         return presets
 
@@ -368,13 +379,18 @@ class LogReader:
         self._add_value(line, pair, readings)
 
     def _add_form(self, line: LogLine, pair: Pair, source: Source) -> None:
-        """Add a number in a form of a preset."""
+        """Add a number in a form of a preset.
+
+        If the form has a clock, the number is a mean since the start or a counter, and the speed
+        since its last reading is added instead.
+        """
         readings = self._get_readings(source)
         form = source.form
-        assert form is not None
+        assert form is not None, "the source of a preset is one of its forms"
         if not form.clock:
             self._add_value(line, pair, readings)
             return
+        # The clock's key, a colon or equals sign, and the time up to a quote or bracket.
         match = re.search(rf"{re.escape(form.clock)}['\"]?\s*[:=]\s*['\"]?([^'\"\]}}]+)", line.text)
         clock_s = parse_clock(match[1].strip()) if match else None
         if clock_s is None or not math.isfinite(pair.value):
@@ -390,12 +406,13 @@ class LogReader:
 
     def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
         """Add a number as it is printed, with the time and work of its line."""
-        quantity = readings.source.quantity
         readings.unit = readings.unit or _read_rate_unit(pair)
         seconds = math.nan
-        if quantity.kind != "step_time" and line.step_time_s is not None:
+        is_rate = readings.source.quantity.kind != "step_time"
+        if is_rate and line.step_time_s is not None:
             seconds = line.step_time_s
-        readings.add(line, pair.value, self.context, seconds=seconds, work=readings.read_work(line))
+        work = readings.read_work(line)
+        readings.add(line, pair.value, self.context, seconds=seconds, work=work)
 
     def _add_bar(self, line: LogLine) -> bool:
         """Add the speed by counter and clock of a progress bar; return whether there is one."""
@@ -409,14 +426,19 @@ class LogReader:
         key = f"{BAR_KEY} of {match['total']}"
         readings = self._get_readings(Source(PLAIN, key, "", quantity))
         done = float(match["done"])
-        if match["done"] == match["total"] and not self.context.resumed_at:
-            readings.add_whole(line, done, clock_s, self.context)
+        is_last_reading = match["done"] == match["total"]
+        if is_last_reading and not self.context.resumed_at:
+            readings.add_last_total(line, done, clock_s, self.context)
         else:
             readings.add_total(line, done, clock_s, self.context)
         return True
 
     def _reject_malformed(self, line: LogLine, pairs: dict[str, Pair]) -> None:
-        """Count a line of a preset that has a key, but no number behind it."""
+        """Count a line of a preset that has a key, but no number behind it.
+
+        Args:
+            pairs: the numbers of the line by their keys.
+        """
         for (preset, key, _), readings in self.readings.items():
             if preset == PLAIN or key in pairs or key not in line.text:
                 continue

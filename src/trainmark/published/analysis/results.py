@@ -31,7 +31,8 @@ class _ModeRule(NamedTuple):
     """How a mode computes its result.
 
     Args:
-        formula: of the result, by the mean of the values.
+        formula: of the result. ``mean`` is that of the values; ``batch``, ``devices`` and ``/`` in
+            it decide the properties below.
         unit: of the result; empty: that of the log.
     """
 
@@ -108,10 +109,10 @@ class Result:
 
     def apply_to_mean(self, mean: float) -> float:
         """Return the result of another mean of the same values."""
-        return _apply(self.factor, mean, divides=self.divides)
+        return _apply_factor(self.factor, mean, divides=self.divides)
 
 
-def _apply(factor: float, mean: float, *, divides: bool) -> float:
+def _apply_factor(factor: float, mean: float, *, divides: bool) -> float:
     """Return the result of a mean: the factor times the mean, or divided by it."""
     if not divides:
         return round_result(factor * mean)
@@ -131,9 +132,9 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     """
     if options.index != _SPEED_INDEX:
         return _take_value_as_is(sample, options)
-    batch: float | None = options.base_batch_size
+    batch: float | None = options.base_batch_size  # of one device
     is_batch_of_log = batch is None and len(sample.batches) > 0
-    if is_batch_of_log:
+    if is_batch_of_log:  # of all devices
         batch = float(sample.batches.mean())
     mode = _choose_mode(sample, options, has_batch=batch is not None, keyword_given=keyword_given)
     rule = _RULES[mode]
@@ -160,8 +161,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     how = f"mode {mode:d}: {rule.formula}"
     if sample.is_rate and len(sample.values) > 1:
         how += f", {_MEANS[sample.weighted_by]}"
-    value = _apply(factor, sample.mean, divides=rule.divides)
-    return Result(value, unit, how, batch, factor, rule.divides)
+    value = _apply_factor(factor, sample.mean, divides=rule.divides)
+    return Result(value, unit, how, batch=batch, factor=factor, divides=rule.divides)
 
 
 def _take_value_as_is(sample: Sample, options: Options) -> Result:
@@ -172,9 +173,14 @@ def _take_value_as_is(sample: Sample, options: Options) -> Result:
     else:
         name = "mean"
         value = float(sample.values.mean())
-    how = f"the {name} of the log's values, unchanged"
-    unit = options.ips_unit or ""
-    return Result(round_result(value), unit, how, options.base_batch_size, 1.0, divides=False)
+    return Result(
+        value=round_result(value),
+        unit=options.ips_unit or "",
+        how=f"the {name} of the log's values, unchanged",
+        batch=options.base_batch_size,
+        factor=1.0,
+        divides=False,
+    )
 
 
 def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_given: bool) -> Mode:
@@ -202,7 +208,11 @@ def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -
 
 
 def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
-    """Return the factor that turns a value into seconds a step, or into a rate a second."""
+    """Return the factor that turns a value into seconds a step, or into a rate a second.
+
+    Raises:
+        UsageError: ``steps_per_value`` is given, but the mode's values are not times.
+    """
     quantity = sample.source.quantity
     steps = options.steps_per_value
     if steps is not None and mode not in STEP_TIME_MODES:
@@ -212,7 +222,7 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     scale = 1.0
     if options.time_unit is not None:
         scale = 1e-3 if options.time_unit == "ms" else 1.0
-    elif sample.source.preset:
+    elif sample.source.preset:  # of a keyword of the user, only the option gives the unit
         is_time = quantity.kind == "step_time"
         scale = quantity.seconds if is_time else 1 / quantity.seconds
     if mode in STEP_TIME_MODES:

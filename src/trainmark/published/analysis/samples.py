@@ -16,7 +16,7 @@ import numpy as np
 from trainmark.published.analysis.values import RunValues
 
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any, Literal, TypeAlias
 
     from trainmark.published.analysis.lines import LogContext
     from trainmark.published.analysis.readings import Readings
@@ -42,7 +42,7 @@ class SlowValues(NamedTuple):
 _NO_SLOW_VALUES = SlowValues(0, 0.0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Sample:
     """The values of a source that count, with what is needed for their mean.
 
@@ -68,9 +68,9 @@ class Sample:
     source: Source
     unit: str
     values: Array
-    weights: Array
-    weighted_by: str
-    batches: Array
+    weights: Array = field(default_factory=lambda: np.empty(0))
+    weighted_by: Literal["time", "work", "value"] = "value"
+    batches: Array = field(default_factory=lambda: np.empty(0))
     skipped: int = 0
     left_out: int = 0
     lines: int = 0
@@ -116,13 +116,13 @@ def take_sample(
         is_closing: the last value is about the whole run.
     """
     source = readings.source
-    is_last_value = is_closing or source.is_running_mean
-    run, notes = _choose_run(readings, context, skip=0 if is_last_value else skip)
+    only_last_counts = is_closing or source.is_running_mean
+    run, notes = _choose_run(readings, context, skip=0 if only_last_counts else skip)
     if run is None:
         return None
     if _is_time_since_start(source, np.frombuffer(run.values)):
         return None
-    if is_last_value:
+    if only_last_counts:
         return _take_last_value(readings, run, notes, is_closing=is_closing, skip=skip)
     return _take_counted_values(readings, run, notes, skip=skip)
 
@@ -154,12 +154,15 @@ def _take_counted_values(
     seconds = np.frombuffer(run.seconds)[is_counted]
     work = np.frombuffer(run.work)[is_counted]
     weights, weighted_by = _compute_weights(counted, seconds, work, is_rate=is_rate)
+    mean_of_all = None
+    if left_out or has_corrections:
+        mean_of_all = float(printed_values[skip:].mean())
     sample = Sample(
-        source,
-        readings.unit,
-        counted,
-        weights,
-        weighted_by,
+        source=source,
+        unit=readings.unit,
+        values=counted,
+        weights=weights,
+        weighted_by=weighted_by,
         batches=batches[is_counted] if has_batch.any() else np.empty(0),
         skipped=min(skip, len(values)),
         left_out=left_out,
@@ -167,12 +170,15 @@ def _take_counted_values(
         malformed=malformed,
         malformed_text=_describe_malformed(readings),
         first_text=run.first_text,
-        mean_of_all=(float(printed_values[skip:].mean()) if left_out or has_corrections else None),
+        mean_of_all=mean_of_all,
         has_steps=readings.has_steps,
         slow=find_slow_values(counted, is_rate=is_rate),
         notes=notes,
     )
-    if readings.first_rate is not None and readings.first_rate > _MIN_RESUME_RATIO * sample.mean:
+    counts_work_before_resume = (
+        readings.first_rate is not None and readings.first_rate > _MIN_RESUME_RATIO * sample.mean
+    )
+    if counts_work_before_resume:
         notes.append(
             f"{source.key} in the log falls from {readings.first_rate:g} to "
             f"{readings.last_rate:g}: it divides work done before a resume by the time after "
@@ -188,15 +194,10 @@ def take_only_mean(readings: Readings) -> Sample | None:
     """
     if readings.first_rate is None or readings.lines:
         return None
-    empty = np.empty(0)
-    values = np.array([readings.last_rate])
     return Sample(
-        readings.source,
-        readings.source.quantity.unit,
-        values,
-        empty,
-        "value",
-        empty,
+        source=readings.source,
+        unit=readings.source.quantity.unit,
+        values=np.array([readings.last_rate]),
         lines=1,
         is_closing=True,
     )
@@ -217,19 +218,19 @@ def _describe_malformed(readings: Readings) -> str:
 def _take_last_value(
     readings: Readings, run: RunValues, notes: list[str], *, is_closing: bool, skip: int
 ) -> Sample:
-    """Return the last value, which is that of the whole run."""
+    """Return the last value, which is that of the whole run.
+
+    Args:
+        is_closing: it is printed once at the end; false: it is the last one of a running mean.
+        skip: values that the user wants to leave out; a note says that it has no effect.
+    """
     what = "a line at the end" if is_closing else "a running mean, of which the last value counts,"
     if skip:
         notes.append(f"{readings.source.name} is {what}: skip_steps has no effect on it")
-    empty = np.empty(0)
-    values = np.frombuffer(run.values)[-1:].copy()
     return Sample(
-        readings.source,
-        readings.unit,
-        values,
-        empty,
-        "value",
-        empty,
+        source=readings.source,
+        unit=readings.unit,
+        values=np.frombuffer(run.values)[-1:].copy(),
         lines=readings.lines,
         malformed=readings.malformed,
         malformed_text=_describe_malformed(readings),
@@ -243,7 +244,11 @@ def _take_last_value(
 def _choose_run(
     readings: Readings, context: LogContext, *, skip: int
 ) -> tuple[RunValues | None, list[str]]:
-    """Return the values of the last run that has some, and notes about the other runs."""
+    """Return the values of the last run that has some, and notes about the other runs.
+
+    Args:
+        skip: values at the beginning of a run that do not count.
+    """
     runs = readings.runs
     if _are_epochs(context):
         return _join(list(runs.values())), []
@@ -252,23 +257,25 @@ def _choose_run(
         return None, []
     chosen = max(numbers_with_values)
     notes = []
-    for earlier in range(context.run):
-        end = context.ends[earlier]
-        count = len(runs[earlier].values) if earlier in runs else 0
+    for number in range(context.run):  # all runs but the last one
+        end = context.ends[number]
+        count = len(runs[number].values) if number in runs else 0
         until = f"step {end.step:g}" if end.step is not None else f"line {end.line}"
         how = "complete" if end.is_complete else f"aborted at {until}, another run follows"
-        state = "used" if earlier == chosen else "not used"
+        state = "used" if number == chosen else "not used"
         notes.append(
-            f"run {earlier + 1} of {context.run + 1}, lines {context.starts[earlier]} to "
+            f"run {number + 1} of {context.run + 1}, lines {context.starts[number]} to "
             f"{end.line}: {how}; its {count} values are {state}"
         )
     return runs[chosen], notes
 
 
 def _are_epochs(context: LogContext) -> bool:
-    """Tell whether runs are epochs, which all end at the same step."""
+    """Tell whether what looks like several runs are epochs, which all end at the same step."""
     last_steps = [end.step for end in context.ends]
-    return len(last_steps) > 1 and len(set(last_steps)) == 1 and last_steps[0] is not None
+    if len(last_steps) < 2:  # two different runs may end at one step by chance
+        return False
+    return last_steps[0] is not None and len(set(last_steps)) == 1
 
 
 def _join(runs: list[RunValues]) -> RunValues | None:
@@ -287,12 +294,16 @@ def _join(runs: list[RunValues]) -> RunValues | None:
 
 
 def _is_time_since_start(source: Source, values: Array) -> bool:
-    """Tell whether a number behind a word such as ``time`` is the time since the start."""
+    """Tell whether a number behind a word such as ``time`` is the time since the start.
+
+    Such a time always rises, and far; the times of steps do not.
+    """
     if not source.quantity.is_weak or source.quantity.kind != "step_time":
         return False
     if len(values) < _MIN_VALUES:
         return False
-    return bool((np.diff(values) > 0).all() and values[-1] > 2 * values[0])
+    always_rises = bool((np.diff(values) > 0).all())
+    return always_rises and bool(values[-1] > 2 * values[0])
 
 
 def _remove_other_work(
@@ -311,43 +322,56 @@ def _remove_other_work(
     holds_other = np.frombuffer(run.holds_other, dtype=np.int8).astype(bool) & is_counted
     if not holds_other.any():
         return 0
-    plain_times = compute_costs(values, is_rate=_is_rate(source))[is_counted & ~holds_other]
-    usual = float(np.median(plain_times)) if len(plain_times) else None
+    is_rate = _is_rate(source)
+    times = compute_costs(values, is_rate=is_rate)  # of rates only proportional to times
+    plain_times = times[is_counted & ~holds_other]
+    usual_time = float(np.median(plain_times)) if len(plain_times) else None
     pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds  # in the unit of the values
-    corrected = left_out = 0
+    num_corrected = 0
+    num_left_out = 0
     for index in np.flatnonzero(holds_other):
-        time = float(compute_costs(values[index : index + 1], is_rate=_is_rate(source))[0])
+        time = float(times[index])
         training_time = time - float(pauses[index])
-        is_pause_known = pauses[index] > 0 and not _is_rate(source) and training_time > 0
-        is_closer = usual is None or abs(training_time - usual) < abs(time - usual)
+        is_pause_known = pauses[index] > 0 and not is_rate and training_time > 0
+        is_closer = usual_time is None or abs(training_time - usual_time) < abs(time - usual_time)
         if is_pause_known and is_closer:
             values[index] = training_time
-            corrected += 1
-        elif usual is not None and time > _MIN_PAUSE_RATIO * usual:
+            num_corrected += 1
+        elif usual_time is not None and time > _MIN_PAUSE_RATIO * usual_time:
             is_counted[index] = False
-            left_out += 1
-    if corrected:
+            num_left_out += 1
+    if num_corrected:
         notes.append(
             "the time of an evaluation or a checkpoint, as printed in the log, is subtracted "
-            f"from {corrected} values"
+            f"from {num_corrected} values"
         )
-    if left_out:
-        notes.append(f"{left_out} values that include an evaluation or a checkpoint are excluded")
-    return left_out
+    if num_left_out:
+        notes.append(
+            f"{num_left_out} values that include an evaluation or a checkpoint are excluded"
+        )
+    return num_left_out
 
 
 def _compute_weights(
     values: Array, seconds: Array, work: Array, *, is_rate: bool
-) -> tuple[Array, str]:
-    """Return the seconds that each rate covers, and from what they follow.
+) -> tuple[Array, Literal["time", "work", "value"]]:
+    """Return the weight of each rate in the mean, and from what it follows.
 
-    Empty if they are not known, or if the values are times.
+    The weight is the time that the rate covers, up to a common factor. There are no weights if it
+    is not known, or if the values are times.
+
+    Args:
+        values: rates or times.
+        seconds: that each value covers, as printed; NaN: not known.
+        work: samples or tokens that each value covers; NaN: not known.
+        is_rate: the values are rates.
     """
-    if is_rate:
-        if np.isfinite(seconds).all() and (seconds > 0).all():
-            return seconds, "time"
-        if np.isfinite(work).all() and (work > 0).all() and (values > 0).all():
-            return work / values, "work"
+    if not is_rate:
+        return np.empty(0), "value"
+    if np.isfinite(seconds).all() and (seconds > 0).all():
+        return seconds, "time"
+    if np.isfinite(work).all() and (work > 0).all() and (values > 0).all():
+        return work / values, "work"
     return np.empty(0), "value"
 
 
@@ -357,12 +381,16 @@ def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
     if len(costs) < _MIN_VALUES or costs.sum() <= 0:
         return _NO_SLOW_VALUES
     is_slow = costs > _MIN_SLOW_RATIO * np.median(costs)
-    share = float(costs[is_slow].sum() / costs.sum())
-    if share <= _MIN_SLOW_SHARE:
+    time_share = float(costs[is_slow].sum() / costs.sum())
+    if time_share <= _MIN_SLOW_SHARE:
         return _NO_SLOW_VALUES
-    return SlowValues(int(is_slow.sum()), share)
+    return SlowValues(int(is_slow.sum()), time_share)
 
 
-def is_rare(readings: Readings, max_lines: int) -> bool:
-    """Tell whether a source has so few lines that they are summaries."""
-    return readings.lines * _MIN_STEPS_PER_SUMMARY <= max_lines or readings.lines == 1
+def is_rare(readings: Readings, num_step_lines: int) -> bool:
+    """Tell whether a source has so few lines that they are summaries.
+
+    Args:
+        num_step_lines: lines of the source that is printed most often, once a step or interval.
+    """
+    return readings.lines * _MIN_STEPS_PER_SUMMARY <= num_step_lines or readings.lines == 1

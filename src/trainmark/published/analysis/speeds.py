@@ -1,7 +1,7 @@
 """Read the speeds that a program printed into its output, without a pattern of the user's.
 
-The best speed is that of ``analyze`` with ``preset=auto``. Beside it count TFLOP/s and MFU of a
-device, which are no speed of an analysis.
+The best speed is that of ``analyze`` with ``preset=auto``. TFLOP/s and MFU of a device, which
+``analyze`` does not take as a speed, are read too.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class LoggedSpeed(NamedTuple):
     """The values of one quantity that a program printed.
 
     Args:
-        quantity: with its unit, such as ``tokens_per_second``.
-        lines: that have a value.
-        raw: the first of them.
+        quantity: its name with its unit, such as ``tokens_per_second``.
+        lines: number of lines that have a value.
+        raw: text of the first of them.
     """
 
     quantity: str
@@ -63,14 +63,18 @@ def read_logged_speeds(logs: Sequence[Path]) -> list[LoggedSpeed]:
 
 
 def _read_log(log: Path) -> list[LoggedSpeed]:
-    reader = LogReader(AUTO, 0)
-    flops: dict[str, LoggedSpeed] = {}
+    """Return the best speed of a log, its TFLOP/s and its MFU, as far as it has them."""
+    reader = LogReader(AUTO, skip=0)
+    flop_speeds: dict[str, LoggedSpeed] = {}
     try:
-        reader.read(_collect_flops(read_numbered_lines(str(log)), flops))
+        reader.read(_collect_flops(read_numbered_lines(str(log)), flop_speeds))
     except DataError:
         return []  # what a program wrote may be no text: then it has no speed
-    speed = _name_speed(choose_speed(reader, Options(preset=AUTO)).sample)
-    return [*([] if speed is None else [speed]), *flops.values()]
+    speeds = list(flop_speeds.values())
+    best_speed = _name_speed(choose_speed(reader, Options(preset=AUTO)).sample)
+    if best_speed is not None:
+        speeds.insert(0, best_speed)
+    return speeds
 
 
 def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
@@ -79,18 +83,22 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
         return None
     measured = sample.source.quantity
     if measured.kind == "step_time":
-        quantity, factor = "step_s", measured.seconds / measured.steps
+        name = "step_s"
+        factor = measured.seconds / measured.steps
     elif measured.kind == "steps":
-        quantity, factor = "steps_per_second", 1 / measured.seconds
+        name = "steps_per_second"
+        factor = 1 / measured.seconds
     else:
-        name = _RATES.get(normalize_rate_unit(measured.unit or sample.unit))
-        if name is None or measured.scope == "node":
+        rate_name = _RATES.get(normalize_rate_unit(measured.unit or sample.unit))
+        if rate_name is None or measured.scope == "node":
             return None
-        quantity = name + _DEVICE if measured.scope == "device" else name
+        name = rate_name + _DEVICE if measured.scope == "device" else rate_name
         factor = 1 / measured.seconds
     values = [factor * value for value in sample.values.tolist()]
-    lines = 1 if len(values) == 1 else sample.lines  # a mean until then has one value
-    return LoggedSpeed(quantity, lines, values, sample.first_text.partition(": ")[2])
+    # Of a running mean, which many lines print, only the last value counts.
+    num_lines = 1 if len(values) == 1 else sample.lines
+    raw = sample.first_text.partition(": ")[2]  # without `line 12: `
+    return LoggedSpeed(name, num_lines, values, raw)
 
 
 def _collect_flops(
@@ -103,9 +111,13 @@ def _collect_flops(
             continue
         line = read_line(number, text)
         for quantity, value in _find_flops(line):
-            last = speeds.get(quantity) or LoggedSpeed(quantity, 0, [], text.strip()[:_MAX_TEXT])
-            last.values.append(value)
-            speeds[quantity] = last._replace(lines=last.lines + 1)
+            earlier = speeds.get(quantity)
+            if earlier is None:
+                raw = text.strip()[:_MAX_TEXT]
+                speeds[quantity] = LoggedSpeed(quantity, lines=1, values=[value], raw=raw)
+            else:
+                earlier.values.append(value)
+                speeds[quantity] = earlier._replace(lines=earlier.lines + 1)
 
 
 def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
@@ -118,10 +130,10 @@ def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
         if _TFLOPS.search(pair.key) or _TFLOPS.fullmatch(pair.following):
             yield "tflops_per_device", pair.value
         elif _MFU.search(pair.key):
-            yield "mfu_percent", _in_percent(pair)
+            yield "mfu_percent", _convert_to_percent(pair)
 
 
-def _in_percent(pair: Pair) -> float:
+def _convert_to_percent(pair: Pair) -> float:
     """Return a share in percent; up to 1 without a percent sign it is a fraction."""
     is_fraction = "%" not in pair.following and "%" not in pair.key and pair.value <= 1
     return 100 * pair.value if is_fraction else pair.value

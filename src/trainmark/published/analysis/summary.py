@@ -20,7 +20,10 @@ class Analysis:
 
 
 def summarize(analysis: Analysis) -> str:
-    """Return counts, distribution, notes and result, a line each."""
+    """Return counts, distribution, notes and result, a line each; the last one says if it failed.
+
+    A result has the key ``how`` among the figures; without values there is none.
+    """
     record, figures = analysis.record, analysis.figures
     counts = f"{figures['values']} values, {figures['values_skipped']} skipped"
     if figures["values_left_out"]:
@@ -45,4 +48,5 @@ def summarize(analysis: Analysis) -> str:
         lines.append(f"  result {figures['result']:.12g} {unit} ({figures['how']}){loss}")
     elif figures["loss"] is not None:
         lines.append(f"  last loss {figures['loss']:g}")
-    return "\n".join(lines) + (", FAILED" if record.JOB_FAIL_FLAG else "")
+    summary = "\n".join(lines)
+    return f"{summary}, FAILED" if record.JOB_FAIL_FLAG else summary

@@ -40,10 +40,16 @@ class Finding:
 
         ``line`` is that of a printed row, from 1; 0: a record.
         """
-        place = {name: getattr(self.subject, name) for name in ("file", "line", "configuration")}
-        named = {"code": self.message.code, "arithmetic": self.message.args}
-        text = render(self.message, lang)
-        return {"rule": self.rule, "severity": self.severity, **place, **named, "message": text}
+        return {
+            "rule": self.rule,
+            "severity": self.severity,
+            "file": self.subject.file,
+            "line": self.subject.line,
+            "configuration": self.subject.configuration,
+            "code": self.message.code,
+            "arithmetic": self.message.args,
+            "message": render(self.message, lang),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +101,10 @@ RULES: dict[str, AuditRule] = {
 
 
 def audit(subjects: AuditSubjects) -> list[Finding]:
-    """Return the findings of all rules: errors first, then by place."""
-    findings = [
-        Finding(name, rule.get_severity(reason.code), reason, subject)
-        for name, rule in RULES.items()
-        for subject, reason in rule.check(subjects)
-    ]
+    """Return the findings of all rules: errors first, then by file and line."""
+    findings = []
+    for name, rule in RULES.items():
+        for subject, reason in rule.check(subjects):
+            findings.append(Finding(name, rule.get_severity(reason.code), reason, subject))
     findings.sort(key=lambda x: (SEVERITIES.index(x.severity), x.subject.file, x.subject.line))
     return findings

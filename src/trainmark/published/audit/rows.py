@@ -5,6 +5,7 @@ A rule yields the rows that break it, each with a message.
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 from statistics import median, mode
@@ -32,6 +33,7 @@ _GIB = 2**30
 _SUM_ERROR = 1e-9  # of floating-point sums: figures of a record are not rounded
 _MEMORY_TOLERANCE = 0.1  # GiB and GB differ by 7%, and drivers reserve some memory
 _MEMORY_ROUNDING = 0.02  # a page prints the memory of a card with the same digits everywhere
+_MIN_ROWS_OF_CARD = 3  # rows, of which most tell the memory of their card
 _MAX_SAMPLE_RATIO = 1.1  # of samples trained over those of the data
 _MAX_PASSES = 1000  # over a data set: no published configuration of a known one trains so many
 _SECONDS_PER_DAY = 86400.0
@@ -98,14 +100,12 @@ def check_label(subjects: AuditSubjects) -> Hits:
         for note in _get_notes(subject):
             if note.code == "label_contradicts_itself":
                 yield subject, note
-        for name in _REDUCED_PRECISIONS:
-            if (
-                name in subject.precisions
-                and not subject.is_mixed
-                and subject.lacks_precision(name)
-            ):
-                code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
-                yield subject, message(code, precision=name, device=subject.device)
+        if subject.is_mixed:  # the other kind of 16 bits may be meant
+            continue
+        code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
+        for precision in _REDUCED_PRECISIONS:
+            if precision in subject.precisions and subject.lacks_precision(precision):
+                yield subject, message(code, precision=precision, device=subject.device)
 
 
 def check_log(subjects: AuditSubjects) -> Hits:
@@ -134,13 +134,14 @@ def check_routing(subjects: AuditSubjects) -> Hits:
         model = row.model or subject.name
         if not is_mixture(model) or row.figures.keys().isdisjoint(_SPEEDS):
             continue
-        printed_settings = {**row.changes, **row.cells}
-        settings = {re.sub(r"[^a-z]+", "_", k.lower()): v for k, v in printed_settings.items()}
+        settings = {}
+        for name, value in {**row.changes, **row.cells}.items():
+            settings[re.sub(r"[^a-z]+", "_", name.lower())] = value
         text = f"{row.section} {row.configuration} {row.raw}".lower()
         has_routing_setting = any(key in name for name in settings for key in _ROUTING_KEYS)
         forced_balance = (
             _find_setting(settings, _FORCED_KEYS)
-            or _find_setting(settings, ("rout",), only=_FORCED_VALUES)
+            or _find_setting(settings, ("rout",), accepted_values=_FORCED_VALUES)
             or _find_word(text, _FORCED_WORDS)
         )
         token_drop = _find_setting(settings, _DROP_KEYS) or _find_word(text, _DROP_WORDS)
@@ -153,16 +154,21 @@ def check_routing(subjects: AuditSubjects) -> Hits:
 
 
 def _find_setting(
-    settings: Mapping[str, str], keys: Sequence[str], *, only: Collection[str] = ()
+    settings: Mapping[str, str], keys: Sequence[str], *, accepted_values: Collection[str] = ()
 ) -> str | None:
     """Return the first setting whose name has one of ``keys`` and that is switched on.
 
     Args:
-        only: values to look for; default: all that switch something on.
+        settings: values by name, in lower case with ``_`` for other characters.
+        keys: parts of names.
+        accepted_values: values that count as on; empty: all values but those that mean off.
+
+    Returns:
+        ``name=value``; None: there is no such setting.
     """
     for name, value in settings.items():
         plain = value.strip().lower()
-        is_on = plain in only if only else plain not in _OFF_VALUES
+        is_on = plain in accepted_values if accepted_values else plain not in _OFF_VALUES
         if is_on and any(key in name for key in keys):
             return f"{name}={value}"
     return None
@@ -187,11 +193,9 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
             is_wrong_loss = is_known_model and "loss" in name and value < 0
             if is_wrong or is_wrong_loss:
                 yield subject, message("audit_not_positive", figure=name, value=value)
-        if subject.figures.get("MFU", 0.0) > 100:
-            yield (
-                subject,
-                message("audit_range", figure="MFU", value=subject.figures["MFU"], most=100),
-            )
+        mfu = subject.figures.get("MFU", 0.0)
+        if mfu > 100:
+            yield subject, message("audit_range", figure="MFU", value=mfu, most=100)
         for name in TIMES:
             if subject.figures.get(name, 0.0) > _MAX_TIME_S:
                 days = subject.figures[name] / _SECONDS_PER_DAY
@@ -204,13 +208,13 @@ def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
     """Tell whether a rate of samples is printed as 0 because it is below the last digit."""
     if name not in SAMPLE_RATES or subject.printed[name] < 0:
         return False
-    token_rate = subject.figures.get("p_train_tokens")
+    token_rate = subject.figures.get("p_train_tokens")  # of all devices
     if token_rate is None:
         token_rate = subject.figures.get("token/p/s", 0.0) * (subject.world_size or 0)
-    length = subject.read_setting("seq_length")
-    if not token_rate or not length:
+    sequence_length = subject.read_setting("seq_length")
+    if not token_rate or not sequence_length:
         return False
-    return token_rate / length < subject.get_last_digit_unit(name)
+    return token_rate / sequence_length < subject.get_last_digit_unit(name)
 
 
 def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, list[AuditSubject]]]:
@@ -222,8 +226,8 @@ def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, li
     for name in sorted(names):
         if name.endswith("_target"):
             continue
-        with_name = [subject for subject in subjects if name in subject.printed]
-        for rows in group_subjects(with_name, lambda subject: [subject.table or subject.file]):
+        subjects_with_name = [subject for subject in subjects if name in subject.printed]
+        for rows in group_subjects(subjects_with_name, lambda x: x.table or x.file):
             yield name, rows
 
 
@@ -257,7 +261,10 @@ def _are_fractions(values: Sequence[float]) -> bool:
         return 2 * len(fractions) > len(values)
     if not fractions:
         return False
-    ratio = median(larger) / median(fractions) / 100 if median(fractions) else 0.0
+    usual_fraction = median(fractions)
+    if usual_fraction == 0:
+        return True
+    ratio = median(larger) / usual_fraction / 100  # about 1 if the larger values are per cent
     are_larger_per_cent = 1 / _PER_CENT_SPREAD < ratio < _PER_CENT_SPREAD
     return not are_larger_per_cent
 
@@ -272,9 +279,10 @@ def check_outlier(subjects: AuditSubjects) -> Hits:
                 continue
             others_agree = max(others) <= _MAX_SPREAD * min(others)
             usual = median(others)
-            # A value in another unit is reported by the rule on ranges.
             is_far = max(value / usual, usual / value) >= _MIN_OUTLIER
-            if others_agree and is_far and (value <= 1) == (usual <= 1):
+            # A value in another unit, per cent or fraction, is reported by the rule on ranges.
+            is_in_same_unit = (value <= 1) == (usual <= 1)
+            if others_agree and is_far and is_in_same_unit:
                 args = {"value": value, "usual": usual}
                 yield subject, message("audit_outlier", figure=name, rows=len(others), **args)
 
@@ -316,40 +324,40 @@ def _compare_device_and_total(subject: AuditSubject) -> Hits:
     for device_figure, total_figure in (("token/p/s", "p_train_tokens"), ("sample/p/s", "p_whole")):
         if device_figure not in subject.figures or total_figure not in subject.figures:
             continue
-        device_rate, total_rate = subject.figures[device_figure], subject.figures[total_figure]
+        device_rate = subject.figures[device_figure]
+        total_rate = subject.figures[total_figure]
         times = total_rate / device_rate
         rounding = subject.compute_rounding(device_figure, total_figure)
         slack = 1 + _RATE_TOLERANCE + _TRUNCATION * rounding
         if not 1 / slack <= times / subject.world_size <= slack:
-            yield (
-                subject,
-                message(
-                    "audit_total",
-                    of_one=device_figure,
-                    of_all=total_figure,
-                    world_size=subject.world_size,
-                    rate=device_rate,
-                    total=total_rate,
-                    times=times,
-                ),
+            conflict = message(
+                "audit_total",
+                of_one=device_figure,
+                of_all=total_figure,
+                world_size=subject.world_size,
+                rate=device_rate,
+                total=total_rate,
+                times=times,
             )
+            yield subject, conflict
 
 
 def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
     """Yield the row if its samples have more tokens than the sequence length, or hardly any."""
-    tokens, samples = subject.figures.get("p_train_tokens"), subject.figures.get("p_whole")
-    length = subject.read_setting("seq_length")
-    if tokens and samples and length:
-        slack = (
-            1
-            + _RATE_TOLERANCE
-            + _TRUNCATION * subject.compute_rounding("p_train_tokens", "p_whole")
-        )
-        # Padded samples are shorter than the longest one, but hardly by that much.
-        is_too_few = tokens / samples < length / _MAX_PADDING
-        if tokens / samples > length * slack or is_too_few:
-            args = {"tokens": tokens, "samples": samples, "length": length}
-            yield subject, message("audit_tokens", ratio=tokens / samples, **args)
+    token_rate = subject.figures.get("p_train_tokens")
+    sample_rate = subject.figures.get("p_whole")
+    sequence_length = subject.read_setting("seq_length")
+    if not token_rate or not sample_rate or not sequence_length:
+        return
+    tokens_per_sample = token_rate / sample_rate
+    rounding = subject.compute_rounding("p_train_tokens", "p_whole")
+    slack = 1 + _RATE_TOLERANCE + _TRUNCATION * rounding
+    are_too_many = tokens_per_sample > sequence_length * slack
+    # Padded samples are shorter than the longest one, but hardly by that much.
+    are_too_few = tokens_per_sample < sequence_length / _MAX_PADDING
+    if are_too_many or are_too_few:
+        args = {"tokens": token_rate, "samples": sample_rate, "length": sequence_length}
+        yield subject, message("audit_tokens", ratio=tokens_per_sample, **args)
 
 
 def _compare_batch_and_step(subject: AuditSubject) -> Hits:
@@ -368,19 +376,20 @@ def _compare_batch_and_step(subject: AuditSubject) -> Hits:
 
 def _compute_sample_rate(subject: AuditSubject) -> float | None:
     """Return samples per second of all devices, from tokens if samples are not printed."""
-    figures, world = subject.figures, subject.world_size
-    length = subject.read_setting("seq_length")
+    figures = subject.figures
+    num_devices = subject.world_size
     for name in SAMPLE_RATES:
         if name in figures:
             return figures[name]
-    if world and "sample/p/s" in figures:
-        return figures["sample/p/s"] * world
-    if not length:
+    if num_devices and "sample/p/s" in figures:
+        return figures["sample/p/s"] * num_devices
+    sequence_length = subject.read_setting("seq_length")
+    if not sequence_length:
         return None
     if "p_train_tokens" in figures:
-        return figures["p_train_tokens"] / length
-    if world and "token/p/s" in figures:
-        return figures["token/p/s"] * world / length
+        return figures["p_train_tokens"] / sequence_length
+    if num_devices and "token/p/s" in figures:
+        return figures["token/p/s"] * num_devices / sequence_length
     return None
 
 
@@ -389,14 +398,15 @@ def _compute_batch_bounds(subject: AuditSubject) -> tuple[float, float]:
     global_batch = subject.read_setting("global_batch_size")
     if global_batch:
         return global_batch, global_batch
-    micro = subject.read_setting("micro_batch_size")
-    if not micro:
-        return 0.0, float("inf")
-    # Devices that share a model train one micro-batch together; their number is not printed.
-    accumulation = subject.read_setting("grad_accum_steps")
-    if accumulation is None or not subject.world_size:
-        return micro, float("inf")
-    return micro * accumulation, micro * accumulation * subject.world_size
+    micro_batch = subject.read_setting("micro_batch_size")
+    if not micro_batch:
+        return 0.0, math.inf
+    num_micro_batches = subject.read_setting("grad_accum_steps")
+    if num_micro_batches is None or not subject.world_size:
+        return micro_batch, math.inf
+    # From all devices sharing one model, which train a micro-batch together, to none.
+    device_batch = micro_batch * num_micro_batches
+    return device_batch, device_batch * subject.world_size
 
 
 def check_memory(subjects: AuditSubjects) -> Hits:
@@ -410,14 +420,23 @@ def check_memory(subjects: AuditSubjects) -> Hits:
         if sizes and not _fits_any_card(used, total, sizes):
             yield subject, _describe_other_card(subject, total or used, sizes)
     cards = [subject for subject in subjects if subject.device and "mem_total" in subject.figures]
-    for rows in group_subjects(cards, lambda subject: [(subject.table, subject.device)]):
-        if len(rows) < 3:
-            continue
-        usual = mode(subject.figures["mem_total"] for subject in rows)
-        for subject in rows:
-            total = subject.figures["mem_total"]
-            if abs(total / usual - 1) > _MEMORY_ROUNDING:
-                yield subject, _describe_other_card(subject, total / _GIB, [usual / _GIB])
+    for rows in group_subjects(cards, lambda subject: (subject.table, subject.device)):
+        yield from _check_memory_of_one_card(rows)
+
+
+def _check_memory_of_one_card(rows: Sequence[AuditSubject]) -> Hits:
+    """Yield the rows that print another total memory than most rows of the same card.
+
+    Args:
+        rows: of one table and one device; each prints the total memory.
+    """
+    if len(rows) < _MIN_ROWS_OF_CARD:
+        return
+    usual = mode(subject.figures["mem_total"] for subject in rows)
+    for subject in rows:
+        total = subject.figures["mem_total"]
+        if abs(total / usual - 1) > _MEMORY_ROUNDING:
+            yield subject, _describe_other_card(subject, total / _GIB, [usual / _GIB])
 
 
 def _fits_any_card(used: float, total: float, sizes: Sequence[float]) -> bool:
@@ -459,43 +478,63 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     passes = subject.max_samples / samples_per_pass
     if not epochs:  # not printed: only an impossible number of passes is reported
         if subject.min_samples > _MAX_PASSES * samples_per_pass:
-            yield (
-                subject,
-                message("audit_passes_unnamed", passes=passes, most=_MAX_PASSES, **args),
-            )
+            reason = message("audit_passes_unnamed", passes=passes, most=_MAX_PASSES, **args)
+            yield subject, reason
         return
     expected_samples = samples_per_pass * epochs
     if subject.min_samples <= _MAX_SAMPLE_RATIO * expected_samples:
         return
     args["epochs"] = round(epochs)
-    # If it is a whole multiple of the ranks, each rank may have counted the samples of all ranks.
-    world = subject.world_size or 0
     times = subject.max_samples / expected_samples
-    times_per_rank = round(times / world) if world else 0
-    is_multiple = (
-        0 < times_per_rank <= _MAX_MULTIPLE
-        and abs(times / world / times_per_rank - 1) <= _MULTIPLE_TOLERANCE
-    )
-    if is_multiple:
-        args |= {"times": times_per_rank * world, "each": times_per_rank, "world_size": world}
+    times_per_rank = _find_multiple_of_ranks(times, subject.world_size)
+    if times_per_rank is not None and subject.world_size:
+        args |= {
+            "times": times_per_rank * subject.world_size,
+            "each": times_per_rank,
+            "world_size": subject.world_size,
+        }
         yield subject, message("audit_per_rank", once=expected_samples / subject.seconds, **args)
     else:
         yield subject, message("audit_passes", passes=passes, **args)
 
 
+def _find_multiple_of_ranks(times: float, world_size: int | None) -> int | None:
+    """Return n if a factor is about n times the number of ranks; None: it is no such multiple.
+
+    Then each rank may have counted the samples of all ranks.
+
+    Args:
+        times: factor by which the samples trained are more than expected.
+        world_size: number of ranks; None: not known.
+    """
+    if not world_size:
+        return None
+    times_per_rank = round(times / world_size)
+    if not 0 < times_per_rank <= _MAX_MULTIPLE:
+        return None
+    is_near = abs(times / world_size / times_per_rank - 1) <= _MULTIPLE_TOLERANCE
+    return times_per_rank if is_near else None
+
+
 def check_peak(subjects: AuditSubjects) -> Hits:
     """Yield rows that compute faster than their device can in the declared precision."""
     for subject in subjects:
-        rate, bound = subject.estimate_device_flops(), subject.find_bound()
-        if bound is None or rate <= _MAX_PEAK_RATIO * bound.flops:
+        flop_rate = subject.estimate_device_flops()
+        bound = subject.find_bound()
+        if bound is None or flop_rate <= _MAX_PEAK_RATIO * bound.flops:
             continue
-        shares = {"tflops": rate / 1e12, "peak": bound.flops / 1e12, "share": rate / bound.flops}
-        tf32 = max(subject.list_published("tf32_tflops"), default=0.0)
-        if subject.precision == "fp32" and rate <= tf32 * 1e12:
-            yield subject, message("audit_tf32", tf32=tf32, device=subject.device, **shares)
+        args = {
+            "tflops": flop_rate / 1e12,
+            "peak": bound.flops / 1e12,
+            "share": flop_rate / bound.flops,
+        }
+        tf32_tflops = max(subject.list_published("tf32_tflops"), default=0.0)
+        # Libraries may compute in TF32 what a page calls FP32.
+        if subject.precision == "fp32" and flop_rate <= tf32_tflops * 1e12:
+            yield subject, message("audit_tf32", tf32=tf32_tflops, device=subject.device, **args)
         else:
             code = "audit_peak" if bound.is_sure else "audit_peak_unsure"
-            yield subject, message(code, precision=bound.precision, device=subject.device, **shares)
+            yield subject, message(code, precision=bound.precision, device=subject.device, **args)
 
 
 def check_target(subjects: AuditSubjects) -> Hits:
@@ -504,16 +543,17 @@ def check_target(subjects: AuditSubjects) -> Hits:
         metric = subject.row.metric if subject.row else None
         if metric is None:
             continue
-        value, goal = subject.figures.get(metric), subject.figures.get(f"{metric}_target")
-        if value is None or goal is None:
+        value = subject.figures.get(metric)
+        target = subject.figures.get(f"{metric}_target")
+        if value is None or target is None:
             continue
-        if _is_target_missed(metric, value, goal):
-            yield subject, message("audit_target_row", metric=metric, value=value, target=goal)
+        if _is_target_missed(metric, value, target):
+            yield subject, message("audit_target_row", metric=metric, value=value, target=target)
 
 
-def _is_target_missed(metric: str, value: float, goal: float) -> bool:
+def _is_target_missed(metric: str, value: float, target: float) -> bool:
     """Tell whether a quality is worse than its target, as far as its better direction is known."""
     if is_lower_better(metric):
-        return value > goal
+        return value > target
     # A fraction is better if it is higher; the better direction of other qualities is not known.
-    return is_fraction(metric) and value < goal
+    return is_fraction(metric) and value < target

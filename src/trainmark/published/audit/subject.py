@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,7 +75,12 @@ class PeakBound(NamedTuple):
 
 
 class DeviceRate(NamedTuple):
-    """The throughput of one device: the figure that it follows from, and its value; 0: none."""
+    """The throughput of one device.
+
+    Args:
+        figure: name of the figure that it follows from, which decides its unit.
+        value: in samples or tokens a second; 0: the row has no throughput.
+    """
 
     figure: str
     value: float
@@ -123,7 +128,7 @@ class AuditSubject:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures that are above zero."""
+        """The printed figures that are above zero, by name."""
         return {name: value for name, value in self.printed.items() if value > 0}
 
     @property
@@ -171,8 +176,9 @@ class AuditSubject:
             match = _SHARE.fullmatch(text.strip())
             if "drop" not in name.lower() or match is None:
                 continue
-            share = float(match[1]) / (100 if match[2] else 1)
-            if share < 1:
+            is_percent = match[2] == "%"
+            share = float(match[1]) / (100 if is_percent else 1)
+            if share < 1:  # a larger number counts something else
                 return share
         return 0.0
 
@@ -200,9 +206,11 @@ class AuditSubject:
                 continue
             text = readings[name].raw.replace(",", "")
             match = _NUMBER.search(text)
-            if match and float(match[0]):
-                num_units = 1.0 if text.strip().startswith(_APPROXIMATE_MARKS) else 0.5
-                total += num_units * _get_place_value(match) / float(match[0])
+            if match is None or float(match[0]) == 0:
+                continue
+            is_approximate = text.strip().startswith(_APPROXIMATE_MARKS)
+            num_units = 1.0 if is_approximate else 0.5
+            total += num_units * _get_place_value(match) / float(match[0])
         return total
 
     def list_published(self, figure: str) -> list[float]:
@@ -218,8 +226,10 @@ class AuditSubject:
         """Tell whether the peaks of the device are known, and none is in this precision."""
         has_known_peaks = False
         for product in self._products:
+            # `also` lists precisions that the product has, but whose peak is not published.
             if f"{precision}_tflops" in product or precision in product.get("also", ()):
                 return False
+            # A product with only one peak may have others that nobody has entered.
             if "fp32_tflops" in product and "fp16_tflops" in product:
                 has_known_peaks = True
         return has_known_peaks
@@ -235,7 +245,7 @@ class AuditSubject:
         They are those of the declared precisions; if none is declared, of all precisions.
         """
         precisions = set(self.precisions)
-        if self.is_mixed or "fp8" in precisions:
+        if self.is_mixed or "fp8" in precisions:  # runs in FP8 may state the MFU of 16 bits
             precisions |= set(_SIXTEEN_BITS)
         flops = {
             peak
@@ -250,17 +260,23 @@ class AuditSubject:
 
         It is that of the declared precision; if none is declared or published, the highest one.
         """
-        bounds = [self._find_product_bound(product) for product in self._products]
-        return max((bound for bound in bounds if bound is not None), default=None)
+        bounds = []
+        for product in self._products:
+            bound = self._find_product_bound(product)
+            if bound is not None:
+                bounds.append(bound)
+        return max(bounds, default=None)  # by FLOP/s, the first field
 
     def _find_product_bound(self, product: Mapping[str, Any]) -> PeakBound | None:
         """Return the highest dense peak of one product; None: its peaks are not known."""
         product_peaks = _read_peaks(product)
-        declared = {*self.precisions, *(_SIXTEEN_BITS if self.is_mixed else ())}
-        published = declared & product_peaks.keys()
+        declared = set(self.precisions)
+        if self.is_mixed:
+            declared |= set(_SIXTEEN_BITS)
+        published = [precision for precision in product_peaks if precision in declared]
         # Of mixed precision, one of the two kinds with 16 bits is enough.
-        are_published = published == declared or (self.is_mixed and bool(published))
-        candidates = published if declared and are_published else product_peaks.keys()
+        are_published = len(published) == len(declared) or (self.is_mixed and bool(published))
+        candidates = published if declared and are_published else list(product_peaks)
         if not candidates:
             return None
         precision = max(candidates, key=lambda name: product_peaks[name])
@@ -300,21 +316,23 @@ class AuditSubject:
         They follow from each printed rate and the workload's FLOPs; the highest result counts.
         """
         workload, figures = self.workload, self.figures
-        per_sample = workload.compute_sample_flops(self.sequence) or 0.0
+        flops_per_sample = workload.compute_sample_flops(self.sequence) or 0.0
         min_parameters = min(workload.parameters, default=0.0) * 1e9
-        per_token = min_parameters * min(workload.flops_per_parameter)
-        rates = [0.0]
+        flops_per_token = min_parameters * min(workload.flops_per_parameter)
+        flop_rates = [0.0]
         if "token/p/s" in figures:
-            rates.append(figures["token/p/s"] * per_token)
+            flop_rates.append(figures["token/p/s"] * flops_per_token)
         if "sample/p/s" in figures:
-            rates.append(figures["sample/p/s"] * per_sample)
+            flop_rates.append(figures["sample/p/s"] * flops_per_sample)
         if "model_flops_per_device" in figures:
-            rates.append(figures["model_flops_per_device"])
-        if self.world_size:
-            samples = [figures[name] for name in SAMPLE_RATES if name in figures]
-            rates += [rate / self.world_size * per_sample for rate in samples]
-            rates.append(figures.get("p_train_tokens", 0.0) / self.world_size * per_token)
-        return max(rates)
+            flop_rates.append(figures["model_flops_per_device"])
+        if self.world_size:  # the other rates are those of all devices
+            for name in SAMPLE_RATES:
+                if name in figures:
+                    flop_rates.append(figures[name] / self.world_size * flops_per_sample)
+            token_rate = figures.get("p_train_tokens", 0.0) / self.world_size
+            flop_rates.append(token_rate * flops_per_token)
+        return max(flop_rates)
 
     @property
     def seconds(self) -> float:
@@ -353,27 +371,32 @@ Hits = Iterator[tuple[AuditSubject, Message]]  # the findings of a rule
 
 
 def group_subjects(
-    subjects: Iterable[AuditSubject], keys: Callable[[AuditSubject], Iterable[object]]
+    subjects: Iterable[AuditSubject], get_key: Callable[[AuditSubject], Hashable | None]
 ) -> list[list[AuditSubject]]:
-    """Return the subjects of each key together, in order of appearance.
+    """Return the groups of subjects that have the same key, in order of appearance.
 
     Args:
-        keys: returns the keys of a subject; without a key it is in no group, with two in two.
+        get_key: returns the key of a subject; None: the subject is in no group.
     """
-    groups: dict[object, list[AuditSubject]] = defaultdict(list)
+    groups: dict[Hashable, list[AuditSubject]] = defaultdict(list)
     for subject in subjects:
-        for key in keys(subject):
+        key = get_key(subject)
+        if key is not None:
             groups[key].append(subject)
-    return [*groups.values()]
+    return list(groups.values())
 
 
 def view_record(record: Record, place: str) -> AuditSubject:
-    """Return the view of a record that was read from ``place``."""
+    """Return the subject of an audit that a record is.
+
+    Args:
+        place: file or folder from which the record was read, as findings name it.
+    """
     return AuditSubject(file=place, configuration=record.plan.case_key, record=record)
 
 
 def view_row(row: Row) -> AuditSubject:
-    """Return the view of a printed row."""
+    """Return the subject of an audit that a printed row is."""
     figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
     name = row.case or row.model or row.file
     # The page claims what it prints, even if the reader has found another precision.
@@ -400,7 +423,9 @@ def view_row(row: Row) -> AuditSubject:
 def _find_workload(row: Row) -> Workload:
     """Return what is known of a row's model; if it trains adapters, with their FLOPs as well."""
     workload = find_row_workload(row)
-    if workload.parameters and trains_adapters(row):
-        factors = dict.fromkeys((*workload.flops_per_parameter, FLOPS_ADAPTERS_TRAINED))
-        return workload.model_copy(update={"flops_per_parameter": tuple(factors)})
-    return workload
+    if not workload.parameters or not trains_adapters(row):
+        return workload
+    factors = workload.flops_per_parameter
+    if FLOPS_ADAPTERS_TRAINED not in factors:
+        factors = (*factors, FLOPS_ADAPTERS_TRAINED)
+    return workload.model_copy(update={"flops_per_parameter": factors})

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from itertools import combinations, permutations
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from trainmark.record.stats import is_proportional
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from trainmark.published.audit.subject import AuditSubject, AuditSubjects, Hits
     from trainmark.record.record import Record
@@ -57,7 +57,7 @@ _PRECISION_WIDTHS = {
 
 def check_copies(subjects: AuditSubjects) -> Hits:
     """Yield each launch whose step times are those of another launch, or proportional to them."""
-    # The first launch whose steps, sorted by their time, have this order, and its file.
+    # By the order of the steps sorted by their time: the first launch with it, and its file.
     # Proportional times have the same order, so that only launches with one order are compared.
     first_by_order: dict[bytes, tuple[Record, str]] = {}
     for subject in subjects:
@@ -66,7 +66,10 @@ def check_copies(subjects: AuditSubjects) -> Hits:
             continue
         times = record.steps.time_ns
         order = np.argsort(times, kind="stable").tobytes()
-        first, first_file = first_by_order.setdefault(order, (record, subject.file))
+        if order not in first_by_order:
+            first_by_order[order] = (record, subject.file)
+            continue
+        first, first_file = first_by_order[order]
         if first.run_id != record.run_id and is_proportional(times, first.steps.time_ns):
             args = {"run_id": record.run_id, "other": first.run_id, "place": first_file}
             yield subject, message("audit_copy", same="steps.time_ns", **args)
@@ -77,29 +80,29 @@ def check_same_figures(subjects: AuditSubjects) -> Hits:
 
     Rows of one line, which has a column for each precision, are compared together.
     """
-    # A line is a list of its rows.
-    lines_by_figures: dict[object, list[list[AuditSubject]]] = defaultdict(list)
-    for line in group_subjects(subjects, _get_line_key):
-        figures = _list_identifying_figures(line)
+    lines_by_figures: dict[Hashable, list[list[AuditSubject]]] = defaultdict(list)
+    for rows_of_line in group_subjects(subjects, _get_line_key):
+        figures = _list_identifying_figures(rows_of_line)
         if figures:
-            lines_by_figures[figures].append(line)
-    for first, *others in lines_by_figures.values():
-        first_work = [_describe_printed_work(subject) for subject in first]
-        for other in others:
-            other_work = [_describe_printed_work(subject) for subject in other]
-            if other_work == first_work or _is_same_text(first[0], other[0]):
+            lines_by_figures[figures].append(rows_of_line)
+    for first_line, *other_lines in lines_by_figures.values():
+        first = first_line[0]
+        first_work = [_describe_printed_work(row) for row in first_line]
+        for other_line in other_lines:
+            other_work = [_describe_printed_work(row) for row in other_line]
+            if other_work == first_work or _is_same_text(first, other_line[0]):
                 continue
-            place = {"other": first[0].configuration, "file": first[0].file}
-            yield other[0], message("audit_same_figures", line=first[0].line, **place)
+            place = {"other": first.configuration, "file": first.file}
+            yield other_line[0], message("audit_same_figures", line=first.line, **place)
 
 
-# The functions ``_get_…_key`` return the key by which rows are grouped, in a list; a row with an
-# empty list is in no group.
+# The functions ``_get_…_key`` return the key by which ``group_subjects`` groups rows; a row whose
+# key is None is in no group.
 
 
-def _get_line_key(subject: AuditSubject) -> list[object]:
-    """Return the place of a printed line, which has a row for each of its precisions."""
-    return [(subject.file, subject.line)] if subject.row else []
+def _get_line_key(subject: AuditSubject) -> Hashable | None:
+    """Return the place of a printed line, which rows for its precisions share; None: no row."""
+    return (subject.file, subject.line) if subject.row else None
 
 
 def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...]:
@@ -137,18 +140,22 @@ def check_ratios(subjects: AuditSubjects) -> Hits:
         if rows_a[0].name != rows_b[0].name:
             continue
         pairs = [(a, b) for b in rows_b for a in rows_a if _get_setup(a) == _get_setup(b)]
-        ratios = [ratio for a, b in pairs for ratio in _compute_figure_ratios(a, b)]
+        ratios: list[float] = []
+        for a, b in pairs:
+            ratios += _compute_figure_ratios(a, b)
         if len(ratios) < _MIN_RATIOS:
             continue
-        if max(ratios) <= min(ratios) * (1 + _MAX_RATIO_ROUNDING):
-            for a, b in pairs:
-                args = {"factor": median(ratios), "line": a.line, "device": a.device}
-                yield b, message("audit_ratios", figures=len(ratios), **args)
+        are_equal = max(ratios) <= min(ratios) * (1 + _MAX_RATIO_ROUNDING)
+        if not are_equal:
+            continue
+        for a, b in pairs:
+            args = {"factor": median(ratios), "line": a.line, "device": a.device}
+            yield b, message("audit_ratios", figures=len(ratios), **args)
 
 
-def _get_card_key(subject: AuditSubject) -> list[object]:
-    """Return a key that rows of one model on one device share."""
-    return [(subject.name, subject.device)] if subject.device else []
+def _get_card_key(subject: AuditSubject) -> Hashable | None:
+    """Return a key that rows of one model on one device share; None: the device is not named."""
+    return (subject.name, subject.device) if subject.device else None
 
 
 def _get_setup(subject: AuditSubject) -> object:
@@ -178,28 +185,29 @@ def check_scaling(subjects: AuditSubjects) -> Hits:
         for subject, other in find_inconsistent_rows(
             group, _has_implausible_scaling, _get_device_rate
         ):
-            name, rate = subject.find_device_rate()
+            figure, rate = subject.find_device_rate()
             other_rate = _get_device_rate(other)
-            yield (
-                subject,
-                message(
-                    "audit_scaling",
-                    figure=name,
-                    world_size=subject.world_size,
-                    fewer=other.world_size,
-                    rate=rate,
-                    fewer_rate=other_rate,
-                    share=rate / other_rate,
-                ),
+            conflict = message(
+                "audit_scaling",
+                figure=figure,
+                world_size=subject.world_size,
+                fewer=other.world_size,
+                rate=rate,
+                fewer_rate=other_rate,
+                share=rate / other_rate,
             )
+            yield subject, conflict
 
 
-def _get_scaling_key(subject: AuditSubject) -> list[object]:
-    """Return a key that rows share if they differ only in the number of devices."""
-    name, rate = subject.find_device_rate()
+def _get_scaling_key(subject: AuditSubject) -> Hashable | None:
+    """Return a key that rows share if they differ only in the number of devices.
+
+    None: the row lacks the number of devices or a throughput.
+    """
+    figure, rate = subject.find_device_rate()
     if not subject.world_size or rate <= 0:
-        return []
-    return [(name, subject.table, subject.device, subject.precision, subject.work_settings)]
+        return None
+    return figure, subject.table, subject.device, subject.precision, subject.work_settings
 
 
 def _get_device_rate(subject: AuditSubject) -> float:
@@ -214,6 +222,7 @@ def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool
     if world_ratio <= 1:
         return False
     rate_ratio = _get_device_rate(more) / _get_device_rate(fewer)
+    # The factor by which rounding of the two printed rates may change their ratio.
     slack = 1 + sum(row.compute_rounding(row.find_device_rate().figure) for row in (fewer, more))
     batch_ratio = _read_device_batch(more) / _read_device_batch(fewer)
     # A larger batch may be faster, or slower if it hardly fits in memory.
@@ -231,8 +240,8 @@ def _read_device_batch(subject: AuditSubject) -> float:
 
 def find_inconsistent_rows(
     subjects: AuditSubjects,
-    conflicts: Callable[[AuditSubject, AuditSubject], bool],
-    value: Callable[[AuditSubject], float],
+    have_conflict: Callable[[AuditSubject, AuditSubject], bool],
+    get_value: Callable[[AuditSubject], float],
 ) -> Iterator[tuple[AuditSubject, AuditSubject]]:
     """Yield rows that conflict with others, each with one of these, until no rows conflict.
 
@@ -241,26 +250,29 @@ def find_inconsistent_rows(
     last.
 
     Args:
-        conflicts: tells whether two rows conflict.
-        value: returns the value of a row, above zero.
+        have_conflict: tells whether two rows conflict.
+        get_value: returns the value of a row, above zero.
     """
     remaining = list(subjects)
-    center = median(math.log(value(subject)) for subject in subjects)
+    logarithms = [math.log(get_value(subject)) for subject in subjects]
+    center = median(logarithms)
     # Rounded, so that equally far rows stay equally far whatever the error of the logarithms is.
-    distances = [round(abs(math.log(value(subject)) - center), 9) for subject in subjects]
+    distances = [round(abs(logarithm - center), 9) for logarithm in logarithms]
     while remaining:
+        # The rows with which each of the remaining rows conflicts.
         opponents = [
-            [other for other in remaining if other is not subject and conflicts(subject, other)]
+            [other for other in remaining if other is not subject and have_conflict(subject, other)]
             for subject in remaining
         ]
-        ranks = [
-            (len(opponents[index]), distances[index], index) for index in range(len(remaining))
-        ]
-        _, _, worst = max(ranks)
+        worst = max(
+            range(len(remaining)),
+            key=lambda index: (len(opponents[index]), distances[index], index),
+        )
         if not opponents[worst]:
             return
+        conflicting = remaining.pop(worst)
         distances.pop(worst)
-        yield remaining.pop(worst), opponents[worst][0]
+        yield conflicting, opponents[worst][0]
 
 
 def check_side_by_side(subjects: AuditSubjects) -> Hits:
@@ -269,26 +281,30 @@ def check_side_by_side(subjects: AuditSubjects) -> Hits:
         for subject, other in find_inconsistent_rows(
             rows, have_different_samples, _get_max_samples
         ):
-            samples, other_samples = _get_max_samples(subject), _get_max_samples(other)
-            args = {"ratio": samples / other_samples, "line": other.line}
+            samples = _get_max_samples(subject)
+            other_samples = _get_max_samples(other)
             samples_per_pass = subject.workload.samples_per_pass
+            args: dict[str, Any]
             if samples_per_pass:
+                code = "audit_passes_differ"
                 passes = [_get_max_samples(row) / samples_per_pass for row in rows]
-                listed = ", ".join(f"{x:.1f}" for x in passes)
-                yield (
-                    subject,
-                    message("audit_passes_differ", passes=listed, rows=samples_per_pass, **args),
-                )
+                listed_passes = ", ".join(f"{x:.1f}" for x in passes)
+                args = {"passes": listed_passes, "rows": samples_per_pass}
             else:
-                counts = {"samples": samples, "others": other_samples}
-                yield subject, message("audit_side_by_side", **counts, **args)
+                code = "audit_side_by_side"
+                args = {"samples": samples, "others": other_samples}
+            ratio = samples / other_samples
+            yield subject, message(code, **args, ratio=ratio, line=other.line)
 
 
-def _get_samples_key(subject: AuditSubject) -> list[object]:
-    """Return a key that rows share if they should train the same number of samples."""
+def _get_samples_key(subject: AuditSubject) -> Hashable | None:
+    """Return a key that rows share if they should train the same number of samples.
+
+    None: it is not a row of a table, or lacks a time or a throughput.
+    """
     if not subject.table or not _get_max_samples(subject):
-        return []
-    return [(subject.table, subject.work_settings)]
+        return None
+    return subject.table, subject.work_settings
 
 
 def _get_max_samples(subject: AuditSubject) -> float:
@@ -302,29 +318,34 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     End-to-end time includes an unknown start-up time. Several numbers of samples are tried: each
     implies a start-up time in both rows. The rows agree if these are similar for one of them.
     """
-    timings = [(x.seconds, x.figures["p_whole"]) for x in (subject, other)]
+    rows = (subject, other)
     min_samples = max(0.0, subject.min_samples, other.min_samples)
-    rounding = sum(
-        x.compute_rounding("e2e_time", "train_time", "p_whole") for x in (subject, other)
-    )
-    max_samples = min(rate * seconds for seconds, rate in timings) * (SAME_WORK_RATIO + rounding)
+    rounding = sum(row.compute_rounding("e2e_time", "train_time", "p_whole") for row in rows)
+    max_samples = min(row.max_samples for row in rows) * (SAME_WORK_RATIO + rounding)
     if min_samples > max_samples:
         return True
-    longest_s = max(seconds for seconds, _ in timings)
+    longest_s = max(row.seconds for row in rows)
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
-    first = min_samples / SAME_WORK_RATIO
-    for candidate in range(_NUM_CANDIDATES + 1):
-        samples = first + (max_samples - first) * candidate / _NUM_CANDIDATES
-        # The time of each row that is left for its start, if it trained this number of samples.
-        starts_s = []
-        for seconds, rate in timings:
-            start_s = max(0.0, seconds - samples / rate)
-            max_start_s = max(0.0, seconds - min_samples / rate)
-            starts_s.append(min(start_s, max_start_s))
-        shorter_start, longer_start = sorted(starts_s)
-        if longer_start <= _MAX_START_RATIO * shorter_start + slack_s:
+    first_candidate = min_samples / SAME_WORK_RATIO
+    for index in range(_NUM_CANDIDATES + 1):
+        # The candidates are spread evenly from the first one to the largest number.
+        candidate = first_candidate + (max_samples - first_candidate) * index / _NUM_CANDIDATES
+        starts_s = [_compute_start_up(row, candidate, min_samples) for row in rows]
+        if max(starts_s) <= _MAX_START_RATIO * min(starts_s) + slack_s:
             return False
     return True
+
+
+def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float) -> float:
+    """Return the seconds that a row had for its start if it trained this number of samples.
+
+    Args:
+        min_samples: the fewest samples that it can have trained; they bound its start-up time.
+    """
+    rate = subject.figures["p_whole"]
+    start_s = max(0.0, subject.seconds - samples / rate)
+    max_start_s = max(0.0, subject.seconds - min_samples / rate)
+    return min(start_s, max_start_s)
 
 
 def check_precisions(subjects: AuditSubjects) -> Hits:
@@ -335,10 +356,11 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
             for subject in line
             if subject.precision in _PRECISION_WIDTHS and _get_device_rate(subject) > 0
         ]
-        for wide, narrow in permutations(candidates, 2):
+        for wide, narrow in permutations(candidates, 2):  # both orders: the wider one is sought
             wide_bytes = _PRECISION_WIDTHS[wide.precision or ""]
             narrow_bytes = _PRECISION_WIDTHS[narrow.precision or ""]
-            wide_rate, narrow_rate = wide.find_device_rate(), narrow.find_device_rate()
+            wide_rate = wide.find_device_rate()
+            narrow_rate = narrow.find_device_rate()
             if wide_bytes <= narrow_bytes or wide_rate.figure != narrow_rate.figure:
                 continue
             times = wide_rate.value / narrow_rate.value
@@ -360,13 +382,17 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
         ranges = _compute_implied_peaks(subject, slack)
         if not ranges or not published_peaks:
             continue
-        computed = _get_computed_share(subject)
-        if _has_peak_in(ranges, published_peaks, computed):
+        computed_share = _get_computed_share(subject)
+        if _has_peak_in(ranges, published_peaks, factor=computed_share):
             continue
-        if _has_peak_in(ranges, published_peaks):
-            mfu, dropped = subject.figures["MFU"], subject.dropped_share
-            args = {"mfu": mfu, "dropped": dropped, "computed": mfu * computed}
-            yield subject, message("audit_mfu_dropped", **args)
+        if _has_peak_in(ranges, published_peaks):  # only if dropped tokens count
+            conflict = message(
+                "audit_mfu_dropped",
+                mfu=subject.figures["MFU"],
+                dropped=subject.dropped_share,
+                computed=subject.figures["MFU"] * computed_share,
+            )
+            yield subject, conflict
         else:
             yield subject, _describe_mfu_conflict(subject, published_peaks[0])
     for rows in group_subjects(subjects, _get_mfu_key):
@@ -385,19 +411,27 @@ def _get_computed_share(subject: AuditSubject) -> float:
 
 
 def _has_peak_in(
-    ranges: Sequence[tuple[float, float]], published_peaks: Sequence[float], factor: float = 1.0
+    ranges: Sequence[tuple[float, float]], published_peaks: Sequence[float], *, factor: float = 1.0
 ) -> bool:
-    """Tell whether any of the ranges, times ``factor``, holds a published peak."""
-    return any(
-        low * factor <= peak <= high * factor for low, high in ranges for peak in published_peaks
-    )
+    """Tell whether any of the ranges, times ``factor``, holds a published peak.
+
+    Args:
+        ranges: lower and upper end of each, in FLOP/s.
+        published_peaks: in FLOP/s.
+    """
+    for low, high in ranges:
+        if any(low * factor <= peak <= high * factor for peak in published_peaks):
+            return True
+    return False
 
 
 def _get_device_token_rate(subject: AuditSubject) -> float:
-    """Return tokens a second of one device; 0: not printed."""
+    """Return tokens a second of one device; 0: not known."""
     if "token/p/s" in subject.figures:
         return subject.figures["token/p/s"]
-    return subject.figures.get("p_train_tokens", 0.0) / (subject.world_size or math.inf)
+    if not subject.world_size:
+        return 0.0
+    return subject.figures.get("p_train_tokens", 0.0) / subject.world_size
 
 
 def _compute_implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[float, float]]:
@@ -420,13 +454,13 @@ def _compute_implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[fl
     is_size_from_name = not workload.names and subject.read_setting("parameters") is None
     size_slack = 1 + _SIZE_TOLERANCE if is_size_from_name else 1.0
     ranges = []
-    for size in workload.parameters:
-        for factor in workload.flops_per_parameter:
-            flops_per_token = size * 1e9 * factor
-            implied = 100 * token_rate * flops_per_token / mfu
-            for low, high in _compute_attention_factors(subject, size * 1e9):
-                min_peak = implied * low / slack / size_slack
-                max_peak = implied * high * slack * size_slack
+    for billions in workload.parameters:
+        for flops_per_parameter in workload.flops_per_parameter:
+            flops_per_token = billions * 1e9 * flops_per_parameter
+            implied_peak = 100 * token_rate * flops_per_token / mfu  # without attention
+            for low, high in _compute_attention_factors(subject, billions * 1e9):
+                min_peak = implied_peak * low / slack / size_slack
+                max_peak = implied_peak * high * slack * size_slack
                 ranges.append((min_peak, max_peak))
     return ranges
 
@@ -438,6 +472,9 @@ def _compute_attention_factors(
 
     If layers and width are known, pages count none of the attention, half of it because it is
     causal, or all of it. Else the factor is somewhere between none and the most that is possible.
+
+    Args:
+        parameters: number of parameters of the model.
     """
     workload = subject.workload
     length = subject.read_setting("seq_length")
@@ -456,25 +493,31 @@ def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
     Args:
         peak: in FLOP/s.
     """
-    size, factor = subject.workload.parameters[0], subject.workload.flops_per_parameter[0]
-    tokens = _get_device_token_rate(subject)
+    billions = subject.workload.parameters[0]
+    flops_per_parameter = subject.workload.flops_per_parameter[0]
+    token_rate = _get_device_token_rate(subject)
     return message(
         "audit_mfu_row",
-        again=100 * tokens * factor * size * 1e9 / peak,
-        tokens=tokens,
-        factor=factor,
-        parameters=size,
+        again=100 * token_rate * flops_per_parameter * billions * 1e9 / peak,
+        tokens=token_rate,
+        factor=flops_per_parameter,
+        parameters=billions,
         mfu=subject.figures["MFU"],
         tflops=peak / 1e12,
     )
 
 
-def _get_mfu_key(subject: AuditSubject) -> list[object]:
-    """Return a key that rows share if the same throughput gives them the same MFU."""
-    if "MFU" not in subject.figures or not _get_device_token_rate(subject) or not subject.table:
-        return []
-    length, size = subject.changes.get("seq_length"), subject.changes.get("parameters")
-    return [(subject.table, subject.device, subject.precision, length, size)]
+def _get_mfu_key(subject: AuditSubject) -> Hashable | None:
+    """Return a key that rows share if the same throughput gives them the same MFU.
+
+    None: it is not a row of a table, or lacks the MFU or the throughput.
+    """
+    has_both = "MFU" in subject.figures and _get_device_token_rate(subject) > 0
+    if not subject.table or not has_both:
+        return None
+    sequence_length = subject.changes.get("seq_length")
+    parameters = subject.changes.get("parameters")
+    return subject.table, subject.device, subject.precision, sequence_length, parameters
 
 
 def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
@@ -490,16 +533,14 @@ def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
         siblings_agree = max(ratios) <= min(ratios) * (1 + slack)
         deviation = abs(_divide_mfu_by_token_rate(subject) / usual_ratio - 1)
         if siblings_agree and deviation > slack:
-            yield (
-                subject,
-                message(
-                    "audit_mfu_sibling",
-                    rows=len(siblings),
-                    line=siblings[0].line,
-                    mfu=subject.figures["MFU"],
-                    usual=usual_ratio * _get_device_token_rate(subject),
-                ),
+            conflict = message(
+                "audit_mfu_sibling",
+                rows=len(siblings),
+                line=siblings[0].line,
+                mfu=subject.figures["MFU"],
+                usual=usual_ratio * _get_device_token_rate(subject),
             )
+            yield subject, conflict
 
 
 def _divide_mfu_by_token_rate(subject: AuditSubject) -> float:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from trainmark.record.work import Row
 
-# Tokens of a sample if a page does not say how many: few, so that FLOPs are a lower bound.
+# Tokens of a sample if a page does not say how many. They are few, so that the FLOPs that follow
+# are a lower bound.
 MIN_SEQUENCE = 128
 # FLOPs of a token per parameter.
 FLOPS_ALL_TRAINED = 6.0
@@ -119,18 +120,18 @@ def find_row_workload(row: Row) -> Workload:
 
     The size may be in the name: ``qwen3_8b``.
     """
-    known = find_workload(row.case, row.model)
-    if known.names:
-        return known
-    size = read_parameter_count(row.changes.get("parameters", ""))
-    if not size:
-        size = read_parameter_count(row.model)
+    listed_workload = find_workload(row.case, row.model)
+    if listed_workload.names:
+        return listed_workload
+    num_parameters = read_parameter_count(row.changes.get("parameters", ""))
+    if not num_parameters:
+        num_parameters = read_parameter_count(row.model)
     # Of a mixture of experts, only the parameters that compute each token count.
     has_unknown_share = is_mixture(row.model) and not _ACTIVE.search(row.model)
-    if size is None or has_unknown_share:
+    if num_parameters is None or has_unknown_share:
         return Workload()
     factor = FLOPS_ADAPTERS_TRAINED if trains_adapters(row) else FLOPS_ALL_TRAINED
-    return Workload(parameters=(size / _BILLION,), flops_per_parameter=(factor,))
+    return Workload(parameters=(num_parameters / _BILLION,), flops_per_parameter=(factor,))
 
 
 class UnknownModels(NamedTuple):
@@ -150,7 +151,7 @@ def count_unknown_models(rows: Iterable[Row]) -> UnknownModels:
     num_unnamed = 0
     counts: Counter[str] = Counter()
     for row in rows:
-        if find_row_workload(row) != Workload():
+        if find_row_workload(row) != Workload():  # something is known
             continue
         name = row.case or row.model
         if name:

@@ -62,17 +62,17 @@ def mark_decimal_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]
     A column does if its cells have no points, and at least one comma cannot separate thousands.
 
     Args:
-        rows: the cells of each line, as many as there are columns.
+        rows: the cells of each line, at least as many as there are columns.
     """
-    marked = []
-    for place, column in enumerate(columns):
-        texts = [strip_markup(row[place]) for row in rows]
+    marked_columns = []
+    for index, column in enumerate(columns):
+        texts = [strip_markup(row[index]) for row in rows]
         numbers = [text for text in texts if re.search("[0-9]", text)]
         has_decimal_comma = any(_DECIMAL_COMMA.match(number) for number in numbers)
         has_point = any("." in number for number in numbers)
-        is_marked = len(numbers) > 1 and has_decimal_comma and not has_point
-        marked.append(replace(column, decimal_comma=is_marked))
-    return marked
+        prints_decimal_commas = len(numbers) > 1 and has_decimal_comma and not has_point
+        marked_columns.append(replace(column, decimal_comma=prints_decimal_commas))
+    return marked_columns
 
 
 def read_cell(text: str, column: Column, *, world_size: int | None = None) -> dict[str, Reading]:
@@ -90,12 +90,14 @@ def read_cell(text: str, column: Column, *, world_size: int | None = None) -> di
         cell = cell.replace(",", ".")
     if column.has_open_unit and not is_without_value(text):
         column, cell = _apply_cell_unit(column, cell, world_size)
-    values = _read_values(text, cell, column)
-    return {key: Reading(value=x, unit=column.unit, raw=text) for key, x in values.items()}
+    return {
+        name: Reading(value=value, unit=column.unit, raw=text)
+        for name, value in _read_values(text, cell, column).items()
+    }
 
 
 def _read_values(text: str, cell: str, column: Column) -> Mapping[str, float | None]:
-    """Return the figures of a cell by their names, in the units of records.
+    """Return the figures of a cell by their names, in the units of records; None: without a value.
 
     Args:
         text: the cell as printed.
@@ -121,6 +123,7 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
     Args:
         column: whose header has no unit.
         cell: a number with a unit, or a formula: ``17.23 * 2048 / 8 = 4410 tokens/s``.
+        world_size: devices of the row; None: not known.
     """
     result = cell.rpartition("=")[2].strip()
     seconds = _parse_duration(result)
@@ -131,8 +134,11 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
     if unit is None:
         return column, result
     divisor = _DIVISOR.search(cell)
-    if divisor and unit.quantity == "rate" and world_size in {None, int(divisor[1])}:
-        unit = replace(unit, per_device=True)
+    if divisor and unit.quantity == "rate":
+        # A formula that divides by the devices has the rate of one device.
+        divides_by_devices = world_size is None or int(divisor[1]) == world_size
+        if divides_by_devices:
+            unit = replace(unit, per_device=True)
     figure_column = make_unit_column(column.header, column.name, unit)
     if figure_column.cell_kind == "memory":  # the cell has the unit already
         figure_column = replace(figure_column, printed_unit=None)
@@ -140,7 +146,11 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
 
 
 def _read_figure(cell: str, column: Column) -> float:
-    """Return the value of a cell in the unit of its column."""
+    """Return the value of a cell in the unit of its column.
+
+    Raises:
+        CellError: the cell is not a number, or has a unit that measures something else.
+    """
     if column.unit == "s":
         seconds = _parse_duration(cell)
         if seconds is not None:
@@ -246,7 +256,7 @@ def _parse_quality(cell: str, name: str) -> dict[str, float]:
     are_signs_equal = len({"%" in text for text in texts}) == 1
     units = _FRACTION_UNITS if are_signs_equal else _NO_UNIT
     values = [_parse_number(text, units).value for text in texts]
-    return dict(zip(names, values, strict=False))
+    return dict(zip(names, values, strict=False))  # of a single number, there is no target
 
 
 def _parse_memory(cell: str) -> dict[str, float]:
@@ -262,11 +272,18 @@ def _parse_memory(cell: str) -> dict[str, float]:
     matches = [_TERM.fullmatch(part.strip()) for part in parts]
     terms = [match for match in matches if match is not None]
     last_unit = terms[-1][2] if terms else ""  # of `59.23+59.30G` it is also that of the first
-    values = [_parse_number(f"{x[1]}{x[2] or last_unit}", _MEMORY_UNITS).value for x in terms]
-    has_wrong_form = len(terms) < len(parts) or ("/" in cell and len(parts) != 2)
+    values = []
+    for term in terms:
+        number = term[1]
+        unit = term[2] or last_unit
+        values.append(_parse_number(f"{number}{unit}", _MEMORY_UNITS).value)
+    has_total = "/" in cell
+    has_wrong_form = len(terms) < len(parts) or (has_total and len(parts) != 2)
+    # Such a number without a unit is one of bytes or MiB.
     if has_wrong_form or (not last_unit and max(values) > _MAX_BYTES):
         units = ", ".join(filter(None, _MEMORY_UNITS))
         raise CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=units))
-    if "/" in cell:
-        return dict(zip(("mem", "mem_total"), values, strict=True))
+    if has_total:
+        used, total = values
+        return {"mem": used, "mem_total": total}
     return {"mem": max(values)}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmark.published.importers.events import Event
     from trainmark.spec import Message
 
-_STEP_KEYS = ("step", "step_num")  # metadata: optimizer steps done until the event
+_STEP_KEYS = ("step", "step_num")  # of metadata: optimizer steps done until the event
 # Events whose value is a number that is compared with others.
 _NUMBERS = {
     "global_batch_size",
@@ -109,7 +109,8 @@ class EventChecks:
         if event.time_s < latest.time_s - _MAX_DISORDER_S:
             seconds = latest.time_s - event.time_s
             self._add_once("log_time_falls", line=event.line, seconds=seconds, other=latest.line)
-        self._latest_time = max(latest, _TimeAtLine(event.time_s, event.line))
+        if event.time_s >= latest.time_s:
+            self._latest_time = _TimeAtLine(event.time_s, event.line)
 
     def _feed_samples(self, event: Event) -> None:
         """Keep the samples of an event, and add a contradiction if they fall."""
@@ -123,7 +124,8 @@ class EventChecks:
                 before=highest.samples,
                 other=highest.line,
             )
-        self._max_samples = max(highest, _SamplesAtLine(samples, event.line))
+        if samples >= highest.samples:
+            self._max_samples = _SamplesAtLine(samples, event.line)
         steps = 0.0
         for key in _STEP_KEYS:
             if key in event.metadata:
@@ -157,19 +159,24 @@ class EventChecks:
         return [*self.contradictions, *(x for x in comparisons if x is not None)]
 
     def list_unchecked(self, speeds: Speeds, world_size: int | None) -> list[str]:
-        """Return which of samples, batch and times the run states only once."""
-        has_speed = bool(speeds.logged) and speeds.measured is not None
+        """Return which of samples, batch and times the run states only once.
+
+        Args:
+            world_size: devices of the run; None: not known.
+        """
+        has_both_speeds = bool(speeds.logged) and speeds.measured is not None
         has_batch = "global_batch_size" in self._numbers
         has_steps = has_batch and self._at_last_step.steps > 0
         has_epochs = "train_samples" in self._numbers and self._at_last_epoch.epochs > 0
-        checked = {
-            "samples": has_steps or has_epochs or has_speed,
-            "batch": not has_batch
-            or has_steps
-            or self._compute_planned_batch(world_size) is not None,
-            "times": has_speed,
-        }
-        return [name for name, is_checked in checked.items() if not is_checked]
+        has_planned_batch = self._compute_planned_batch(world_size) is not None
+        unchecked = []
+        if not (has_steps or has_epochs or has_both_speeds):
+            unchecked.append("samples")
+        if has_batch and not has_steps and not has_planned_batch:
+            unchecked.append("batch")
+        if not has_both_speeds:
+            unchecked.append("times")
+        return unchecked
 
     def _compare_steps(self) -> Message | None:
         """Compare samples with steps times batch.
@@ -211,13 +218,11 @@ class EventChecks:
 
         Devices that share one model train one batch together, so it may be smaller.
         """
-        batch, planned = (
-            self._numbers.get("global_batch_size"),
-            self._compute_planned_batch(world_size),
-        )
-        if batch is None or planned is None or batch <= planned:
+        batch = self._numbers.get("global_batch_size")
+        planned_batch = self._compute_planned_batch(world_size)
+        if batch is None or planned_batch is None or batch <= planned_batch:
             return None
-        return message("log_batch_and_devices", batch=batch, most=planned, devices=world_size)
+        return message("log_batch_and_devices", batch=batch, most=planned_batch, devices=world_size)
 
     def _find_second_end(self) -> Message | None:
         """Return that the run ends more than once; None: it does not."""

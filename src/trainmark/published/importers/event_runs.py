@@ -127,7 +127,8 @@ class EventRun:
         if self._is_training:
             return True
         # Other processes of the same run write their start events soon after the first one.
-        first_s, time_s = self._start_times_s[event.name], find_time_s(event)
+        first_s = self._start_times_s[event.name]
+        time_s = find_time_s(event)
         if first_s is None or time_s is None:
             return False
         return time_s - first_s > _SAME_START_S
@@ -160,26 +161,36 @@ class EventRun:
             self._add_time(event)
 
     def _add_time(self, event: Event) -> None:
-        """Add what an event says about time and samples."""
+        """Add what an event says about time and samples.
+
+        An interval runs from ``block_start`` to ``block_stop`` in MLPerf logging. In PerfLog it
+        runs from one STEP_END to the next; the first STEP_BEGIN, and the first after EVALUATE,
+        begin one, too.
+        """
         name = event.name
         if name == "block_start":
-            self._interval_start = self._interval_start or _Instant(event.time_s, event.samples)
-        elif name == "STEP_BEGIN":  # the first one, or the first after EVALUATE
-            start = _Instant(event.time_s, self._trained_samples)
-            self._interval_start = self._interval_start or start
+            if self._interval_start is None:
+                self._interval_start = _Instant(event.time_s, event.samples)
+        elif name == "STEP_BEGIN":
+            if self._interval_start is None:
+                self._interval_start = _Instant(event.time_s, self._trained_samples)
         elif name in {"STEP_END", "block_stop"}:
             end = _Instant(event.time_s, event.samples)
-            start = self._interval_start or end
-            if end < start:  # first by time, then by samples
-                raise ValueError("an interval ends before it begins")
-            self.seconds += end.time_s - start.time_s
-            self.samples += end.samples - start.samples
+            self._end_interval(end)
             self._interval_start = end if name == "STEP_END" else None
             self._trained_samples = event.samples
         elif name == "EVALUATE":
             self._interval_start = None
         elif name == "tracked_stats" and "throughput" in event.totals:
             self.speeds.append(float(event.totals["throughput"]))
+
+    def _end_interval(self, end: _Instant) -> None:
+        """Add the seconds and samples of the interval that ends; none if its start is not known."""
+        start = self._interval_start or end
+        if end < start:  # by time; at the same time by samples
+            raise ValueError("an interval ends before it begins")
+        self.seconds += end.time_s - start.time_s
+        self.samples += end.samples - start.samples
 
     def _add_end(self, event: Event) -> None:
         """Keep the event that ends the run."""
@@ -206,7 +217,11 @@ class EventReader:
         return list(self._runs.values())
 
     def feed(self, number: int, line: str) -> Iterator[EventRun]:
-        """Read a line; if it begins another run, yield the run before it, which is complete."""
+        """Read a line; if it begins another run, yield the run before it, which is complete.
+
+        Args:
+            number: of the line, from 1.
+        """
         for mark in FORMS:
             if mark not in line:
                 continue
@@ -214,14 +229,17 @@ class EventReader:
             try:
                 event = parse_event(number, line, mark)
                 rank = event.metadata.get("rank", 0)
-                run.rank = rank if run.rank is None else run.rank
+                if run.rank is None:
+                    run.rank = rank
                 if rank != run.rank:
                     continue
                 if run.is_start_of_next_run(event):
                     run.is_aborted = not run.has_ended
                     run.line = run.line or run.first_line
                     yield run
-                    run = EventRun(mark, run.rank, number, number, event.text)
+                    run = EventRun(
+                        mark, rank=run.rank, first_line=number, line=number, raw=event.text
+                    )
                     self._runs[mark] = run
                 run.add_event(event)
             except MALFORMED:

@@ -8,12 +8,21 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 ENDS = {"FINISHED", "run_stop"}  # names of the events that end a run
-# What reading an event raises that lacks something, or has another kind of value than it should.
+# Reading an event raises one of these if it lacks something, or if a value has another type than it
+# should.
 MALFORMED = (LookupError, ValueError, TypeError, AttributeError)
 
 
 class Event(NamedTuple):
-    """One event; ``totals`` is its value if that is an object, else empty."""
+    """One event.
+
+    Args:
+        line: number of its line in the log, from 1.
+        text: the whole line.
+        value: what the event states: a number, a text, or an object of several values.
+        totals: the value if that is an object, else empty.
+        metadata: the other fields of the event, such as its time.
+    """
 
     line: int
     text: str
@@ -39,12 +48,18 @@ class Event(NamedTuple):
 
 
 def parse_event(number: int, line: str, mark: str) -> Event:
-    """Return the event behind a mark; raises one of ``MALFORMED``."""
+    """Return the event behind a mark; raises one of ``MALFORMED``.
+
+    Args:
+        number: of the line in the log.
+        mark: text before the event in the line.
+    """
     document = from_json(line.partition(mark)[2])
+    # Programs write the time and other facts into the metadata or beside it.
     metadata = (document.get("metadata") or {}) | document
     value = document.get("value")
     totals = value if isinstance(value, dict) else {}
-    name = document.get("event") or document["key"]
+    name = document.get("event") or document["key"]  # in PerfLog, or in MLPerf logging
     return Event(number, line.rstrip("\r\n"), name, value, totals, metadata)
 
 

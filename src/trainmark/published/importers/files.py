@@ -65,11 +65,13 @@ def read_files(places: Sequence[Path]) -> Imported:
             fix = "choose an existing path"
             raise UsageError("no such file or folder", where=str(place), fix=fix)
         for path in _list_files(place) if place.is_dir() else [place]:
+            # A name may have bytes that are not UTF-8, which JSON could not represent.
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
-            file_entries = list(_read_file(path, page))
-            entries += file_entries or [
-                page.make_unread(0, "file", message("file_without_results"))
-            ]
+            entries_of_file = list(_read_file(path, page))
+            if not entries_of_file:
+                reason = message("file_without_results")
+                entries_of_file = [page.make_unread(0, "file", reason)]
+            entries += entries_of_file
     rows = [entry for entry in entries if isinstance(entry, Row)]
     return Imported(rows, [entry for entry in entries if isinstance(entry, Unread)])
 
@@ -78,7 +80,9 @@ def _list_files(place: Path) -> Iterator[Path]:
     """Yield each file below a folder that is to be read; a link to a folder is not followed."""
     for path in sorted(place.rglob("*")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
-        is_of_run = any((path.parent / launch / RECORD_FILE).exists() for launch in ("", "r1"))
+        # The record of a run is in its folder, or in `r1` if the run has several launches.
+        has_record = (path.parent / RECORD_FILE).exists()
+        is_of_run = has_record or (path.parent / "r1" / RECORD_FILE).exists()
         if not is_hidden and not is_of_run and not path.is_dir():
             yield path
 
@@ -121,7 +125,8 @@ def _decode(content: bytes) -> str | None:
     for encoding in encodings:
         with suppress(UnicodeDecodeError):
             text = content.decode(encoding)
-            return None if "\0" in text else text
+            is_binary = "\0" in text
+            return None if is_binary else text
     return None
 
 
@@ -145,28 +150,38 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
     lines = lines[num_comments:] or [""]
     delimiter = max(",;\t", key=lines[0].count)  # the one that is most frequent in the headers
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    rows = []
+    table_lines = []
     try:
         for cells in reader:
             if any(cells):
                 raw = lines[reader.line_num - 1]
-                rows.append(TableLine(num_comments + reader.line_num, cells, raw))
+                table_lines.append(TableLine(num_comments + reader.line_num, cells, raw))
     except csv.Error as error:
         number = num_comments + reader.line_num
         yield page.make_unread(number, "row", message("csv_malformed", why=str(error)))
         return
-    head, *body = rows or [TableLine(1, [], "")]
-    complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
-    columns = mark_decimal_commas(read_headers(head.cells, complete_rows), complete_rows)
-    has_decimal_commas = any(column.decimal_comma for column in columns)
-    # `1.234,5` is German for what is `1,234.5` here, and `12,345` would be read as either.
-    if delimiter != "," and not has_decimal_commas and re.search("[0-9],[0-9]", text):
+    head, *body = table_lines or [TableLine(1, [], "")]
+    if delimiter != "," and _has_unclear_commas(text, head, body):
         reason = message("csv_with_decimal_commas", delimiter=delimiter)
         yield page.make_unread(1, "table", reason, head.raw)
         return
     is_own_csv = set(head.cells) >= _OWN_CSV_COLUMNS
     unknown = "ignored" if is_own_csv else "unknown"
     yield from table.read_table(head, body, page, unknown=unknown)
+
+
+def _has_unclear_commas(text: str, head: TableLine, body: Sequence[TableLine]) -> bool:
+    """Tell whether commas inside numbers may be decimal commas or separate thousands.
+
+    ``1.234,5`` is German for what is ``1,234.5`` here, and ``12,345`` would be read as either.
+
+    Args:
+        text: the file, in which commas do not separate cells.
+    """
+    complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
+    columns = mark_decimal_commas(read_headers(head.cells, complete_rows), complete_rows)
+    has_decimal_commas = any(column.decimal_comma for column in columns)
+    return not has_decimal_commas and re.search("[0-9],[0-9]", text) is not None
 
 
 _READERS = {
