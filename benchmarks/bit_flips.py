@@ -286,7 +286,7 @@ def run_windows(rank: int, training: Training) -> list[WindowOutcome]:
 
     MeasuredLoop(
         job=job,
-        batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
+        open_batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
         schedule=Schedule.from_recipe(recipe, None),
         device=device,
         clock=lambda: 0,

@@ -107,7 +107,7 @@ def run_loop(
     start = time.perf_counter()
     MeasuredLoop(
         job=job,
-        batches=partial(iterate_batches, job, device, depth=depth),
+        open_batches=partial(iterate_batches, job, device, depth=depth),
         schedule=schedule,
         device=device,
         clock=time.perf_counter_ns,

@@ -105,7 +105,7 @@ def train_and_list_windows(
     events = Events(clock, device.calls)
     loop = MeasuredLoop(
         job=job,
-        batches=lambda epoch: read_ahead(job.batches(epoch), device, depth=depth),
+        open_batches=lambda epoch: read_ahead(job.batches(epoch), device, depth=depth),
         schedule=Schedule(max_epochs=len(epochs), warmup_steps=1, **schedule),
         device=device,
         clock=clock,

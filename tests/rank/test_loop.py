@@ -34,7 +34,7 @@ def make_loop(
     job = ScriptedJob(device.clock, device, epochs, qualities=qualities or [], **(job_fields or {}))
     loop = MeasuredLoop(
         job=job,
-        batches=job.batches,
+        open_batches=job.batches,
         schedule=Schedule(**fields | schedule),
         device=device,
         clock=device.clock,

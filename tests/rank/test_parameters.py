@@ -186,9 +186,9 @@ def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
     nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
     take_step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
     take_step_with(weights, {"seen": nonzero, "late": zero, "zero": zero, "none": None})
-    assert not watch.finished
+    assert not watch.is_finished
     take_step_with(weights, {"seen": zero, "late": nonzero, "zero": zero, "none": None})
-    assert watch.finished
+    assert watch.is_finished
     take_step_with(weights, {"zero": nonzero})  # too late
     assert watch.read_flags() == {"seen": True, "late": True, "zero": False}
     watch.close()

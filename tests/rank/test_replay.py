@@ -98,7 +98,7 @@ def run_loop(
     fields = {"max_epochs": len(epochs), "warmup_steps": 2, "window_steps": 3, **schedule}
     MeasuredLoop(
         job=job,
-        batches=job.batches,
+        open_batches=job.batches,
         schedule=Schedule(**fields),
         device=device,
         clock=device.clock,

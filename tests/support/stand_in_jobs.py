@@ -117,7 +117,7 @@ def train(
     schedule = loop.Schedule(max_epochs=100, warmup_steps=2, window_steps=2, max_steps=STEPS)
     loop.MeasuredLoop(
         job=job,
-        batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
+        open_batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
         schedule=schedule,
         device=device,
         clock=FakeClock() if on_cpu else timeline.clock,

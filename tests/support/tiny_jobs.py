@@ -68,7 +68,7 @@ def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     parameters.start()
     MeasuredLoop(
         job=job,
-        batches=partial(iterate_batches, job, device, depth=recipe.read_ahead_batches),
+        open_batches=partial(iterate_batches, job, device, depth=recipe.read_ahead_batches),
         schedule=Schedule.from_recipe(recipe, None),
         device=device,
         clock=time.perf_counter_ns,

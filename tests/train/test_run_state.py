@@ -45,7 +45,7 @@ def train(
     device = SyncDevice(FakeClock())
     MeasuredLoop(
         job=job,
-        batches=lambda epoch: iterate_batches(job, device, epoch, depth=2),
+        open_batches=lambda epoch: iterate_batches(job, device, epoch, depth=2),
         schedule=Schedule.from_recipe(recipe, None, done=checkpoints.begin.steps),
         device=device,
         clock=device.clock,

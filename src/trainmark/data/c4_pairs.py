@@ -7,6 +7,7 @@ the generator of pairs in the same form. The cases of these models share it.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import language
@@ -30,28 +31,34 @@ if TYPE_CHECKING:
 LAYOUT = "megatron-indexed"
 INDICES = "indices"  # subfolder of a data folder for caches
 # The published pairs: README.md of the reference, section 3; no digests are published.
-TRAIN, VALIDATION = "c4-train.en_6_text_document", "c4-validation-91205-samples.en_text_document"
-TRAIN_SHARDS = range(768, 1024)
-VALIDATION_DOCUMENTS, VALIDATION_TOKENS, VOCABULARY = 91_205, 47_186_855, 128_256
+TRAIN = "c4-train.en_6_text_document"
+VALIDATION = "c4-validation-91205-samples.en_text_document"
+TRAIN_SHARDS = range(768, 1024)  # numbers of the shards that are trained
+VALIDATION_DOCUMENTS = 91_205
+VALIDATION_TOKENS = 47_186_855
+VOCABULARY = 128_256  # tokens of Llama 3.1's tokenizer
 GENERATED_DOCUMENTS = 64  # for validation
 SHARD = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(?:\.gz)?")
 
 
 def generate(folder: Path, recipe: Any) -> None:
     """Write both pairs with generated text; see ``trainmark.data.language``."""
-    vocab_size, seed = recipe.vocab_size, recipe.seed
-    language.generate(folder, vocab_size=vocab_size, seed=seed, prefix=TRAIN)
+    language.generate(folder, vocab_size=recipe.vocab_size, seed=recipe.seed, prefix=TRAIN)
     language.generate(
         folder,
-        vocab_size=vocab_size,
-        seed=seed + 1,
+        vocab_size=recipe.vocab_size,
+        seed=recipe.seed + 1,  # other text of the same language
         prefix=VALIDATION,
         documents=GENERATED_DOCUMENTS,
     )
 
 
 def _find_pair(folder: Path, word: str, published: str) -> Path:
-    """Return the path of the folder's one pair with ``word`` in its name, without the endings."""
+    """Return the path of the folder's one pair with ``word`` in its name, without the endings.
+
+    Args:
+        published: name of the published pair, for the error.
+    """
     with translate_read_errors(folder):
         index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
     if len(index_files) != 1:
@@ -73,36 +80,47 @@ def load(folder: Path, recipe: Any) -> Splits:
     Raises:
         DataError: the first fault, with file, rule and fix.
     """
-    splits, digests = [], []
-    for word, published, max_samples in (
-        ("train", TRAIN, None),
-        ("validation", VALIDATION, recipe.eval_samples),
-    ):
-        reader = IndexedReader.open(_find_pair(folder, word, published))
-        if count_samples(len(reader.tokens), recipe.seq_length) == 0:
-            raise DataError(
-                f"{len(reader.tokens)} tokens, less than one sample",
-                where=str(get_tokens_file(reader.prefix)),
-                rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                fix="lower seq_length, or use more text",
-            )
-        content = check_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
-        digests.append(content.digest[:16])
-        shuffled_together = recipe.shuffled_together
-        order = f"{content.digest[:16]}-{recipe.seq_length}-{shuffled_together}"
-        splits.append(
-            Samples(
-                reader,
-                range(reader.num_documents),
-                recipe.seq_length,
-                recipe.seed,
-                shuffled_together=shuffled_together,
-                cache=folder / INDICES / order,
-                max_samples=max_samples,
-            )
+    train, train_digest = _load_split(folder, recipe, "train", TRAIN)
+    validation, validation_digest = _load_split(
+        folder, recipe, "validation", VALIDATION, max_samples=recipe.eval_samples
+    )
+    return Splits(train, validation, content_id=f"{train_digest}-{validation_digest}")
+
+
+def _load_split(
+    folder: Path, recipe: Any, word: str, published: str, *, max_samples: int | None = None
+) -> tuple[Samples, str]:
+    """Open and check the pair of one split; return its samples and a digest of its tokens.
+
+    Args:
+        word, published: see ``_find_pair``.
+        max_samples: see ``Samples``.
+
+    Raises:
+        DataError: see ``load``.
+    """
+    reader = IndexedReader.open(_find_pair(folder, word, published))
+    if count_samples(len(reader.tokens), recipe.seq_length) == 0:
+        raise DataError(
+            f"{len(reader.tokens)} tokens, less than one sample",
+            where=str(get_tokens_file(reader.prefix)),
+            rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
+            fix="lower seq_length, or use more text",
         )
-    train, validation = splits
-    return Splits(train, validation, "-".join(digests))
+    content = check_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
+    digest = content.digest[:16]
+    # The folder's name contains all that the orders depend on, but the seed.
+    cache = folder / INDICES / f"{digest}-{recipe.seq_length}-{recipe.shuffled_together}"
+    samples = Samples(
+        reader,
+        range(reader.num_documents),
+        recipe.seq_length,
+        recipe.seed,
+        shuffled_together=recipe.shuffled_together,
+        cache=cache,
+        max_samples=max_samples,
+    )
+    return samples, digest
 
 
 def check(folder: Path, recipe: Any) -> DataFacts:
@@ -112,22 +130,21 @@ def check(folder: Path, recipe: Any) -> DataFacts:
         DataError: see ``load``, or validation data with the wrong number of tokens.
     """
     loaded = load(folder, recipe)
-    facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
+    facts = DataFacts(len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
     if recipe.data == "generated":
-        return DataFacts(*facts, best_quality=language.compute_entropy_rate())
-    samples = loaded.validation
-    changed = {
-        name: value
-        for name, value, published in (
-            ("train_shards", read_manifest(folder).get("train_shards"), len(TRAIN_SHARDS)),
-            ("validation_documents", len(samples.documents), VALIDATION_DOCUMENTS),
-        )
-        if value not in (published, None)  # None: another program prepared the data
-    }
-    published = "validation_documents" not in changed and recipe.vocab_size == VOCABULARY
-    if published and samples.num_tokens != VALIDATION_TOKENS:
+        return replace(facts, best_quality=language.compute_entropy_rate())
+    changed_rules = {}
+    num_shards = read_manifest(folder).get("train_shards")  # None: not prepared by Trainmark
+    if num_shards not in (len(TRAIN_SHARDS), None):
+        changed_rules["train_shards"] = num_shards
+    num_documents = len(loaded.validation.documents)
+    if num_documents != VALIDATION_DOCUMENTS:
+        changed_rules["validation_documents"] = num_documents
+    num_tokens = loaded.validation.num_tokens
+    is_published = num_documents == VALIDATION_DOCUMENTS and recipe.vocab_size == VOCABULARY
+    if is_published and num_tokens != VALIDATION_TOKENS:
         raise DataError(
-            f"{samples.num_tokens:,} validation tokens",
+            f"{num_tokens:,} validation tokens",
             where=str(folder),
             rule=(
                 f"the {VALIDATION_DOCUMENTS:,} documents must have {VALIDATION_TOKENS:,} tokens "
@@ -138,7 +155,7 @@ def check(folder: Path, recipe: Any) -> DataFacts:
                 "Llama 3.1's"
             ),
         )
-    return DataFacts(*facts, changed_rules=changed)
+    return replace(facts, changed_rules=changed_rules)
 
 
 def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> None:
@@ -155,27 +172,28 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
     """
     files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
     for name, file in find_source_files(raw).items():
-        if match := SHARD.fullmatch(name):
-            kind, number = match.groups()
-            if kind == "validation" or int(number) in TRAIN_SHARDS:
-                files_by_split[kind][name] = file
-    first, last = TRAIN_SHARDS[0], TRAIN_SHARDS[-1]
-    for kind, shards in files_by_split.items():
+        match = SHARD.fullmatch(name)
+        if match is None:
+            continue
+        split, number = match.groups()
+        if split == "validation" or int(number) in TRAIN_SHARDS:
+            files_by_split[split][name] = file
+    for split, shards in files_by_split.items():
         if not shards:
             raise DataError(
-                f"no file c4-{kind}.*.json.gz",
+                f"no file c4-{split}.*.json.gz",
                 where=str(raw),
                 rule=(
-                    f"C4 en has 1,024 training shards, of which {first} to {last} are used, and "
-                    "8 for validation"
+                    f"C4 en has 1,024 training shards, of which {TRAIN_SHARDS[0]} to "
+                    f"{TRAIN_SHARDS[-1]} are used, and 8 for validation"
                 ),
                 fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
             )
-    count = len(files_by_split["train"])
-    if count != len(TRAIN_SHARDS):
+    num_train_shards = len(files_by_split["train"])
+    if num_train_shards != len(TRAIN_SHARDS):
         say(
-            f"{count} of the {len(TRAIN_SHARDS)} training shards: runs on this data are in the "
-            "open division"
+            f"{num_train_shards} of the {len(TRAIN_SHARDS)} training shards: runs on this data are "
+            "in the open division"
         )
     write_pairs(
         raw,
@@ -183,7 +201,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
         say,
         case=case,
         ends=False,
-        train_shards=count,
+        train_shards=num_train_shards,
         pairs={TRAIN: files_by_split["train"], VALIDATION: files_by_split["validation"]},
         max_lines={VALIDATION: VALIDATION_DOCUMENTS},
         **options,

@@ -61,8 +61,8 @@ def load_or_build_arrays(
     arrays = _read_arrays(folder)
     if arrays is not None:
         return arrays
-    writable = os.access(folder, os.W_OK)
-    with FileLock(folder / ".lock") if writable else nullcontext():
+    is_writable = os.access(folder, os.W_OK)
+    with FileLock(folder / ".lock") if is_writable else nullcontext():
         arrays = _read_arrays(folder)  # another process may have written them meanwhile
         if arrays is None:
             built_arrays = build()
@@ -74,11 +74,15 @@ def load_or_build_arrays(
 
 
 def _name_arrays(arrays: Sequence[NDArray[Any]]) -> list[str]:
+    """Return the name of the file of each array."""
     return [f"{number:02}.npy" for number in range(len(arrays))]
 
 
 def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
-    """Return the arrays that ``folder`` lists, memory-mapped; None if a digest differs."""
+    """Return the arrays that ``folder`` lists, memory-mapped.
+
+    None if one is missing or damaged, or if its digest differs.
+    """
     try:
         digests: dict[str, str] = json.loads((folder / ARRAYS_FILE).read_bytes())
         for name, digest in digests.items():
@@ -155,14 +159,11 @@ def load_or_scan(
     with suppress(OSError, ValueError, KeyError, TypeError):  # absent, or of another version
         cached = json.loads(file.read_bytes())
         if cached["files"] == versions:
-            return {
-                name: Extremes(**extremes_by_name)
-                for name, extremes_by_name in cached["found"].items()
-            }
+            return {name: Extremes(**fields) for name, fields in cached["found"].items()}
     extremes_by_name = dict(scan())
     document = {
         "files": versions,
-        "found": {name: asdict(item) for name, item in extremes_by_name.items()},
+        "found": {name: asdict(extremes) for name, extremes in extremes_by_name.items()},
     }
     replace_file(file, lambda stream: stream.write(json.dumps(document, indent=1).encode()))
     return extremes_by_name

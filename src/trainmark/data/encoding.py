@@ -88,12 +88,14 @@ def write_pairs(
     """
     encoder = BlockEncoder(tokenizer, text_key, ends=ends)
     corpus_tokenizer = encoder.tokenizer
-    files = {name: file for files_of_pair in pairs.values() for name, file in files_of_pair.items()}
+    sources: dict[str, Path] = {}
+    for files_of_pair in pairs.values():
+        sources |= files_of_pair
     copies = {f"{TOKENIZER}/{name}": file for name, file in find_corpus_files(tokenizer).items()}
     with prepared.write_data_folder(
         data,
         raw,
-        {**files, **copies},
+        {**sources, **copies},
         say,
         case=case,
         form=FORMAT,
@@ -109,10 +111,11 @@ def write_pairs(
             return
         for name, file in copies.items():
             partial_folder.copy_file(name, file)
+        max_lines = max_lines or {}
         for name, files_of_pair in pairs.items():
-            writer = _PairWriter(name, [*files_of_pair.values()], encoder, partial_folder)
+            writer = _PairWriter(name, list(files_of_pair.values()), encoder, partial_folder)
             num_workers = _choose_num_workers(workers, writer.total_bytes)
-            counts = writer.write(num_workers, (max_lines or {}).get(name))
+            counts = writer.write(num_workers, max_lines.get(name))
             _refuse_empty_corpus(counts, raw)
             partial_folder.report(
                 f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
@@ -153,14 +156,14 @@ class CorpusPosition(NamedTuple):
     read_bytes: int = 0
 
 
-BEGIN = CorpusPosition()
+BEGIN = CorpusPosition()  # the start of a corpus
 
 
 class Block(NamedTuple):
     """Consecutive lines of a file.
 
     Args:
-        lines: with their line ends.
+        lines: the lines with their line ends.
         path: the file.
         first: number of the first line in ``path``, from 1.
         after: position of the corpus after these lines.
@@ -196,7 +199,7 @@ class BlockEncoder:
     """
 
     def __init__(self, tokenizer: Path, text_key: str, *, ends: bool) -> None:
-        self.arguments = (tokenizer, text_key, ends)
+        self.worker_arguments = (tokenizer, text_key, ends)  # of ``_begin_worker``
         self.tokenizer: CorpusTokenizer = open_corpus_tokenizer(tokenizer, ends=ends)
         self.text_key = text_key
         self.dtype = choose_dtype(self.tokenizer.vocab_size)
@@ -213,10 +216,11 @@ class BlockEncoder:
         )
         end_ids = [] if self.tokenizer.end_id is None else [self.tokenizer.end_id]
         documents = [np.array([*encoding.ids, *end_ids], self.dtype) for encoding in encodings]
+        no_tokens = np.empty(0, self.dtype)  # for a block without documents
         return EncodedBlock(
-            np.concatenate([np.empty(0, self.dtype), *documents]),
-            np.array([len(document) for document in documents], np.int32),
-            texts.count(""),
+            tokens=np.concatenate([no_tokens, *documents]),
+            sizes=np.array([len(document) for document in documents], np.int32),
+            empty_texts=texts.count(""),
         )
 
 
@@ -224,6 +228,7 @@ _worker_encoder: BlockEncoder | None = None  # set in each worker process
 
 
 def _begin_worker(tokenizer: Path, text_key: str, ends: bool) -> None:
+    """Prepare a worker process: make its encoder; see ``BlockEncoder`` for the arguments."""
     global _worker_encoder  # noqa: PLW0603 - a pool has no other place for a worker's state
     signal(SIGINT, SIG_IGN)  # on Ctrl-C the parent ends its workers
     Thread(target=_end_with_parent, daemon=True).start()
@@ -240,6 +245,7 @@ def _end_with_parent() -> None:
 
 
 def _encode_in_worker(block: Block) -> EncodedBlock:
+    """Encode a block in a process that ``_begin_worker`` has prepared."""
     assert _worker_encoder is not None
     return _worker_encoder.encode(block)
 
@@ -261,13 +267,13 @@ def encode_blocks(
             yield block, encoder.encode(block)
         return
     pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_begin_worker, initargs=encoder.arguments
+        workers, get_context("spawn"), initializer=_begin_worker, initargs=encoder.worker_arguments
     )
     pending: deque[tuple[Block, Future[EncodedBlock]]] = deque()
     try:
         for block in blocks:
             pending.append((block, pool.submit(_encode_in_worker, block)))
-            if len(pending) == 2 * workers:
+            if len(pending) == 2 * workers:  # one block in work and one waiting for each worker
                 oldest_block, future = pending.popleft()
                 yield oldest_block, future.result()
         for block, future in pending:
@@ -295,12 +301,10 @@ class _PairWriter:
     def __init__(
         self, name: str, files: Sequence[Path], encoder: BlockEncoder, partial_folder: PartialFolder
     ) -> None:
-        self.name, self.files, self.encoder, self.partial_folder = (
-            name,
-            files,
-            encoder,
-            partial_folder,
-        )
+        self.name = name
+        self.files = files
+        self.encoder = encoder
+        self.partial_folder = partial_folder
         self.total_bytes = sum(file.stat().st_size for file in files)
         self.tokens_file = partial_folder.folder / f"{name}.bin"
         self.sizes_file = partial_folder.work / f"{name}.sizes"
@@ -310,27 +314,39 @@ class _PairWriter:
         if saved is not None and self._has_saved_bytes(saved["counts"]):
             self.position = CorpusPosition(*saved["place"])
             self.counts = saved["counts"]
-        else:
+        else:  # the tokens are written again: forget the fingerprint of an earlier file
             partial_folder.state["files"].pop(f"{name}.bin", None)
 
     def _has_saved_bytes(self, counts: dict[str, int]) -> bool:
         """Return whether the files on disk have at least the tokens and documents of ``counts``."""
-        files = (self.tokens_file, self.sizes_file)
-        return all(file.is_file() for file in files) and (
-            self.tokens_file.stat().st_size >= counts["tokens"] * self.encoder.dtype.itemsize
-            and self.sizes_file.stat().st_size >= counts["documents"] * 4
-        )
+        if not self.tokens_file.is_file() or not self.sizes_file.is_file():
+            return False
+        has_tokens = self.tokens_file.stat().st_size >= self._count_token_bytes(counts)
+        has_sizes = self.sizes_file.stat().st_size >= self._count_size_bytes(counts)
+        return has_tokens and has_sizes
+
+    def _count_token_bytes(self, counts: Mapping[str, int]) -> int:
+        """Return the bytes of all tokens in ``tokens_file``."""
+        return counts["tokens"] * self.encoder.dtype.itemsize
+
+    def _count_size_bytes(self, counts: Mapping[str, int]) -> int:
+        """Return the bytes of the sizes of all documents in ``sizes_file``, int32 each."""
+        return counts["documents"] * 4
 
     def write(self, workers: int, max_lines: int | None) -> dict[str, int]:
-        """Write both files of the pair; return its counts."""
-        report, counts = self.partial_folder.report, self.counts
+        """Write both files of the pair; return its counts.
+
+        Args:
+            workers: number of processes, see ``encode_blocks``.
+            max_lines: maximum number of lines to read, with those of earlier calls; None: all.
+        """
+        report = self.partial_folder.report
+        counts = self.counts
         report.begin(f"tokenising {self.name}", self.total_bytes, self.position.read_bytes)
-        saved_tokens = counts["tokens"]
+        saved_tokens = counts["tokens"]  # at the last save
         with (
-            _open_to_append(
-                self.tokens_file, counts["tokens"] * self.encoder.dtype.itemsize
-            ) as tokens,
-            _open_to_append(self.sizes_file, counts["documents"] * 4) as sizes,
+            _open_to_append(self.tokens_file, self._count_token_bytes(counts)) as tokens,
+            _open_to_append(self.sizes_file, self._count_size_bytes(counts)) as sizes,
         ):
             blocks = read_blocks(self.files, self.position, max_lines)
             for block, encoded in encode_blocks(blocks, self.encoder, workers):
@@ -427,6 +443,7 @@ def read_blocks(
     lines_read = begin.lines
     for number, path in enumerate(files):
         if number >= begin.file:
+            # Number of the first line to yield, from 1.
             first = 1 + (begin.line if number == begin.file else 0)
             with path.open("rb") as raw, prepared.require_whole_gzip(path):
                 is_gzip = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)

@@ -15,9 +15,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +35,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sqBqq")
 VERSION = 1
 INTEGER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
-UINT16_BELOW = 65_500  # Megatron's bound, somewhat below 2**16
+UINT16_BELOW = 65_500  # Megatron's bound of vocabularies with ids of 16 bits; below 2**16
 _fault = partial(DataError, fix="copy both files of the pair again, or prepare the data again")
 
 PADDED_TO = 128  # Megatron pads to this multiple: 50257 tokens of GPT-2, a table of 50304
@@ -94,28 +93,18 @@ class IndexedReader:
         Raises:
             DataError: the first fault, with its file.
         """
-        idx, data = get_index_file(prefix), get_tokens_file(prefix)
-        dtype, sequences, bounds = _read_header(idx)
-        raw = _map_file(idx, np.dtype(np.uint8))
-        # Offsets in bytes where the header ends, and where each of the three arrays ends.
-        ends = [*accumulate((HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds))]
-        if len(raw) != ends[-1]:
-            raise _fault(
-                f"{len(raw)} bytes, but {sequences} sequences and {bounds} document bounds "
-                f"take {ends[-1]}",
-                where=str(idx),
-                rule="the length of an index must match its header",
-            )
-        sizes, pointers, document_index = (
-            raw[start:end].view(kind)
-            for start, end, kind in zip(ends, ends[1:], ("<i4", "<i8", "<i8"), strict=False)
-        )
-        num_tokens = _refuse_other_pointers(idx, sizes, pointers, dtype.itemsize)
-        _refuse_other_documents(idx, document_index, sequences)
-        tokens = _map_file(data, dtype)
+        index_file = get_index_file(prefix)
+        tokens_file = get_tokens_file(prefix)
+        header = _read_header(index_file)
+        sizes, pointers, document_index = _map_index(index_file, header)
+        _refuse_other_pointers(index_file, sizes, pointers, header.dtype.itemsize)
+        _refuse_other_documents(index_file, document_index, header.num_sequences)
+        tokens = _map_file(tokens_file, header.dtype)
+        num_tokens = int(sizes.sum(dtype=np.int64))
         if num_tokens != len(tokens):
             what = f"{len(tokens)} tokens, but the index of this file has {num_tokens}"
-            raise _fault(what, where=str(data), rule="the two files of a pair must belong together")
+            rule = "the two files of a pair must belong together"
+            raise _fault(what, where=str(tokens_file), rule=rule)
         return cls(prefix, sizes, pointers, document_index, tokens)
 
     @property
@@ -164,52 +153,60 @@ def write_pair(
     write_index(get_index_file(prefix), sizes, dtype)
 
 
-def write_index(idx: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+def write_index(file: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
     """Write the index of a pair whose documents have one sequence each; see ``write_pair``."""
     lengths = sizes.astype(np.int64) * dtype.itemsize  # in bytes
-    pointers = np.cumsum(lengths) - lengths
-    bounds = np.arange(len(sizes) + 1)
-    with idx.open("wb") as stream:
-        code = INTEGER_CODES[dtype.name]
-        stream.write(HEADER.pack(MAGIC, VERSION, code, len(sizes), len(bounds)))
-        for array, element_type in ((sizes, "<i4"), (pointers, "<i8"), (bounds, "<i8")):
-            stream.write(np.ascontiguousarray(array, element_type).data)
+    pointers = np.cumsum(lengths) - lengths  # a sequence begins where the ones before it end
+    document_bounds = np.arange(len(sizes) + 1)
+    code = INTEGER_CODES[dtype.name]
+    with file.open("wb") as stream:
+        stream.write(HEADER.pack(MAGIC, VERSION, code, len(sizes), len(document_bounds)))
+        stream.write(np.ascontiguousarray(sizes, "<i4").data)
+        stream.write(np.ascontiguousarray(pointers, "<i8").data)
+        stream.write(np.ascontiguousarray(document_bounds, "<i8").data)
 
 
 def _refuse_other_pointers(
-    idx: Path, sizes: NDArray[np.int32], pointers: NDArray[np.int64], itemsize: int
-) -> int:
-    """Refuse negative sizes and pointers that contradict the sizes; return the number of tokens.
+    index_file: Path, sizes: NDArray[np.int32], pointers: NDArray[np.int64], itemsize: int
+) -> None:
+    """Refuse negative sizes and pointers that contradict the sizes.
+
+    Args:
+        index_file: the file, for errors.
+        itemsize: bytes of a token.
 
     Raises:
         DataError: the first such sequence, counted from 0.
     """
-    end = 0  # number of tokens before the current block
+    num_earlier_tokens = 0  # in the blocks before the current one
     for first in range(0, len(sizes), BLOCK_SEQUENCES):
         block = sizes[first : first + BLOCK_SEQUENCES].astype(np.int64)
-        if (block < 0).any():
-            number = int((block < 0).argmax())
+        is_negative = block < 0
+        if is_negative.any():
+            number = int(is_negative.argmax())  # the first one
             raise _fault(
                 f"sequence {first + number} has {block[number]} tokens",
-                where=f"{idx}, sizes",
+                where=f"{index_file}, sizes",
                 rule="a sequence must have 0 or more tokens",
             )
-        ends = end + np.cumsum(block)
-        begins = (ends - block) * itemsize
+        ends = num_earlier_tokens + np.cumsum(block)
+        expected = (ends - block) * itemsize
         stored = pointers[first : first + BLOCK_SEQUENCES]
-        if (stored != begins).any():
-            number = int((stored != begins).argmax())
+        differs = stored != expected
+        if differs.any():
+            number = int(differs.argmax())
             raise _fault(
                 f"sequence {first + number} begins at byte {stored[number]}, but the previous "
-                f"one ends at byte {begins[number]}",
-                where=f"{idx}, pointers",
+                f"one ends at byte {expected[number]}",
+                where=f"{index_file}, pointers",
                 rule="each sequence must begin where the previous one ends, the first at 0",
             )
-        end = int(ends[-1])
-    return end
+        num_earlier_tokens = int(ends[-1])
 
 
-def _refuse_other_documents(idx: Path, bounds: NDArray[np.int64], sequences: int) -> None:
+def _refuse_other_documents(
+    index_file: Path, bounds: NDArray[np.int64], num_sequences: int
+) -> None:
     """Refuse document bounds that do not ascend from the first to the last sequence.
 
     Raises:
@@ -217,16 +214,16 @@ def _refuse_other_documents(idx: Path, bounds: NDArray[np.int64], sequences: int
     """
     fault = partial(
         _fault,
-        where=f"{idx}, document index",
-        rule=f"document bounds must ascend from 0 to the number of sequences, {sequences}",
+        where=f"{index_file}, document index",
+        rule=f"document bounds must ascend from 0 to the number of sequences, {num_sequences}",
     )
-    if bounds[0] != 0 or bounds[-1] != sequences:
+    if bounds[0] != 0 or bounds[-1] != num_sequences:
         raise fault(f"the bounds go from {bounds[0]} to {bounds[-1]}")
     for first in range(0, len(bounds) - 1, BLOCK_SEQUENCES):
-        block = bounds[first : first + BLOCK_SEQUENCES + 1]
-        falling = np.diff(block) < 0
-        if falling.any():
-            number = int(falling.argmax())
+        block = bounds[first : first + BLOCK_SEQUENCES + 1]  # with the first of the next block
+        is_falling = np.diff(block) < 0
+        if is_falling.any():
+            number = int(is_falling.argmax())
             raise fault(
                 f"bound {first + number} is {block[number]}, but the next one is "
                 f"{block[number + 1]}"
@@ -234,31 +231,79 @@ def _refuse_other_documents(idx: Path, bounds: NDArray[np.int64], sequences: int
 
 
 def _map_file(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the elements of a file, memory-mapped.
+
+    Raises:
+        DataError: the file cannot be read, or ends within an element.
+    """
     with translate_read_errors(file):
         length = file.stat().st_size
         if length % dtype.itemsize:
             rule = f"an element takes {dtype.itemsize}"
             raise _fault(f"{length} bytes", where=str(file), rule=rule)
-        # Nothing can be mapped of an empty file; no sequence is a sound, if useless, pair.
+        # An empty file cannot be mapped. It is valid: a pair may have no sequence.
         return np.memmap(file, dtype, mode="r") if length else np.empty(0, dtype)
 
 
-def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
-    """Return the element type, the number of sequences and that of document bounds."""
-    with translate_read_errors(idx), idx.open("rb") as stream:
+class _Header(NamedTuple):
+    """The header of an index.
+
+    Args:
+        dtype: element type of the tokens.
+        num_sequences: number of sequences.
+        num_bounds: number of document bounds, one more than documents.
+    """
+
+    dtype: np.dtype[Any]
+    num_sequences: int
+    num_bounds: int
+
+
+def _read_header(index_file: Path) -> _Header:
+    """Read and check the header of an index.
+
+    Raises:
+        DataError: the file cannot be read, or is not an index of the supported version.
+    """
+    with translate_read_errors(index_file), index_file.open("rb") as stream:
         start = stream.read(HEADER.size)
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
         what = f"not an index: the file begins with {start[: len(MAGIC)].hex() or 'nothing'}"
         rule = f"a memory-mapped index must begin with {MAGIC.hex()}"
-        raise _fault(what, where=str(idx), rule=rule)
-    _, version, code, sequences, bounds = HEADER.unpack(start)
+        raise _fault(what, where=str(index_file), rule=rule)
+    _magic, version, code, sequences, bounds = HEADER.unpack(start)
     names = {number: name for name, number in INTEGER_CODES.items()}
     if version != VERSION or code not in names or sequences < 0 or bounds < 1:
-        known = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
+        supported = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
         what = f"version {version}, element type {code}, {sequences} sequences, {bounds} bounds"
-        rule = f"only version 1 with integer types is supported: {known}"
-        raise _fault(what, where=str(idx), rule=rule)
-    return np.dtype(names[code]).newbyteorder("<"), sequences, bounds
+        rule = f"only version 1 with integer types is supported: {supported}"
+        raise _fault(what, where=str(index_file), rule=rule)
+    return _Header(np.dtype(names[code]).newbyteorder("<"), sequences, bounds)
+
+
+def _map_index(
+    index_file: Path, header: _Header
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return sizes, pointers and document bounds of an index, memory-mapped.
+
+    Raises:
+        DataError: the length of the file does not match the header.
+    """
+    content = _map_file(index_file, np.dtype(np.uint8))
+    sizes_end = HEADER.size + 4 * header.num_sequences  # in bytes
+    pointers_end = sizes_end + 8 * header.num_sequences
+    bounds_end = pointers_end + 8 * header.num_bounds
+    if len(content) != bounds_end:
+        raise _fault(
+            f"{len(content)} bytes, but {header.num_sequences} sequences and "
+            f"{header.num_bounds} document bounds take {bounds_end}",
+            where=str(index_file),
+            rule="the length of an index must match its header",
+        )
+    sizes = content[HEADER.size : sizes_end].view("<i4")
+    pointers = content[sizes_end:pointers_end].view("<i8")
+    bounds = content[pointers_end:].view("<i8")
+    return sizes, pointers, bounds
 
 
 def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extremes:
@@ -273,26 +318,28 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
             tokenizer whose vocabulary is too small for ``vocab_size``.
     """
     folder = reader.prefix.parent
-    index, tokens = get_index_file(reader.prefix), get_tokens_file(reader.prefix)
+    index_file = get_index_file(reader.prefix)
+    tokens_file = get_tokens_file(reader.prefix)
 
     def scan() -> dict[str, Extremes]:
-        with translate_read_errors(index), index.open("rb") as stream:
-            digest = hash_stream(stream)
-        step = BLOCK_BYTES // reader.dtype.itemsize
+        with translate_read_errors(index_file), index_file.open("rb") as stream:
+            digest = hash_stream(stream)  # the digest of the tokens continues that of the index
+        block_tokens = BLOCK_BYTES // reader.dtype.itemsize
         blocks = (
-            reader.tokens[start : start + step] for start in range(0, reader.num_tokens, step)
+            reader.tokens[start : start + block_tokens]
+            for start in range(0, reader.num_tokens, block_tokens)
         )
         return {"tokens": compute_extremes(blocks, digest=digest)}
 
-    with translate_read_errors(tokens):
-        files = {file.name: file for file in (index, tokens)}
-        content = load_or_scan(place / "content.json", files, scan)["tokens"]
+    with translate_read_errors(tokens_file):
+        inputs = {file.name: file for file in (index_file, tokens_file)}
+        content = load_or_scan(place / "content.json", inputs, scan)["tokens"]
     # None: another program has prepared the data.
     tokenizer_size = read_manifest(folder).get("vocab_size")
     if content.smallest < 0 or content.largest >= vocab_size:
         raise DataError(
             f"token ids from {content.smallest} to {content.largest}",
-            where=str(tokens),
+            where=str(tokens_file),
             rule=f"token ids must be in [0, {vocab_size}), the recipe's vocab_size",
             fix=f"set vocab_size to {tokenizer_size or 'that'} of the tokenizer "
             "that made the data, or prepare the data again",

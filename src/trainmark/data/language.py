@@ -28,7 +28,7 @@ DOCUMENTS = 1024
 DOCUMENT_TOKENS = 1024
 PREFIX = "generated_text_document"
 _LANGUAGE_SEED = 20_210_906  # the language is the same for every seed of a recipe
-_SETTLE = 32  # symbols dropped before a document, so that it starts in the stationary state
+_NUM_DROPPED = 32  # symbols before a document, so that it starts in the stationary state
 
 
 @cache
@@ -50,6 +50,7 @@ def compute_entropy_rate() -> float:
     """
     last, before = build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
+    # Each pass moves the pairs on by one symbol, until their distribution stays the same.
     for _ in range(1000):
         following = (pairs.sum(1)[:, None] * last + pairs @ before) / 2  # P(last, next)
         if np.abs(following.T - pairs).max() < 1e-15:
@@ -64,17 +65,19 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
     """Draw text of the language, symbols (documents, length)."""
     rng = np.random.default_rng(seed)
     cumulative = build_tables().cumsum(-1)
-    text = np.empty((_SETTLE + length, documents), np.int64)
+    text = np.empty((_NUM_DROPPED + length, documents), np.int64)
     text[:2] = rng.integers(0, SYMBOLS, (2, documents))
     table_choices = rng.integers(0, 2, text.shape)
     chances = rng.random(text.shape)
     columns = np.arange(documents)
     for position in range(2, len(text)):
-        table = table_choices[position]
+        table = table_choices[position]  # 0: of the last symbol; 1: of the one before it
         context = text[position - 1 - table, columns]
         rows = cumulative[table, context]  # (documents, SYMBOLS)
-        text[position] = (rows <= chances[position][:, None]).sum(1).clip(max=SYMBOLS - 1)
-    documents_first: NDArray[np.int64] = text[_SETTLE:].T
+        # The number of cumulative probabilities that a random number has passed is the symbol.
+        passed = rows <= chances[position][:, None]
+        text[position] = passed.sum(1).clip(max=SYMBOLS - 1)  # a sum may round to less than 1
+    documents_first: NDArray[np.int64] = text[_NUM_DROPPED:].T
     return documents_first
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from trainmark.errors import Fault
 
 CONFIG = "config.json"
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE = "model.safetensors"  # all weights in one file
+INDEX = "model.safetensors.index.json"  # lists the files that have the weights
 Size = Annotated[int, Field(gt=0, description="must be a whole number above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
 _SHOWN_CHARACTERS = 80
@@ -86,20 +87,33 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
     try:
         config = keys.model_validate(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        rule = describe_rule(first["type"], first.get("ctx", {}))
-    else:
-        _refuse_unknown_keys(raw, keys, file, fault)
-        return config
-    broken = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
+        raise _make_config_error(error, raw, keys, file, fault) from None
+    _refuse_unknown_keys(raw, keys, file, fault)
+    return config
+
+
+def _make_config_error(
+    error: ValidationError, raw: Any, keys: type[ConfigKeys], file: Path, fault: Fault
+) -> DataError:
+    """Return the error about the first invalid key of a ``config.json``.
+
+    Args:
+        error: of pydantic.
+        raw: the content of the file.
+    """
+    first = error.errors(include_url=False)[0]
+    # The rule: that of a validator of the case, or the field's description, or pydantic's own.
+    broken_rule = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
+    default_rule = describe_rule(first["type"], first.get("ctx", {}))
     if not first["loc"]:  # a rule about several keys names them itself
-        raise fault(broken or rule, where=str(file))
+        return fault(broken_rule or default_rule, where=str(file))
     name = str(first["loc"][0])
     field = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
-    raise fault(
-        f"{name} is {repr(raw[name]) if name in raw else 'missing':.{_SHOWN_CHARACTERS}}",
+    value = repr(raw[name]) if name in raw else "missing"
+    return fault(
+        f"{name} is {value:.{_SHOWN_CHARACTERS}}",
         where=f"{file}, {name}",
-        rule=broken or field.description or rule,
+        rule=broken_rule or field.description or default_rule,
     )
 
 
@@ -206,32 +220,47 @@ class ModelWeights:
         names = {self._strip_wrappers(name): name for name in self.shapes}
         matched: dict[str, StoredTensor] = {}
         for tensor in stored_tensors:
-            bare = self._strip_wrappers(tensor.key)
+            bare_key = self._strip_wrappers(tensor.key)
             place = f"{tensor.file}, {tensor.key}"
-            if bare in names:
-                expected = self.shapes[names[bare]]
-                rows = tensor.shape[:1] if names[bare] in self.any_rows else expected[:1]
-                if tensor.shape != (*rows, *expected[1:]):
-                    rule = f"{self.model} has shape {expected}"
-                    raise self._make_fault(f"{tensor.key} has shape {tensor.shape}", place, rule)
-                if names[bare] in matched:
-                    other = matched[names[bare]]
+            if bare_key in names:
+                name = names[bare_key]
+                self._check_shape(name, tensor)
+                if name in matched:
+                    other = matched[name]
                     what = f"{tensor.key} is also in {other.file.name}, as {other.key}"
                     raise self._make_fault(what, place, "every weight must be stored exactly once")
-                matched[names[bare]] = tensor
-            elif not self.unused(bare):
+                matched[name] = tensor
+            elif not self.unused(bare_key):
                 rule = f"{self.model} has no such weight"
                 raise self._make_fault(f"unknown weight {tensor.key}", place, rule)
-        missing = [name for name in self.shapes if name not in matched]
-        missing = [name for name in missing if not name.startswith(self.optional)]
+        missing = [
+            name
+            for name in self.shapes
+            if name not in matched and not name.startswith(self.optional)
+        ]
         if missing:
-            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             rule = f"{self.model} has {len(self.shapes)} weights"
-            what = f"weight {missing[0]}{more} is missing"
+            what = f"weight {missing[0]}{others} is missing"
             raise self._make_fault(what, f"{where}, {missing[0]}", rule)
         return matched
 
+    def _check_shape(self, name: str, tensor: StoredTensor) -> None:
+        """Refuse a tensor that has another shape than the weight ``name``."""
+        expected = self.shapes[name]
+        if name in self.any_rows:
+            is_fitting = len(tensor.shape) == len(expected) and tensor.shape[1:] == expected[1:]
+        else:
+            is_fitting = tensor.shape == expected
+        if not is_fitting:
+            raise self._make_fault(
+                f"{tensor.key} has shape {tensor.shape}",
+                f"{tensor.file}, {tensor.key}",
+                f"{self.model} has shape {expected}",
+            )
+
     def _strip_wrappers(self, name: str) -> str:
+        """Return a name without its prefixes in ``wrappers``, of which it may have several."""
         while name.startswith(self.wrappers):
             name = name.partition(".")[2]
         return name
@@ -246,13 +275,15 @@ def find_weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> lis
     Raises:
         DataError: none exists, or the index lists no files.
     """
-    file = next((folder / name for name in names if (folder / name).is_file()), None)
-    if file is None:
+    existing_files = [folder / name for name in names if (folder / name).is_file()]
+    if not existing_files:
         rule = "only init=random, which is labelled performance-only, starts without weights"
         raise fault(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
+    file = existing_files[0]
     if file.name != INDEX:
         return [file]
-    return [folder / name for name in sorted(set(_read_weight_map(file, fault).values()))]
+    listed_names = set(_read_weight_map(file, fault).values())
+    return [folder / name for name in sorted(listed_names)]
 
 
 def _read_weight_map(index: Path, fault: Fault) -> dict[str, str]:
@@ -273,10 +304,10 @@ def list_folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
     files = find_weight_files(folder, (SINGLE, INDEX), fault)
     tensors = [tensor for file in files for tensor in list_stored_tensors(file, fault)]
     if files == [folder / SINGLE]:
-        return tensors
+        return tensors  # there is no index
     listed = set(_read_weight_map(folder / INDEX, fault).items())
     stored = {(tensor.key, tensor.file.name) for tensor in tensors}
-    for name, file in sorted(listed ^ stored):
+    for name, file in sorted(listed ^ stored):  # in one of them only; the first is reported
         what = "is missing" if (name, file) in listed else f"is not listed in {INDEX}"
         raise fault(
             f"{name} {what}",

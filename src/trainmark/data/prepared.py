@@ -36,7 +36,7 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 STATE = "unfinished.json"  # in a partial folder: what it is made of, and what is finished
 WORK = "work"  # subfolder of a partial folder for intermediate files
-BLOCK_BYTES = 1 << 24
+BLOCK_BYTES = 1 << 24  # that are read at a time
 
 
 class Reporter:
@@ -66,7 +66,8 @@ class PartialFolder:
 
     Args:
         folder: its path until it is finished.
-        manifest: the content of the manifest; ``counts`` holds the counts of each split.
+        manifest: the content of the manifest but for its files; ``counts`` holds the counts of each
+            split.
         report: receives lines and progress.
         state: what is finished, also stored on disk: ``stages`` maps names to results, ``files``
             maps names to size and sha256.
@@ -115,6 +116,9 @@ class PartialFolder:
         """Write one file with ``make``, which gets its path; return the result of ``make``.
 
         A file that an earlier call finished is kept if its fingerprint still matches.
+
+        Args:
+            relative: path of the file in the data folder.
         """
         target = self.folder / relative
         stored = self.state["files"].get(relative)
@@ -129,7 +133,11 @@ class PartialFolder:
         return result
 
     def copy_file(self, relative: str, source: Path) -> None:
-        """Copy a file; its bytes count as units of work of the current stage."""
+        """Copy a file; its bytes count as units of work of the current stage.
+
+        Args:
+            relative: path of the copy in the data folder.
+        """
         stored = self.state["files"].get(relative)
         self.write_file(relative, partial(copy_file, source, advance=self.report.advance))
         if self.state["files"][relative] is stored:  # an earlier call has copied it
@@ -154,6 +162,7 @@ def write_data_folder(
     it, because the sources must change.
 
     Args:
+        data: the folder to write; it must be missing, empty, or made of the same sources.
         raw: folder of the sources; ``data`` must not lie inside it.
         sources: the files that ``data`` is made of, by name.
         say: called with each line; a ``Reporter`` also receives the progress.
@@ -164,20 +173,22 @@ def write_data_folder(
         DataError: ``data`` has other content, or lies inside ``raw``.
         EnvironmentFault: a file cannot be read or written, or another prepare is running.
     """
-    data, raw = data.resolve(), raw.resolve()
+    data = data.resolve()
+    raw = raw.resolve()
     report = say if isinstance(say, Reporter) else Reporter(say)
     _refuse_data_in_raw(data, raw)
     folder = data.with_name(f".{data.name}.partial")
     with _translate_system_errors(data, folder), _lock_folder(data):
-        earlier = _read_state(folder)
-        fingerprints, versions = _fingerprint_sources(sources, earlier, report)
+        earlier_state = _read_state(folder)
+        fingerprints, versions = _fingerprint_sources(sources, earlier_state, report)
+        # Everything that the content of the data folder depends on.
         made_of = {"case": case, "format": form, "sources": fingerprints, **options}
         if _is_finished(data, made_of):
             shutil.rmtree(folder, ignore_errors=True)
             report(f"{data} is already prepared")
             yield None
             return
-        state = _resume_or_begin(folder, made_of, earlier, report)
+        state = _resume_or_begin(folder, made_of, earlier_state, report)
         state["stats"] = versions
         partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
         partial_folder.save()
@@ -209,7 +220,12 @@ def _refuse_data_in_raw(data: Path, raw: Path) -> None:
 
 @contextmanager
 def _translate_system_errors(data: Path, folder: Path) -> Iterator[None]:
-    """Turn an OSError of the block into an EnvironmentFault."""
+    """Turn an OSError of the block into an EnvironmentFault.
+
+    Args:
+        data: the folder to write, named if the error names no file.
+        folder: the partial folder, for the fix.
+    """
     try:
         yield
     except OSError as error:
@@ -228,13 +244,17 @@ def _translate_system_errors(data: Path, folder: Path) -> Iterator[None]:
 
 
 def _resume_or_begin(
-    folder: Path, made_of: dict[str, Any], earlier: dict[str, Any], report: Reporter
+    folder: Path, made_of: dict[str, Any], earlier_state: dict[str, Any], report: Reporter
 ) -> dict[str, Any]:
-    """Return the earlier state if it is made of the same; else empty ``folder`` and begin anew."""
-    made_of_json = json.loads(json.dumps(made_of))
-    if earlier.get("made_of") == made_of_json:
+    """Return the earlier state if it is made of the same; else empty ``folder`` and begin anew.
+
+    Args:
+        folder: the partial folder.
+    """
+    made_of_json = json.loads(json.dumps(made_of))  # as it is read from a file: tuples are lists
+    if earlier_state.get("made_of") == made_of_json:
         report(f"continuing with the work of an earlier call in {folder}")
-        return dict(earlier)
+        return dict(earlier_state)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return {"made_of": made_of_json, "stages": {}, "files": {}}
@@ -271,7 +291,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 
 def _fingerprint_sources(
-    sources: Mapping[str, Path], earlier: dict[str, Any], report: Reporter
+    sources: Mapping[str, Path], earlier_state: dict[str, Any], report: Reporter
 ) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
     """Return the fingerprint of every source, sorted by name, and its size and modification time.
 
@@ -279,15 +299,15 @@ def _fingerprint_sources(
     """
     stats = {name: file.stat() for name, file in sorted(sources.items())}
     versions = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
-    earlier_sources = earlier.get("made_of", {}).get("sources", ())
+    earlier_sources = earlier_state.get("made_of", {}).get("sources", ())
     earlier_fingerprints = {item["name"]: item for item in earlier_sources}
-    earlier_versions = earlier.get("stats", {})
+    earlier_versions = earlier_state.get("stats", {})
     report.begin(f"checking {len(sources):,} files", sum(size for size, _ in versions.values()))
     fingerprints = []
     for name, version in versions.items():
         if earlier_versions.get(name) == version and name in earlier_fingerprints:
             fingerprints.append(earlier_fingerprints[name])
-            report.advance(version[0])
+            report.advance(stats[name].st_size)
         else:
             fingerprint = compute_fingerprint(sources[name], report.advance)
             fingerprints.append({"name": name, **fingerprint})
@@ -296,8 +316,9 @@ def _fingerprint_sources(
 
 def _finish(partial_folder: PartialFolder, data: Path) -> None:
     """Write the manifest and rename the partial folder to ``data``."""
-    folder, report = partial_folder.folder, partial_folder.report
-    files = {}
+    folder = partial_folder.folder
+    report = partial_folder.report
+    files = {}  # that stay, by their path in the data folder
     for file in folder.rglob("*"):
         name = file.relative_to(folder).as_posix()
         if file.is_file() and not name.startswith((STATE, f"{WORK}/")):
@@ -359,7 +380,8 @@ def compute_fingerprint(
     Args:
         advance: called with the size of each block that was read.
     """
-    digest, size = sha256(), 0
+    digest = sha256()
+    size = 0
     with file.open("rb") as stream:
         while block := stream.read(BLOCK_BYTES):
             digest.update(block)
@@ -378,7 +400,7 @@ def copy_file(source: Path, target: Path, advance: Callable[[int], None] = lambd
         while block := reader.read(BLOCK_BYTES):
             if block.count(0) < len(block):
                 writer.write(block)
-            else:
+            else:  # only zeros: skip them, which makes a hole
                 writer.seek(len(block), os.SEEK_CUR)
             advance(len(block))
         writer.truncate()  # a hole at the end belongs to the file
@@ -402,18 +424,22 @@ def write_splits(
 
     Args:
         layout: the source files of each split.
+        form: version of the format that is written.
         names: the name of each split's file in ``data``.
         write: writes a split from its source files; returns counts by name, or nothing.
         copies: further source files by their names in ``data``.
         published: number of rows in each split of the published data.
         notes: lines to show before anything is written.
     """
-    files = [*copies.values(), *(file for split in layout.files.values() for file in split)]
+    files = list(copies.values())
+    for files_of_split in layout.files.values():
+        files += files_of_split
     sources = {file.relative_to(raw).as_posix(): file for file in files}
     with write_data_folder(data, raw, sources, say, case=case, form=form) as partial_folder:
         if partial_folder is None:
             return
-        counts, report = partial_folder.manifest["counts"], partial_folder.report
+        counts = partial_folder.manifest["counts"]
+        report = partial_folder.report
         for note in notes:
             report(note)
         report.begin(f"writing {len(names) + len(copies):,} files", sum(map(_get_size, files)))

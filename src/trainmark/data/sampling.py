@@ -58,8 +58,11 @@ class EpochIndex:
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
         """Return token ids (B, seq_length + 1): inputs and, shifted by one, targets."""
-        tokens = len(rows) * self.split.seq_length
-        return self.gather_tokens(rows), Counts(len(rows), len(rows), tokens, tokens)
+        num_tokens = len(rows) * self.split.seq_length
+        counts = Counts(
+            samples=len(rows), sequences=len(rows), tokens=num_tokens, tokens_padded=num_tokens
+        )
+        return self.gather_tokens(rows), counts
 
     def gather_tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens of samples, each with the token that follows it.
@@ -70,16 +73,20 @@ class EpochIndex:
         Returns:
             int64 (B, seq_length + 1).
         """
-        starts, corpus = self.split.starts, self.split.reader.tokens
+        document_starts = self.split.starts
+        corpus = self.split.reader.tokens
         token_rows = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(token_rows, numbers, strict=True):
             first, last = self.positions[number : number + 2]
             documents = self.documents[first : last + 1]  # those that the sample lies in
-            begins, ends = starts[documents], starts[documents + 1]
+            begins = document_starts[documents]
+            ends = document_starts[documents + 1]
+            # The end first: in a sample within one document, begins[-1] is begins[0], and the
+            # offset counts from the start of the document.
             ends[-1] = begins[-1] + self.offsets[number + 1] + 1
             begins[0] += self.offsets[number]
-            pieces = zip(begins, ends, strict=True)
-            np.concatenate([corpus[begin:end] for begin, end in pieces], out=row)
+            pieces = [corpus[begin:end] for begin, end in zip(begins, ends, strict=True)]
+            np.concatenate(pieces, out=row)
         return token_rows
 
 
@@ -123,7 +130,9 @@ class Samples:
 
     def build_unshuffled_epoch(self) -> EpochIndex:
         """Return the samples with documents and samples in the order of the files."""
-        arrays = self._cut_samples(np.arange(len(self.documents)), np.arange(len(self)))
+        document_order = np.arange(len(self.documents))
+        sample_order = np.arange(len(self))
+        arrays = self._cut_samples(document_order, sample_order)
         return EpochIndex(self, *arrays)
 
     def build_epoch(self, number: int) -> EpochIndex:
@@ -131,9 +140,10 @@ class Samples:
         samples = len(self)
         if samples == 0:
             return self.build_unshuffled_epoch()
-        # Epochs are shuffled in groups; this epoch is number ``part`` of its group.
-        group_size = -(-(self.shuffled_together * self.seq_length + 1) // self.num_tokens)
-        group, part = divmod(number, group_size)
+        # Epochs are shuffled in groups that hold at least ``shuffled_together`` samples.
+        needed_tokens = self.shuffled_together * self.seq_length + 1
+        group_size = -(-needed_tokens // self.num_tokens)  # rounded up
+        group, epoch_of_group = divmod(number, group_size)
         seed = (self.seed + group) % 2**32  # RandomState takes seeds of 32 bits
 
         def build() -> list[NDArray[Any]]:
@@ -141,32 +151,39 @@ class Samples:
 
         arrays = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
         order, positions, offsets, shuffle = arrays
-        shuffle_of_epoch = shuffle[part * samples : (part + 1) * samples]
-        return EpochIndex(self, order, positions, offsets, shuffle_of_epoch)
+        first = epoch_of_group * samples
+        return EpochIndex(self, order, positions, offsets, shuffle[first : first + samples])
 
-    def _shuffle_epochs(self, epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
-        """Return order, positions, offsets and shuffle of epochs that are shuffled together.
+    def _shuffle_epochs(self, num_epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
+        """Return the arrays of epochs that are shuffled together; see ``_cut_samples``.
 
         Megatron shuffles the last epoch separately if less than 80% of it is needed.
         """
-        total = count_samples(epochs * self.num_tokens, self.seq_length)
-        before_last = count_samples((epochs - 1) * self.num_tokens, self.seq_length)
-        needed_of_last = self.shuffled_together - before_last
+        num_samples = count_samples(num_epochs * self.num_tokens, self.seq_length)
+        num_before_last = count_samples((num_epochs - 1) * self.num_tokens, self.seq_length)
+        num_needed_of_last = self.shuffled_together - num_before_last
         documents = np.arange(len(self.documents), dtype=np.int32)
-        if epochs > 1 and needed_of_last < int(0.8 * len(self)):
-            orders = [np.tile(documents, epochs - 1), documents.copy()]
-            shuffles = np.split(np.arange(total), [before_last])
+        sample_numbers = np.arange(num_samples)
+        # Parts of the order of documents, and of that of samples, that are shuffled separately.
+        if num_epochs > 1 and num_needed_of_last < int(0.8 * len(self)):
+            document_parts = [np.tile(documents, num_epochs - 1), documents.copy()]
+            sample_parts = np.split(sample_numbers, [num_before_last])
         else:
-            orders = [np.tile(documents, epochs)]
-            shuffles = [np.arange(total)]
-        for order in orders:
-            random.shuffle(order)
-        for shuffle in shuffles:
-            random.shuffle(shuffle)
-        return self._cut_samples(np.concatenate(orders), np.concatenate(shuffles))
+            document_parts = [np.tile(documents, num_epochs)]
+            sample_parts = [sample_numbers]
+        for part in document_parts:
+            random.shuffle(part)
+        for part in sample_parts:
+            random.shuffle(part)
+        return self._cut_samples(np.concatenate(document_parts), np.concatenate(sample_parts))
 
-    def _cut_samples(self, order: NDArray[Any], shuffle: NDArray[Any]) -> list[NDArray[Any]]:
-        return [order, *cut_documents(np.diff(self.starts)[order], self.seq_length), shuffle]
+    def _cut_samples(
+        self, document_order: NDArray[Any], sample_order: NDArray[Any]
+    ) -> list[NDArray[Any]]:
+        """Return ``documents``, ``positions``, ``offsets`` and ``shuffle`` of an ``EpochIndex``."""
+        sizes = np.diff(self.starts)[document_order]
+        positions, offsets = cut_documents(sizes, self.seq_length)
+        return [document_order, positions, offsets, sample_order]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +209,9 @@ def cut_documents(
     """
     ends = np.cumsum(sizes, dtype=np.int64)
     # For each document, the number of cuts in it and in the documents before it.
-    cuts = -(-ends // seq_length)
+    cuts = -(-ends // seq_length)  # rounded up: there is a cut at token 0
     positions = np.repeat(np.arange(len(sizes)), np.diff(cuts, prepend=0))
     positions[:1] = 0  # as in Megatron, sample 0 begins at document 0, even if that is empty
-    offsets = np.arange(len(positions)) * seq_length - (ends - sizes)[positions]
+    starts = ends - sizes
+    offsets = np.arange(len(positions)) * seq_length - starts[positions]
     return positions, offsets

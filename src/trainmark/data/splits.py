@@ -57,7 +57,8 @@ def read_parquet_rows(file: Path) -> list[dict[str, Any]]:
         EnvironmentFault: the library that reads it is not installed.
         ValueError: the file cannot be read.
     """
-    parquet, arrow = (import_extra(name, where=file) for name in ("pyarrow.parquet", "pyarrow"))
+    parquet = import_extra("pyarrow.parquet", where=file)
+    arrow = import_extra("pyarrow", where=file)
     try:
         rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
     except (arrow.ArrowException, OSError) as error:
@@ -102,7 +103,8 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
     if not folder.is_dir():
         raise fault("no such folder", where=str(folder))
     for form in forms:
-        for place in (folder / name for name in form.folders):
+        for subfolder in form.folders:
+            place = folder / subfolder
             files = {split: _find_first_files(place, names) for split, names in form.names.items()}
             if not any(files.values()):
                 continue
@@ -135,12 +137,14 @@ def _find_files(place: Path, name: str) -> list[Path]:
         return [place / name]
     split, _, ending = name.rpartition(".")
     parts = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.{ending}"))
-    matches = [match for part in parts if (match := PART_NAME.fullmatch(part.stem))]
-    if matches and [int(match[1]) for match in matches] != list(range(int(matches[0][2]))):
+    matches = [PART_NAME.fullmatch(part.stem) for part in parts]
+    numbers = [int(match[1]) for match in matches if match is not None]
+    totals = [int(match[2]) for match in matches if match is not None]
+    if numbers and numbers != list(range(totals[0])):
         raise DataError(
             f"numbered parts {', '.join(part.name for part in parts)}",
             where=str(place),
-            rule=f"{split} must have {int(matches[0][2])} parts, each exactly once",
+            rule=f"{split} must have {totals[0]} parts, each exactly once",
             fix="download the missing parts, and move parts of other versions away",
         )
     return parts

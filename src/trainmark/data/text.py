@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 BYTE_ORDER_MARK = codecs.BOM_UTF8
 MAX_LINE_BYTES = 256 << 20
 _LONE_RETURN = re.compile(r"\r(?!\n)")
-_NONCHARACTERS = tuple(
-    map(chr, range(0xFDD0, 0xFDF0))
-)  # they occur in no text: Unicode, chapter 23
+# Code points that Unicode reserves for programs, chapter 23: texts do not contain them.
+_NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 
 
 def read_text(file: Path) -> str:
@@ -50,7 +49,8 @@ def enumerate_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
     A line is cut after ``MAX_LINE_BYTES``, because a hole in a file reads as one huge line.
     """
-    for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
+    lines = iter(partial(stream.readline, MAX_LINE_BYTES), b"")  # until the stream ends
+    for number, line in enumerate(lines, start=1):
         yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
@@ -102,7 +102,14 @@ def read_csv(file: Path) -> Iterator[dict[str, str]]:
 
 
 def _name_fields(rows: Iterable[tuple[int, list[str]]]) -> Iterator[dict[str, str]]:
-    """Yield every row after the first as a dict; the first row names the fields."""
+    """Yield every row after the first as a dict; the first row names the fields.
+
+    Args:
+        rows: the number of the line and the fields of each row.
+
+    Raises:
+        ValueError: a row has more or fewer fields than the first one.
+    """
     header: list[str] | None = None
     for line, fields in rows:
         if header is None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from trainmark.errors import Fault
 
-FAST, WORDPIECE, BPE = "tokenizer.json", "vocab.txt", ("vocab.json", "merges.txt")
+FAST = "tokenizer.json"
+WORDPIECE = "vocab.txt"  # of BERT
+BPE = ("vocab.json", "merges.txt")  # of GPT-2
 BERT_FILES = (FAST, WORDPIECE)  # the first that exists is used
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")  # the first that names a token
 END_OF_DOCUMENT = "<|endoftext|>"
@@ -114,7 +116,8 @@ def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenize
 
     library = open_tokenizer(file, fault, plain=plain)
     ids = library.get_vocab()
-    if missing := [name for name in _BERT_TOKENS if name not in ids]:
+    missing = [name for name in _BERT_TOKENS if name not in ids]
+    if missing:
         rule = "a BERT vocabulary must contain the five special tokens"
         raise fault(f"no token {', '.join(missing)}", where=str(file), rule=rule)
     if file.name == WORDPIECE:
@@ -143,6 +146,7 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
     if not settings.is_file():
         return
     document = json.loads(library.to_str())
+    # What the opened tokenizer does, by keys of ``tokenizer_config.json``.
     applied: dict[str, Any] = {"do_basic_tokenize": True, "never_split": []}
     normalizer = document["normalizer"] or {}
     if normalizer.get("type") == "BertNormalizer":
@@ -165,7 +169,8 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
 
 def read_special_token(folder: Path, key: str, fault: Fault) -> str | None:
     """Return the special token in a folder's settings under ``key``, such as ``eos_token``."""
-    for file in (folder / name for name in SETTINGS):
+    for name in SETTINGS:
+        file = folder / name
         if file.is_file():
             token = read_json(file, fault).get(key)
             if isinstance(token, dict):  # an added token is stored as an object
@@ -193,7 +198,8 @@ def refuse_short_vocabulary(
     Raises:
         DataError: ``vocab_size`` is larger; the error has both numbers.
     """
-    if vocab_size > -(-entries // multiple) * multiple:
+    num_multiples = -(-entries // multiple)  # rounded up
+    if vocab_size > num_multiples * multiple:
         padding = f", padded to at most a multiple of {multiple}" if multiple > 1 else ""
         raise DataError(
             f"the vocabulary has {entries} entries, but the model has {vocab_size}",
@@ -248,19 +254,19 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
             vocabulary.
     """
     files = find_corpus_files(folder)
-    file = files[FAST if FAST in files else BPE[0]]
+    file = files[FAST] if FAST in files else files[BPE[0]]
     library = open_tokenizer(file, CORPUS_FAULT)
     refuse_other_settings(file, library, CORPUS_FAULT)
     vocab_size = max(library.get_vocab().values()) + 1
     if not ends:
         return CorpusTokenizer(library, vocab_size)
-    end = read_special_token(folder, "eos_token", CORPUS_FAULT) or END_OF_DOCUMENT
-    end_id = library.token_to_id(end)
+    end_token = read_special_token(folder, "eos_token", CORPUS_FAULT) or END_OF_DOCUMENT
+    end_id = library.token_to_id(end_token)
     if end_id is None:
         raise DataError(
-            f"the end-of-document token {end!r} is missing",
+            f"the end-of-document token {end_token!r} is missing",
             where=str(file),
             rule="each document ends with a token that does not occur in text",
             fix=f"set eos_token in {SETTINGS[0]} to the token, or add it to the vocabulary",
         )
-    return CorpusTokenizer(library, vocab_size, end, end_id)
+    return CorpusTokenizer(library, vocab_size, end_token, end_id)

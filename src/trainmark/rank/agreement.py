@@ -41,7 +41,7 @@ def refuse_other_packages(description: str | None, nnodes: int) -> None:
     assert description is not None, "ranks on several nodes are started by a node process"
     node = json.loads(description)
     packages: dict[str, str] = node["packages"]
-    broadcast = [packages]
+    broadcast = [packages]  # whose item the call replaces by that of rank 0
     torch.distributed.broadcast_object_list(broadcast, src=0)
     first_packages = broadcast[0]
     for name in sorted(first_packages.keys() | packages.keys()):
@@ -68,20 +68,20 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
 
     if world_size == 1:
         return
-    broadcast = [(float(result.value), int(result.samples))]
+    broadcast = [(float(result.value), int(result.samples))]  # replaced by that of rank 0
     torch.distributed.broadcast_object_list(broadcast, src=0)
-    value, samples = broadcast[0]
-    same_value = math.isclose(result.value, value, rel_tol=1e-6, abs_tol=1e-12)
-    if math.isnan(result.value) and math.isnan(value):
-        same_value = True
-    if not same_value or result.samples != samples:
+    first_value, first_samples = broadcast[0]
+    is_same_value = math.isclose(result.value, first_value, rel_tol=1e-6, abs_tol=1e-12)
+    if math.isnan(result.value) and math.isnan(first_value):
+        is_same_value = True
+    if not is_same_value or result.samples != first_samples:
         raise ContradictionError(
             "evaluation_differs_over_ranks",
             rank=torch.distributed.get_rank(),
             value=drop_non_finite(result.value),
-            first=drop_non_finite(value),
+            first=drop_non_finite(first_value),
             samples=result.samples,
-            samples_first=samples,
+            samples_first=first_samples,
         )
 
 
@@ -103,6 +103,6 @@ def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> 
         min_bytes = device.place(torch.tensor(memory.rank_bytes))
         torch.distributed.all_reduce(min_bytes, torch.distributed.ReduceOp.MIN)
         memory = replace(memory, rank_bytes=int(min_bytes))
-    if vendor.rank_memory(plan.nproc) is None:
+    if vendor.rank_memory(plan.nproc) is None:  # else planning has checked that the recipe fits
         cases.check_fit(plan.case, Path(plan.data.folder), recipe, plan.world_size, memory)
     return memory

@@ -24,7 +24,8 @@ class StepBatches:
     """Counts of the micro-batches of one optimizer step on one rank.
 
     Attributes:
-        step_samples: one entry per micro-batch.
+        samples_trained: samples whose losses the micro-batches add up; see ``Batch``.
+        step_samples: of each micro-batch, what it declares as the samples of the whole step.
         closed: the last micro-batch of the step was fetched.
         fetches: for each micro-batch, the device's marks before and after it was fetched.
     """
@@ -36,7 +37,11 @@ class StepBatches:
     fetches: list[tuple[Any, Any]] = field(default_factory=list)
 
     def add(self, batch: Batch, fetch: tuple[Any, Any]) -> None:
-        """Add a batch that the job received."""
+        """Add a batch that the job received.
+
+        Args:
+            fetch: the device's marks before and after it was fetched.
+        """
         self.counts = self.counts + batch.counts
         self.samples_trained += batch.samples_trained
         self.step_samples.append(batch.step_samples)
@@ -44,7 +49,7 @@ class StepBatches:
         self.fetches.append(fetch)
 
     @property
-    def samples_of_all(self) -> int:
+    def samples_of_all_ranks(self) -> int:
         """Return the samples of the step over all ranks; 0 if its last batch was not fetched."""
         return self.step_samples[-1] if self.closed else 0
 
@@ -57,8 +62,11 @@ class MeteredBatches:
     first mark completes when the earlier work is done. The second is recorded after the batch was
     fetched and its copy was started, so the time between the marks is idle time and the copy.
 
-    Attributes:
-        kept: the batches that were fetched, while the loop keeps them; else None.
+    Args:
+        source: the batches of an epoch.
+        step: counts of the batches since the last ``take``.
+        kept: a list to which fetched batches are appended, because their window will be repeated;
+            None: they are not kept.
     """
 
     source: Iterator[Batch]
@@ -96,7 +104,8 @@ def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> N
     for number, batches in enumerate(steps, first_step + 1):
         if not batches.step_samples:
             raise ContradictionError("step_without_batch", step=number)
-        min_samples, max_samples = min(batches.step_samples), max(batches.step_samples)
+        min_samples = min(batches.step_samples)
+        max_samples = max(batches.step_samples)
         if min_samples != max_samples:
             raise ContradictionError(
                 "step_samples_differ", step=number, least=min_samples, most=max_samples
@@ -115,23 +124,27 @@ def _refuse_counts(counts: Counts, step: int) -> None:
     """Refuse counts of which a container has fewer items than there are containers.
 
     A sample has at least one sequence, a sequence one token, and padding only adds tokens.
+
+    Raises:
+        ContradictionError: with the names and numbers of the containers and the items.
     """
+    # Each name counts containers of what the next one counts.
     ascending = {
         "samples": counts.samples,
         "sequences": counts.sequences,
         "tokens": counts.tokens,
         "tokens_padded": counts.tokens_padded,
     }
-    known = [(name, count) for name, count in ascending.items() if count]
-    for (container, containers), (item, items) in pairwise(known):
-        if containers > items:
+    nonzero_counts = [(name, count) for name, count in ascending.items() if count]
+    for (container, num_containers), (item, num_items) in pairwise(nonzero_counts):
+        if num_containers > num_items:
             raise ContradictionError(
                 "counts_contradict",
                 step=step,
                 container=container,
-                containers=containers,
+                containers=num_containers,
                 item=item,
-                items=items,
+                items=num_items,
             )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 # Exit code of a rank whose disk is full: its event file cannot hold the report.
 DISK_FULL_EXIT = errno.ENOSPC
+_MAX_TEXT = 4000  # characters of a message
+_MAX_TRACEBACK = 8000  # characters, the last ones
 # Errors whose text is a key, a code or a condition, which needs the name of the error.
 _TERSE_ERRORS = (
     AssertionError,
@@ -49,12 +51,13 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, RunError):
         return {"code": error.code, "args": error.details}
     if isinstance(error, TrainmarkError):
+        # The text without the fix, which is an argument of its own.
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
-        return message("fault", text=str(fault)[:4000], fix=error.fix).as_dict()
+        return message("fault", text=str(fault)[:_MAX_TEXT], fix=error.fix).as_dict()
     text = escape_controls(error).strip()
     if not text or isinstance(error, _TERSE_ERRORS):
-        text = f"{type(error).__name__}: {text}".removesuffix(": ")
-    return message("exception", text=text[:4000]).as_dict()
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return message("exception", text=text[:_MAX_TEXT]).as_dict()
 
 
 def describe_failure(error: BaseException, place: str) -> dict[str, Any]:
@@ -70,5 +73,5 @@ def describe_failure(error: BaseException, place: str) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": _describe_error(error),
         "place": place,
-        "traceback": escape_controls("".join(traceback.format_exception(error)))[-8000:],
+        "traceback": escape_controls("".join(traceback.format_exception(error)))[-_MAX_TRACEBACK:],
     }

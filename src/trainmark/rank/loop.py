@@ -37,7 +37,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long to train and where windows start and end, in optimizer steps and epochs."""
+    """How long to train and where windows start and end, in optimizer steps and epochs.
+
+    Args:
+        warmup_steps: steps before the measured ones; they include the first step.
+        window_steps: steps of a window, but for the first step and shorter last windows.
+        max_steps: of this launch; None: epochs alone limit training.
+        eval_every_epochs, eval_every_samples: intervals of evaluations; None: not by this interval.
+        eval_from_sample: samples of all ranks at the first evaluation; None: the interval.
+        target: quality at which training ends; None: there is none.
+    """
 
     max_epochs: int
     warmup_steps: int
@@ -64,24 +73,36 @@ class Schedule:
         )
 
     def choose_window(self, step: int) -> tuple[str, int]:
-        """Return the phase of the window that starts after ``step`` steps, and its length."""
+        """Return the phase of the window that starts after ``step`` steps, and its length.
+
+        Phases: ``compile``, the first step alone; ``warmup``; ``train``, which is measured.
+        """
         if step == 0:
-            phase, end = "compile", 1
+            phase = "compile"
+            end = 1
         elif step < self.warmup_steps:
-            phase, end = "warmup", min(step + self.window_steps, self.warmup_steps)
+            phase = "warmup"
+            end = min(step + self.window_steps, self.warmup_steps)
         else:
-            phase, end = "train", step + self.window_steps
+            phase = "train"
+            end = step + self.window_steps
         if self.max_steps is not None:
             end = min(end, self.max_steps)
         return phase, end - step
 
     def find_next_evaluation(self, samples: int) -> float:
-        """Return the samples of all ranks at which the next evaluation after ``samples`` is due."""
+        """Return the samples of all ranks at which the next evaluation after ``samples`` is due.
+
+        Infinity if evaluations are not due by samples.
+        """
         interval = self.eval_every_samples
         if interval is None:
             return math.inf
         first = self.eval_from_sample or interval
-        return first if samples < first else samples + interval - (samples - first) % interval
+        if samples < first:
+            return first
+        samples_since_due = (samples - first) % interval
+        return samples - samples_since_due + interval
 
 
 @dataclass(slots=True)
@@ -129,21 +150,23 @@ class MeasuredLoop:
     """Run a job to its target and emit events.
 
     Args:
-        batches: returns the batches of an epoch, on the device.
+        open_batches: returns the batches of an epoch, on the device.
         clock: returns the host's time in nanoseconds.
         barrier: waits for all ranks.
         emit: writes an event, see ``EventWriter.emit``.
         enter: called with the name of each phase, for error reports.
-        compiled: returns the number of graphs that were compiled so far; None: unknown.
-        first_step: context of the first window, which has one step.
+        parameters: checks the trained parameters; None: they are not checked.
+        replay: repeats windows; None: none is repeated.
+        count_graphs: returns the number of graphs that were compiled so far; None: unknown.
+        first_window: context of the first window, which has one step.
         begin: progress of the checkpoint from which training continues.
-        save: called with the progress before each window.
-        agree: refuses an evaluation whose quality differs from that of rank 0.
+        save: called with the progress before each window; saves a checkpoint if one is due.
+        check_agreement: refuses an evaluation whose quality differs from that of rank 0.
         trained_keys: keys of some rows of training, which evaluations are compared with.
     """
 
     job: Job
-    batches: Callable[[int], Generator[Batch, None, None]]
+    open_batches: Callable[[int], Generator[Batch, None, None]]
     schedule: Schedule
     device: Device
     clock: Callable[[], int]
@@ -153,16 +176,16 @@ class MeasuredLoop:
     enter: Callable[[str], None] = lambda _: None
     parameters: ParameterCheck | None = None
     replay: WindowReplay | None = None
-    compiled: Callable[[], int | None] = lambda: None
-    first_step: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    count_graphs: Callable[[], int | None] = lambda: None
+    first_window: AbstractContextManager[Any] = field(default_factory=nullcontext)
     begin: Progress = field(default_factory=Progress)
     save: Callable[[Progress], None] = lambda _: None
-    agree: Callable[[Evaluation], None] = lambda _: None
+    check_agreement: Callable[[Evaluation], None] = lambda _: None
     trained_keys: list[int] = field(default_factory=list)
     outcome: LoopResult = field(default_factory=LoopResult)
-    _samples_of_all: int = field(default=0, init=False)
-    _evaluate_at: float = field(default=math.inf, init=False)
-    _evaluated_step: int | None = field(default=None, init=False)
+    _samples_of_all_ranks: int = field(default=0, init=False)  # with those of earlier launches
+    _evaluate_at: float = field(default=math.inf, init=False)  # samples of all ranks
+    _last_evaluated_step: int | None = field(default=None, init=False)
 
     def run(self) -> LoopResult:
         """Train until the target, the epochs or the steps are reached.
@@ -175,8 +198,8 @@ class MeasuredLoop:
         self.device.synchronize()
         self.barrier()
         start_ns = self.clock()
-        self._samples_of_all = self.begin.samples
-        self._evaluate_at = self.schedule.find_next_evaluation(self._samples_of_all)
+        self._samples_of_all_ranks = self.begin.samples
+        self._evaluate_at = self.schedule.find_next_evaluation(self._samples_of_all_ranks)
         for epoch in range(self.begin.epoch, self.schedule.max_epochs):
             self._train_epoch(epoch)
             self.outcome.epochs = epoch + 1
@@ -204,31 +227,34 @@ class MeasuredLoop:
 
     def _is_evaluation_due(self, epoch: int, *, is_last: bool) -> bool:
         """Tell whether to evaluate at the end of ``epoch``, unless the last step just was."""
-        if self._evaluated_step == self.outcome.steps:
+        if self._last_evaluated_step == self.outcome.steps:
             return False
         interval = self.schedule.eval_every_epochs
-        by_epochs = interval is not None and (is_last or (epoch + 1) % interval == 0)
-        return by_epochs or (is_last and self._evaluate_at < math.inf)
+        is_due_by_epochs = interval is not None and (is_last or (epoch + 1) % interval == 0)
+        evaluates_by_samples = self._evaluate_at < math.inf
+        return is_due_by_epochs or (is_last and evaluates_by_samples)
 
     def _train_epoch(self, epoch: int) -> None:
         """Train one epoch, window by window, until it ends or the run does."""
-        done_before = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
-        epoch_start = self.outcome.steps - done_before
+        # Steps of this epoch that an earlier launch has taken.
+        earlier_steps = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
+        epoch_start = self.outcome.steps - earlier_steps  # steps of this launch; may be negative
         has_more = True
-        with closing(self.batches(epoch)) as source:  # the run may end before the last batch
+        with closing(self.open_batches(epoch)) as source:  # the run may end before the last batch
             batches = MeteredBatches(source, self.device)
             while has_more and not self._is_out_of_steps() and not self.outcome.target_reached:
                 steps = self.outcome.steps
                 total_steps = self.begin.steps + steps
                 epoch_steps = steps - epoch_start
-                self.save(Progress(total_steps, epoch, epoch_steps, self._samples_of_all))
+                self.save(Progress(total_steps, epoch, epoch_steps, self._samples_of_all_ranks))
                 self.enter("train")
                 phase, length = self.schedule.choose_window(steps)
-                with self.first_step if phase == "compile" else nullcontext():
+                with self.first_window if phase == "compile" else nullcontext():
                     has_more = self._run_window(batches, epoch=epoch, phase=phase, length=length)
-                if self._samples_of_all >= self._evaluate_at:
+                samples = self._samples_of_all_ranks
+                if samples >= self._evaluate_at:
                     self._evaluate(epoch)
-                    self._evaluate_at = self.schedule.find_next_evaluation(self._samples_of_all)
+                    self._evaluate_at = self.schedule.find_next_evaluation(samples)
         epoch_steps = self.outcome.steps - epoch_start
         if epoch_steps == 0:
             raise RunError("epoch_without_batch", epoch=epoch + 1)
@@ -243,12 +269,12 @@ class MeasuredLoop:
         Returns:
             False if the epoch has no further batch.
         """
-        watched = self._watch_window(batches, phase)
-        window = self._measure_window(batches, length, watched)
+        replay = self._watch_window(batches, phase)
+        window = self._measure_window(batches, length, replay)
         if window.losses:
             self._emit_window(window, epoch=epoch, phase=phase)
-            if watched is not None:  # before the loss is checked: a wrong bit may have spoiled it
-                self._repeat_window(watched, batches, window.losses)
+            if replay is not None:  # before the loss is checked: a wrong bit may have spoiled it
+                self._repeat_window(replay, batches, window.losses)
             self._refuse_non_finite(window.losses)
             refuse_contradictions(window.batches, first_step=self.outcome.steps)
             self.enter("job_check")
@@ -258,8 +284,8 @@ class MeasuredLoop:
                 self.replay.count_window()
             self._check_parameters(len(window.losses))
             self.outcome.steps += len(window.losses)
-        elif watched is not None:
-            watched.cancel()
+        elif replay is not None:
+            replay.cancel()
         return not window.ended_epoch
 
     def _watch_window(self, batches: MeteredBatches, phase: str) -> WindowReplay | None:
@@ -304,6 +330,8 @@ class MeasuredLoop:
     ) -> WindowResult:
         """Take up to ``length`` steps between two synchronisations, and measure them.
 
+        The window ends early at the end of the epoch, or when an evaluation is due.
+
         Args:
             replay: is told of each step, if the window is to be repeated.
         """
@@ -311,7 +339,7 @@ class MeasuredLoop:
         losses: list[Any] = []
         step_batches: list[StepBatches] = []
         ended_epoch = False
-        graphs_before = self.compiled() or 0
+        graphs_before = self.count_graphs() or 0
         start_ns = self.clock()
         marks = [device.mark()]
         while len(losses) < length:
@@ -324,14 +352,14 @@ class MeasuredLoop:
                 replay.end_step()
             losses.append(loss)
             step_batches.append(batches.take())
-            self._samples_of_all += step_batches[-1].samples_of_all
-            if self._samples_of_all >= self._evaluate_at:
+            self._samples_of_all_ranks += step_batches[-1].samples_of_all_ranks
+            if self._samples_of_all_ranks >= self._evaluate_at:
                 break
         device.synchronize()
         end_ns = self.clock()
         if not losses:
             return WindowResult(start_ns=start_ns, end_ns=end_ns, ended_epoch=ended_epoch)
-        loss_values = device.read(losses)
+        loss_values = device.read(losses)  # one copy for all losses
         return WindowResult(
             start_ns=start_ns,
             end_ns=end_ns,
@@ -340,17 +368,18 @@ class MeasuredLoop:
             losses=loss_values,
             batches=step_batches,
             stage_ns=self.stages.take_ns(device),
-            graphs_compiled=(self.compiled() or 0) - graphs_before,
+            graphs_compiled=(self.count_graphs() or 0) - graphs_before,
         )
 
     def _emit_window(self, window: WindowResult, *, epoch: int, phase: str) -> None:
+        """Emit the event of a window; a field that has nothing to report is left out."""
         device = self.device
         totals = sum((step.counts for step in window.batches), Counts())
-        optional: dict[str, Any] = {}
+        optional_fields: dict[str, Any] = {}
         if window.stage_ns:
-            optional["parts_ns"] = window.stage_ns
+            optional_fields["parts_ns"] = window.stage_ns
         if window.graphs_compiled:
-            optional["graphs_compiled"] = window.graphs_compiled
+            optional_fields["graphs_compiled"] = window.graphs_compiled
         self.emit(
             "window",
             phase=phase,
@@ -374,7 +403,7 @@ class MeasuredLoop:
             micro_batches=sum(len(step.fetches) for step in window.batches),
             model_flops=self.job.model_flops(totals),
             used_bytes=device.memory().used_bytes,
-            **optional,
+            **optional_fields,
             **self._take_check_time(),
         )
 
@@ -383,9 +412,10 @@ class MeasuredLoop:
         if self.parameters is None:
             return
         first_step = self.outcome.steps
-        phase, _ = self.schedule.choose_window(first_step)
-        next_phase, _ = self.schedule.choose_window(first_step + steps)
+        phase, _length = self.schedule.choose_window(first_step)
+        next_phase, _length = self.schedule.choose_window(first_step + steps)
         is_last_of_warmup = phase != "train" and next_phase == "train"
+        # Exact at the end of the warm-up, so that the first measured window can be judged.
         self.parameters.check_window(first_step=first_step, steps=steps, exact=is_last_of_warmup)
 
     def _take_check_time(self) -> dict[str, int]:
@@ -393,32 +423,34 @@ class MeasuredLoop:
         spent_ns = 0 if self.parameters is None else self.parameters.take_ns()
         return {"check_ns": spent_ns} if spent_ns else {}
 
-    def _refuse_non_finite(self, values: list[float]) -> None:
-        for offset, value in enumerate(values):
-            if not math.isfinite(value):
-                step = self.outcome.steps + offset + 1
-                raise DivergedError("loss_not_finite", value=str(value), step=step)
+    def _refuse_non_finite(self, losses: list[float]) -> None:
+        """Raise ``DivergedError`` if a loss of the window that just ended is not finite."""
+        for number, loss in enumerate(losses, start=1):
+            if not math.isfinite(loss):
+                step = self.outcome.steps + number
+                raise DivergedError("loss_not_finite", value=str(loss), step=step)
 
     def _evaluate(self, epoch: int) -> None:
+        """Evaluate, emit and check the evaluation, and note whether it reached the target."""
         self.enter("evaluate")
         start_ns = self.clock()
         result = self.job.evaluate()
-        self.agree(result)
+        self.check_agreement(result)
         self.device.synchronize()
         self.stages.take_ns(self.device)  # does not belong to a step: discarded
-        optional: dict[str, Any] = {}
+        optional_fields: dict[str, Any] = {}
         if result.reason is not None:
-            optional["reason"] = result.reason.as_dict()
+            optional_fields["reason"] = result.reason.as_dict()
         if result.breakdown:
-            optional["parts"] = {
-                kind: _replace_non_finite(part) for kind, part in result.breakdown.items()
+            optional_fields["parts"] = {
+                kind: _replace_non_finite(figures) for kind, figures in result.breakdown.items()
             }
         if result.scores is None:
             self.outcome.evaluation_unchecked = True
         else:
-            optional["scores"] = summarize_scores(result.scores, self.trained_keys)
+            optional_fields["scores"] = summarize_scores(result.scores, self.trained_keys)
         target = self.schedule.target
-        self._evaluated_step = self.outcome.steps
+        self._last_evaluated_step = self.outcome.steps
         self.outcome.target_reached = target is not None and target.reached(result.value)
         self.emit(
             "evaluate",
@@ -430,7 +462,7 @@ class MeasuredLoop:
             samples=result.samples,
             detail=_replace_non_finite(result.detail),
             target_reached=self.outcome.target_reached,
-            **optional,
+            **optional_fields,
         )
         if self.parameters is not None:
             self.parameters.check_evaluation(step=self.outcome.steps)
@@ -438,4 +470,5 @@ class MeasuredLoop:
 
 
 def _replace_non_finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the figures with None for NaN and infinity, which JSON does not have."""
     return {name: drop_non_finite(value) for name, value in figures.items()}

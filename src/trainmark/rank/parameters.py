@@ -31,6 +31,8 @@ class ParameterCheck:
     judged exactly.
 
     Args:
+        digest: computes the samples and sums of the trained parameters.
+        gradients: watches the gradients of the first steps.
         updates: returns the updates so far, see ``Job.updates``.
         clock: in nanoseconds.
     """
@@ -39,17 +41,18 @@ class ParameterCheck:
     gradients: GradientWatch
     updates: Callable[[], int]
     clock: Callable[[], int]
-    _spent_ns: int = field(default=0, init=False)
-    _gradients_judged: bool = field(default=False, init=False)
-    _at_start: dict[str, int] = field(default_factory=dict, init=False)
+    _spent_ns: int = field(default=0, init=False)  # by checks that ``take_ns`` has not returned
+    _has_judged_gradients: bool = field(default=False, init=False)
+    _first_sums: dict[str, int] = field(default_factory=dict, init=False)  # before the first step
+    # At the end of the last window; ``_sums`` is None if it was not computed there.
     _sample: bytes = field(default=b"", init=False)
     _sums: dict[str, int] | None = field(default=None, init=False)
-    _updates: int = field(default=0, init=False)
+    _updates: int = field(default=0, init=False)  # when sums were computed last
 
     def start(self) -> None:
         """Record the state before the first step."""
-        self._at_start = self.digest.compute_sums()
-        self._sums = self._at_start
+        self._first_sums = self.digest.compute_sums()
+        self._sums = self._first_sums
         self._sample = self.digest.sample()
         self._updates = self.updates()
 
@@ -63,7 +66,7 @@ class ParameterCheck:
             NotTrainedError: no bit changed although steps should have changed parameters; or a
                 parameter received only zero gradients in the first steps.
         """
-        if not self._at_start:
+        if not self._first_sums:
             return  # this rank holds no parameters; the record compares the ranks
         started_ns = self.clock()
         sample = self.digest.sample()
@@ -73,13 +76,14 @@ class ParameterCheck:
         self._sums = self.digest.compute_sums() if is_same_sample or exact else None
         if is_same_sample:
             updates = self.updates()
+            # If no sums were computed at its start (None), this window cannot be judged.
             if previous_sums == self._sums and updates > self._updates:
                 raise NotTrainedError(
                     "parameters_unchanged_in_window",
                     first=first_step + 1,
                     last=first_step + steps,
                     updates=updates - self._updates,
-                    parameters=len(self._at_start),
+                    parameters=len(self._first_sums),
                 )
         if self._sums is not None:
             self._updates = self.updates()
@@ -87,20 +91,28 @@ class ParameterCheck:
         self._spent_ns += self.clock() - started_ns
 
     def _judge_gradients(self) -> None:
-        if self._gradients_judged or not self.gradients.finished:
+        """Refuse parameters that got only zero gradients, once, after the steps that are watched.
+
+        Only parameters that this rank holds whole are judged: the gradients of a shard may all be
+        zero.
+
+        Raises:
+            NotTrainedError: a parameter received only zero gradients.
+        """
+        if self._has_judged_gradients or not self.gradients.is_finished:
             return
-        self._gradients_judged = True
+        self._has_judged_gradients = True
         has_gradient = self.gradients.read_flags()
-        zero = [
+        names_without = [
             name
             for name, is_nonzero in has_gradient.items()
-            if not is_nonzero and self.gradients.is_whole(name)
+            if not is_nonzero and self.gradients.holds_whole(name)
         ]
-        if zero:
+        if names_without:
             raise NotTrainedError(
                 "gradients_zero",
-                names=", ".join(zero[:MAX_NAMED]),
-                number=len(zero),
+                names=", ".join(names_without[:MAX_NAMED]),
+                number=len(names_without),
                 parameters=len(has_gradient),
             )
 
@@ -134,9 +146,14 @@ class ParameterCheck:
         """
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")
-        sums, has_gradient = self.digest.compute_sums(), self.gradients.read_flags()
+        sums = self.digest.compute_sums()
+        has_gradient = self.gradients.read_flags()
         return {
-            "changed": {name: sums[name] != first for name, first in self._at_start.items()},
+            "changed": {name: sums[name] != first for name, first in self._first_sums.items()},
             "gradients": has_gradient,
-            "sums": {x: sums[x] for x in has_gradient if x in sums and self.gradients.is_whole(x)},
+            "sums": {
+                name: sums[name]
+                for name in has_gradient
+                if name in sums and self.gradients.holds_whole(name)
+            },
         }

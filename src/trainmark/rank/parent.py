@@ -41,6 +41,11 @@ def adopt_orphans() -> None:
 
 
 def _call_prctl(option: int, value: int) -> None:
+    """Set an option of this process in the kernel; does nothing outside Linux.
+
+    Raises:
+        OSError: the kernel refuses the option.
+    """
     if sys.platform != "linux":
         return
     import ctypes

@@ -51,10 +51,11 @@ def find_collective_device(backend: str, device: Device) -> torch.device | None:
     """
     import torch
 
-    place: torch.device = device.place(torch.empty(0)).device
+    torch_device: torch.device = device.place(torch.empty(0)).device
     accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or accelerator.type != place.type or place.index is None:
+    if accelerator is None or accelerator.type != torch_device.type or torch_device.index is None:
         return None
-    if backend == "gloo" or f"{place.type}:gloo" in backend.split(","):
+    if backend == "gloo" or f"{torch_device.type}:gloo" in backend.split(","):
         return None
-    return place if place.index < torch.accelerator.device_count() else None
+    is_counted = torch_device.index < torch.accelerator.device_count()
+    return torch_device if is_counted else None

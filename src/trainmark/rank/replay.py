@@ -30,6 +30,8 @@ def find_difference(
     """
     pairs = zip(expected, actual, strict=True)
     for step, (expected_step, actual_step) in enumerate(pairs, first_step + 1):
+        # In the order of causes: wrong weights make a wrong loss and wrong gradients, and a wrong
+        # forward pass makes both a wrong loss and wrong gradients.
         for name, total in expected_step.weights.items():
             if total != actual_step.weights.get(name):
                 return BitDifference(step=step, part="weight", tensor=name)
@@ -135,14 +137,15 @@ class WindowReplay:
         first = self.digests.finish(losses)
         second = self._take_steps(batches, len(losses))
         if not self.is_on_any_rank(first != second):
-            return ReplayResult(1, "not_needed", None)
-        controls = [self._take_steps(batches, len(losses)) for _ in range(2)]
-        if self.is_on_any_rank(controls[0] != controls[1]):
-            return ReplayResult(3, "not_deterministic", None)
-        difference = find_difference(controls[0], first, first_step=first_step)
+            return ReplayResult(repeats=1, control="not_needed", difference=None)
+        control = self._take_steps(batches, len(losses))
+        second_control = self._take_steps(batches, len(losses))
+        if self.is_on_any_rank(control != second_control):
+            return ReplayResult(repeats=3, control="not_deterministic", difference=None)
+        difference = find_difference(control, first, first_step=first_step)
         if difference is None:
-            difference = find_difference(controls[0], second, first_step=first_step)
-        return ReplayResult(3, "deterministic", difference)
+            difference = find_difference(control, second, first_step=first_step)
+        return ReplayResult(repeats=3, control="deterministic", difference=difference)
 
     def _take_steps(self, batches: Sequence[Batch], num_steps: int) -> list[StepDigest]:
         """Take the steps of the window from the saved state; return their digests."""

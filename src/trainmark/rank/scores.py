@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import RankScores
 
-_MODULUS = 1 << 62
+_MODULUS = 1 << 62  # of digests; see ``events.schema.Scored``
 
 
 def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
@@ -24,14 +24,14 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
         trained: keys of some rows that this rank trained.
     """
     keys = np.asarray(scores.keys, np.uint64)
-    known = np.unique(np.array(trained, np.uint64))
+    trained_keys = np.unique(np.array(trained, np.uint64))
     return Scored(
         rows=scores.rows,
         keys=len(keys),
         digest=int(keys.sum(dtype=np.uint64)) % _MODULUS,
         distinct=len(np.unique(keys)),
-        known=len(known),
-        trained=int(np.isin(known, keys).sum()),
+        known=len(trained_keys),
+        trained=int(np.isin(trained_keys, keys).sum()),
         total=None if scores.total is None else drop_non_finite(scores.total),
         weight=None if scores.weight is None else drop_non_finite(scores.weight),
         of=scores.of,

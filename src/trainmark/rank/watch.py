@@ -16,15 +16,23 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-def _count_addmm(_total: Any, first: Any, second: Any, **_: Any) -> int:
+# The functions below get the arguments of the operation whose FLOPs they count.
+
+
+def _count_addmm(_summand: Any, left: Any, right: Any, **_: Any) -> int:
     """Return the FLOPs of the product of two matrices, (M, K) and (K, N)."""
-    return int(2 * first.shape[0] * first.shape[1] * second.shape[1])
+    rows, inner = left.shape
+    columns = right.shape[1]
+    return int(2 * rows * inner * columns)
 
 
 def _count_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     """Return the FLOPs of scores and their product with the values, over all pairs of positions.
 
     Several query heads may share a head of keys and values; torch 2.11 does not count such calls.
+
+    Args:
+        query, key, value: (B, heads, positions, width).
     """
     batch, heads, queries, width = query.shape
     return int(2 * batch * heads * queries * key.shape[2] * (width + value.shape[3]))
@@ -38,8 +46,8 @@ def _count_attention_backward(
     return int(2 * batch * heads * queries * key.shape[2] * (3 * width + 2 * value.shape[3]))
 
 
-# Kernel of torch's attention by the operation that runs it. The last one is the softmax of the
-# kernel that keeps all scores as a tensor.
+# The kernel of torch's attention, by the name of the operation that runs it. The last operation is
+# the softmax of the kernel that keeps all scores as a tensor.
 _ATTENTION_KERNELS = {
     "_scaled_dot_product_flash_attention": "flash",
     "_scaled_dot_product_flash_attention_for_cpu": "flash",
@@ -53,6 +61,7 @@ _ATTENTION_KERNELS = {
 # The registry of torch lacks the operations below, or counts them in fewer cases.
 _FORMULAS: dict[Any, Callable[..., int]] = {**flop_registry, _aten.addmm_: _count_addmm}
 for _name in _ATTENTION_KERNELS:
+    # ``_safe_softmax`` is no matmul; some versions of torch lack an operation.
     if _name.startswith("_scaled") and hasattr(_aten, _name):
         _FORMULAS[getattr(_aten, _name)] = _count_attention
         _FORMULAS[getattr(_aten, f"{_name}_backward")] = _count_attention_backward
@@ -66,7 +75,7 @@ class StepWatch(TorchDispatchMode):
 
     Attributes:
         flops: FLOPs by the type of the operands.
-        seen: values of each flag during matmuls.
+        flag_values: values of each flag during matmuls.
         attention: names of the attention kernels that ran.
     """
 
@@ -74,10 +83,11 @@ class StepWatch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._flags = flags
         self.flops: Counter[str] = Counter()
-        self.seen: dict[str, set[Any]] = {}
+        self.flag_values: dict[str, set[Any]] = {}
         self.attention: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and count it if it is a matmul; torch calls this for each operation."""
         if any(issubclass(x, FakeTensor) for x in types):
             return func(*args, **(kwargs or {}))  # only computes shapes of shards
         if any(x.__torch_dispatch__ != torch.Tensor.__torch_dispatch__ for x in types):
@@ -90,12 +100,11 @@ class StepWatch(TorchDispatchMode):
             self.attention.add(kernel)
         formula = _FORMULAS.get(operation)
         if formula is not None:
-            dtype = next(x.dtype for x in args if isinstance(x, torch.Tensor))
-            self.flops[str(dtype).removeprefix("torch.")] += formula(
-                *args, **(kwargs or {}), out_val=out
-            )
+            operands = [item for item in args if isinstance(item, torch.Tensor)]
+            dtype_name = str(operands[0].dtype).removeprefix("torch.")
+            self.flops[dtype_name] += formula(*args, **(kwargs or {}), out_val=out)
             for name, value in self._flags().items():
-                self.seen.setdefault(name, set()).add(value)
+                self.flag_values.setdefault(name, set()).add(value)
         return out
 
     def list_changes(self, flags: dict[str, Any], precision: str) -> list[str]:
@@ -103,13 +112,18 @@ class StepWatch(TorchDispatchMode):
 
         The flag of autocast is not compared, because autocast leaves some matmuls in float32 and is
         off in the backward pass. The types of the operands are compared instead.
+
+        Args:
+            flags: values of the flags after the precision was set.
+            precision: the recipe's.
         """
         changes = [
             f"{name}: {flags[name]} -> {value} (in a step)"
-            for name, values in self.seen.items()
+            for name, values in self.flag_values.items()
             for value in values
             if name != "autocast" and value != flags[name]
         ]
+        # The 16-bit type that matmuls have with this precision; None: they have none.
         expected_type = {"bf16": "bfloat16", "fp16": "float16"}.get(precision)
         expected_types = [] if expected_type is None else [expected_type]
         low_types = sorted({"bfloat16", "float16"} & self.flops.keys())

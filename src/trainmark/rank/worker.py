@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmark.train.checkpoints import Checkpoints
 
 STACKS_SIGNAL = signal.SIGUSR1
-clock = time.perf_counter_ns
+clock = time.perf_counter_ns  # of all times that a rank reports
 # The first matrix of an adapter has a zero gradient until the second matrix is no longer 0. That
 # takes one step with a learning rate above 0, which is the second or third.
 _NUM_GRADIENT_CHECKS = 5
@@ -126,15 +126,15 @@ class _PreparedRank(NamedTuple):
 
 def run_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) -> None:
     """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
-    ready = _prepare_rank(rank, run_dir, number, local_rank)
-    parameters, watch = _run_loop(rank, ready)
-    if hasattr(ready.job, "save"):
+    prepared = _prepare_rank(rank, run_dir, number, local_rank)
+    parameters, first_step_watch = _run_loop(rank, prepared)
+    if hasattr(prepared.job, "save"):
         with rank.emit_span("checkpoint"):
-            ready.job.save(run_dir / ARTIFACTS_DIR)
-            ready.barrier()
-    _report_results(rank, ready, parameters, watch)
+            prepared.job.save(run_dir / ARTIFACTS_DIR)
+            prepared.barrier()
+    _report_results(rank, prepared, parameters, first_step_watch)
     with rank.emit_span("finish"):
-        if ready.plan.world_size > 1:
+        if prepared.plan.world_size > 1:
             import torch
 
             torch.distributed.destroy_process_group()
@@ -154,14 +154,15 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
         from trainmark.train.checkpoints import Checkpoints
 
         plan = Plan.read(run_dir)
-        case, recipe = plan.load_case(), plan.load_recipe()
+        case = plan.load_case()
+        recipe = plan.load_recipe()
         vendor = devices.choose_vendor(plan.device.vendor)
         # Checked here too, because the nodes may have another torch than the machine that planned.
         refuse_missing_features(recipe, vendor, plan.world_size)
         device = vendor.open(local_rank, plan.nproc)
-        distributed = plan.world_size > 1
+        is_distributed = plan.world_size > 1
         barrier = _wait_for_nobody
-        if distributed:
+        if is_distributed:
             barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
         flags = device.set_precision(recipe.precision)
         rank.precision = read_precision_flags(device.torch_type)
@@ -188,7 +189,7 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
     if plan.resumed is not None:
         checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
     rank.enter("model_build")  # the place of errors in the job's facts
-    collective = vendor.collective_library() if distributed else None
+    collective = vendor.collective_library() if is_distributed else None
     _emit_facts(rank, context, job, matmul, precision_flags=flags, collective=collective)
     return _PreparedRank(plan, context, job, checkpoints, barrier)
 
@@ -202,7 +203,13 @@ def _emit_facts(
     precision_flags: Mapping[str, Any],
     collective: str | None,
 ) -> None:
-    """Emit the facts of the device and the job that are known before training."""
+    """Emit the facts of the device and the job that are known before training.
+
+    Args:
+        matmul: rate of large matmuls, as measured.
+        precision_flags: what the device has set for the recipe's precision.
+        collective: name and version of the library of collectives; None: there is one rank.
+    """
     from trainmark.protocols import Counts
 
     recipe = context.recipe
@@ -218,13 +225,15 @@ def _emit_facts(
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
-        step_flops=job.model_flops(Counts(rows, rows, tokens, tokens)),
+        step_flops=job.model_flops(
+            Counts(samples=rows, sequences=rows, tokens=tokens, tokens_padded=tokens)
+        ),
         samples_per_epoch=getattr(job, "samples_per_epoch", None),
         collective=collective,
     )
 
 
-def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
+def _run_loop(rank: RankReporter, prepared: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
     """Run the measured loop; return the check of its parameters and the watch of its first step."""
     from trainmark.rank.agreement import refuse_other_quality
     from trainmark.rank.loop import MeasuredLoop, Schedule
@@ -232,25 +241,26 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
     from trainmark.train.parallel import count_compiled_graphs
     from trainmark.train.read_ahead import iterate_batches
 
-    plan, context, job, checkpoints, barrier = ready
-    recipe, device = context.recipe, context.device
+    plan, context, job, checkpoints, barrier = prepared
+    recipe = context.recipe
+    device = context.device
     with rank.emit_span("check"):
         trained = job.trained_parameters()
         parameters = _start_parameter_check(job, trained)
-    watch_step = StepWatch(partial(read_precision_flags, device.torch_type))
-    replay = _make_replay(job, context, trained) if recipe.replay_every_windows else None
+    first_step_watch = StepWatch(partial(read_precision_flags, device.torch_type))
+    open_batches = partial(
+        iterate_batches,
+        job,
+        device,
+        depth=recipe.read_ahead_batches,
+        rows=rank.rows,
+        keys=rank.trained_keys,
+    )
     outcome = MeasuredLoop(
         job=job,
-        batches=partial(
-            iterate_batches,
-            job,
-            device,
-            depth=recipe.read_ahead_batches,
-            rows=rank.rows,
-            keys=rank.trained_keys,
-        ),
+        open_batches=open_batches,
         trained_keys=rank.trained_keys,
-        agree=partial(refuse_other_quality, context.world_size),
+        check_agreement=partial(refuse_other_quality, context.world_size),
         schedule=Schedule.from_recipe(recipe, plan.target, done=checkpoints.begin.steps),
         begin=checkpoints.begin,
         save=checkpoints.save,
@@ -261,14 +271,15 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
         stages=context.stages,
         enter=rank.enter,
         parameters=parameters,
-        replay=replay,
-        compiled=count_compiled_graphs if recipe.compile else lambda: None,
-        first_step=nullcontext() if recipe.compile else watch_step,
+        replay=_make_replay(job, context, trained) if recipe.replay_every_windows else None,
+        count_graphs=count_compiled_graphs if recipe.compile else lambda: None,
+        # The watch would change what torch compiles.
+        first_window=nullcontext() if recipe.compile else first_step_watch,
     ).run()
     rank.evaluation_unchecked = outcome.evaluation_unchecked
     checkpoints.close()
     parameters.gradients.close()
-    return parameters, watch_step
+    return parameters, first_step_watch
 
 
 def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterCheck:
@@ -308,16 +319,22 @@ def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> W
 
 
 def _report_results(
-    rank: RankReporter, ready: _PreparedRank, parameters: ParameterCheck, watch: StepWatch
+    rank: RankReporter,
+    prepared: _PreparedRank,
+    parameters: ParameterCheck,
+    first_step_watch: StepWatch,
 ) -> None:
     """Emit the facts of the job, and of its parameters after training."""
-    job, device, recipe = ready.job, ready.context.device, ready.context.recipe
+    job = prepared.job
+    device = prepared.context.device
+    precision = prepared.context.recipe.precision
     flags = read_precision_flags(device.torch_type)
-    changes = [
+    precision_changes = [
         f"{name}: {value} -> {flags[name]}"
         for name, value in rank.precision.items()
         if flags[name] != value
     ]
+    precision_changes += first_step_watch.list_changes(rank.precision, precision)
     with rank.emit_span("finish"):
         facts = dict(job.facts())
     with rank.emit_span("check"):  # after all calls of the job, to detect changes by any of them
@@ -331,20 +348,21 @@ def _report_results(
             used_bytes=memory.used_bytes,
             rows=rank.rows,
             evaluation_unchecked=rank.evaluation_unchecked,
-            precision_changed=[*changes, *watch.list_changes(rank.precision, recipe.precision)],
-            flops_counted=sum(watch.flops.values()) or None,
-            attention=sorted(watch.attention),
+            precision_changed=precision_changes,
+            flops_counted=sum(first_step_watch.flops.values()) or None,  # None: not watched
+            attention=sorted(first_step_watch.attention),
         )
 
 
 def main(run_dir: Path) -> int:
     """Run the rank that the environment names; return its exit code."""
-    number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    number = int(os.environ["RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
     if PARENT_VARIABLE in os.environ:
         die_with_parent(int(os.environ[PARENT_VARIABLE]))
     log = os.open(run_dir / format_log_name(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    os.dup2(log, 1)  # standard output
+    os.dup2(log, 2)  # standard error
     with (run_dir / format_stacks_name(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = RankReporter(run_dir, number)

@@ -19,7 +19,7 @@ def fit_attention(device: Device, *, dropout: float = 0.0, shapes_vary: bool = F
         shapes_vary: shapes differ between steps. A kernel that is compiled for each shape would
             then be compiled again and again in measured windows.
     """
-    fit = getattr(device, "fit_attention", None)
+    fit = getattr(device, "fit_attention", None)  # a vendor's device may have no choice
     if fit is not None:
         fit(dropout=dropout, shapes_vary=shapes_vary)
 

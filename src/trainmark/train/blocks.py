@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-WHOLE = Replicate()
+WHOLE = Replicate()  # the same whole tensor on every rank
 _SAVED_OPERATIONS = (  # expensive ones, whose results selective recomputation saves
     torch.ops.aten.mm.default,
     torch.ops.aten._scaled_mm.default,
@@ -66,6 +66,7 @@ class Replicated(ParallelStyle):
         self._output_placement = outputs
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Convert the module in place; ``parallelize_module`` calls this."""
         for name, parameter in list(module.named_parameters(recurse=False)):
             replicated = nn.Parameter(distribute_tensor(parameter.data, device_mesh, [WHOLE]))
             module.register_parameter(name, replicated)
@@ -101,7 +102,8 @@ def cut_model(
     them with plain tensors.
 
     Args:
-        table: the token table, cut by rows.
+        table: the token table, cut by rows. It and all others are names of modules; ``*`` stands
+            for any number of a block.
         norms: modules that are the same on every rank; ``last_norm`` is the one before the head.
         columns, rows: linear layers whose outputs, or inputs, are cut.
         sequence: modules that need all positions, each with the name of its argument, or None if it
@@ -109,20 +111,22 @@ def cut_model(
             (sequence parallelism); if there are none, it holds all of it.
     """
     modules_with_all_positions = list(sequence)
-    held: Placement = Shard(1) if modules_with_all_positions else WHOLE
+    # Of the residual stream (B, T, D): cut by positions, or whole on each rank.
+    stream: Placement = Shard(1) if modules_with_all_positions else WHOLE
     plan: dict[str, ParallelStyle] = {
-        table: RowwiseParallel(input_layouts=WHOLE, output_layouts=held),
-        last_norm: Replicated(held, WHOLE),
+        table: RowwiseParallel(input_layouts=WHOLE, output_layouts=stream),
+        last_norm: Replicated(inputs=stream, outputs=WHOLE),
     }
-    plan |= {name: Replicated(held, held) for name in norms}
+    plan |= {name: Replicated(inputs=stream, outputs=stream) for name in norms}
     plan |= {name: ColwiseParallel() for name in columns}
-    plan |= {name: RowwiseParallel(output_layouts=held) for name in rows}
+    plan |= {name: RowwiseParallel(output_layouts=stream) for name in rows}
     for name, argument in modules_with_all_positions:
         if argument is None:
-            plan[name] = PrepareModuleInput(input_layouts=held, desired_input_layouts=WHOLE)
+            plan[name] = PrepareModuleInput(input_layouts=stream, desired_input_layouts=WHOLE)
         else:
             plan[name] = PrepareModuleInput(
-                input_kwarg_layouts={argument: held}, desired_input_kwarg_layouts={argument: WHOLE}
+                input_kwarg_layouts={argument: stream},
+                desired_input_kwarg_layouts={argument: WHOLE},
             )
     parallelize_module(model, mesh, plan)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainmark.train.kernels import Kernels
     from trainmark.train.language_recipe import LanguageRecipe
 
+# Ends of names of matrices that write into the residual stream; the last is of stacked experts.
 _RESIDUAL_MATRICES = ("o_proj.weight", "down_proj.weight", "down_proj")
 
 
@@ -90,10 +91,11 @@ def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, 
             nn.init.zeros_(parameter)
         else:
             is_residual = name.endswith(_RESIDUAL_MATRICES)
-            whole = torch.empty(parameter.shape)
+            whole = torch.empty(parameter.shape)  # (of a DTensor, the shape of all shards)
             whole.normal_(0.0, residual_std if is_residual else std, generator=generator)
             _fill(parameter, whole)
-    decoder = model.library.model  # its rotary embedding has only buffers, which are recomputed
+    # The buffers of the rotary embedding follow from the sizes: make the module again.
+    decoder = model.library.model
     decoder.rotary_emb = type(decoder.rotary_emb)(decoder.config).to(device)
 
 

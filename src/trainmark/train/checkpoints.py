@@ -56,11 +56,12 @@ def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
     try:
         content = load_file(file) if file.suffix == ".safetensors" else _read_pickle(file)
     except Exception as error:  # noqa: BLE001  the libraries raise whatever damage leads to
-        reason = str(error).partition(". ")[0].partition("\n")[0] or type(error).__name__
-        what = f"damaged: {reason}"
+        first_sentence = str(error).partition(". ")[0].partition("\n")[0]
+        what = f"damaged: {first_sentence or type(error).__name__}"
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
             what = "not readable as weights only: loading the file would execute code"
         raise fault(what, where=str(file)) from None
+    # A training checkpoint has the weights under ``module``, beside the optimizer's state.
     state = content.get("module", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
         rule = "every entry of a checkpoint must be a tensor"
@@ -69,20 +70,25 @@ def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
 
 
 def _read_pickle(file: Path) -> Any:
+    """Return the content of a file that ``torch.save`` wrote, without executing its code.
+
+    Admits tensors, plain Python values, and numpy's arrays: a training checkpoint may hold the
+    state of numpy's random generator, which is an array.
+    """
     import torch
 
-    # A training checkpoint may hold the state of numpy's random generator: arrays, not code.
-    rebuild: Any = np.ndarray.__reduce__(np.zeros(1, np.uint32))[0]
-    arrays = [
-        (rebuild, "numpy.core.multiarray._reconstruct"),
-        rebuild,
+    # The private function with which numpy rebuilds a pickled array; a pickle names it.
+    rebuild_array: Any = np.ndarray.__reduce__(np.zeros(1, np.uint32))[0]
+    admitted = [
+        rebuild_array,
+        (rebuild_array, "numpy.core.multiarray._reconstruct"),  # its name in files of numpy 1
         np.ndarray,
         np.dtype,
-        type(np.dtype(np.uint32)),
+        type(np.dtype(np.uint32)),  # the type of the generator's numbers
     ]
     with file.open("rb") as stream:
         is_zip = stream.read(4) == b"PK\x03\x04"  # torch's format since 1.6
-    with torch.serialization.safe_globals(arrays):
+    with torch.serialization.safe_globals(admitted):
         # With mmap, the optimizer's state in the same file is not read.
         return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
 
@@ -110,7 +116,7 @@ class Checkpoints:
 
     Args:
         folder: folder of the launch's checkpoints; the last complete one is kept.
-        span: makes a context whose time is reported as the span of that name.
+        open_span: makes a context whose time is reported as the span of that name.
 
     Attributes:
         begin: progress of the checkpoint from which the launch continued.
@@ -121,7 +127,7 @@ class Checkpoints:
         job: NextTokenJob | Any,
         context: JobContext,
         folder: Path,
-        span: Callable[[str], AbstractContextManager[None]],
+        open_span: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         import torch
 
@@ -129,13 +135,14 @@ class Checkpoints:
         self._interval: int | None = getattr(context.recipe, "checkpoint_every_steps", None)
         self._job = job
         self._folder = folder
-        self._span = span
+        self._open_span = open_span
         self._is_first_rank = context.rank == 0
+        # The key of the random states of this rank in a checkpoint.
         self._random_key = f"random of rank {context.rank} of {context.world_size}"
         self._is_single = context.world_size == 1
         self._saved_steps = 0  # steps at the last checkpoint
         self._checkpoint = folder  # folder of the last checkpoint
-        self._pending: Any = None  # a Future
+        self._pending: Any = None  # the Future of a checkpoint that is being saved
         # Torch saves in a thread: its collectives need a group of their own.
         needs_group = self._interval is not None and not self._is_single
         self._group = torch.distributed.new_group(backend="gloo") if needs_group else None
@@ -154,18 +161,20 @@ class Checkpoints:
         from torch.distributed.checkpoint.state_dict import set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        with self._span("checkpoint"):
+        with self._open_span("checkpoint"):
             state = self._collect_state()
             try:
                 reader = FileSystemReader(checkpoint)
+                # Torch names the items of a list by their numbers.
                 if f"{self._random_key}.0" not in reader.read_metadata().state_dict_metadata:
                     # The number of ranks has changed: the random states stay as they are.
                     del state[self._random_key]
-                load(state, storage_reader=reader, no_dist=self._is_single)
+                load(state, storage_reader=reader, no_dist=self._is_single)  # fills ``state``
             except (Exception, CheckpointException) as error:  # noqa: BLE001  whatever damage leads to
                 cause = _find_first_failure(error)
+                first_line = str(cause).partition("\n")[0]
                 raise DataError(
-                    f"cannot be loaded: {str(cause).partition(chr(10))[0] or type(cause).__name__}",
+                    f"cannot be loaded: {first_line or type(cause).__name__}",
                     where=str(checkpoint),
                     rule="must be a complete checkpoint of the same model",
                     fix=(
@@ -180,10 +189,12 @@ class Checkpoints:
                 model_state_dict=state["model"],
                 optim_state_dict=state["optimizer"],
             )
-            for generator, drawn in zip(
-                self._list_generators(), state.get(self._random_key, ()), strict=False
-            ):
-                generator.set_rng_state(drawn)
+            if self._random_key in state:
+                generators = self._list_generators()
+                for generator, generator_state in zip(
+                    generators, state[self._random_key], strict=False
+                ):
+                    generator.set_rng_state(generator_state)
             job.resume_from(begin, state["scale"])
         self.begin = begin
         self._saved_steps = begin.steps
@@ -192,15 +203,16 @@ class Checkpoints:
         """Begin to save a checkpoint if it is due; called before each window."""
         interval = self._interval
         if interval is None or progress.steps // interval == self._saved_steps // interval:
-            return
+            return  # no multiple of the interval was passed since the last checkpoint
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
-        with self._span("checkpoint"):
+        with self._open_span("checkpoint"):
             self._wait()
             self._saved_steps = progress.steps
             previous = self._checkpoint
             self._checkpoint = self._folder / f"step-{progress.steps}"
             if self._is_first_rank:
+                # The previous checkpoint stays until the new one is complete.
                 for folder in self._folder.glob("step-*"):
                     if folder != previous:
                         shutil.rmtree(folder)
@@ -216,10 +228,11 @@ class Checkpoints:
     def close(self) -> None:
         """Wait until the last checkpoint is saved."""
         if self._pending is not None:
-            with self._span("checkpoint"):
+            with self._open_span("checkpoint"):
                 self._wait()
 
     def _wait(self) -> None:
+        """Wait until the checkpoint that is being saved is complete; raise its error."""
         if self._pending is None:
             return
         from torch.distributed.checkpoint.api import CheckpointException
@@ -231,6 +244,7 @@ class Checkpoints:
         self._pending = None
 
     def _collect_state(self) -> dict[str, Any]:
+        """Return all that a checkpoint holds: tensors, of which each rank has its shards."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self._job.model, self._job.stepper.optimizer)
@@ -242,6 +256,7 @@ class Checkpoints:
         }
 
     def _list_generators(self) -> list[Any]:
+        """Return the modules whose random generators training uses."""
         import torch
 
         device_type = self._job.stepper.device.type
@@ -252,5 +267,5 @@ class Checkpoints:
 
 def _find_first_failure(error: BaseException) -> BaseException:
     """Return the first rank's error, if torch has collected the errors of all ranks."""
-    failures = list(getattr(error, "failures", {}).values())
+    failures = list(getattr(error, "failures", {}).values())  # each an error and its traceback
     return failures[0][0] if failures else error

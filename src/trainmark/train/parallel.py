@@ -33,6 +33,8 @@ class Ranks:
     """The coordinates of a rank.
 
     Attributes:
+        data_rank: number of this rank's share of the data, of ``data_size`` shares.
+        tensor_rank: number of this rank among the ``tensor_size`` ranks that share a replica.
         mesh: has the dimensions ``data`` and ``tensor`` or, if ranks share experts, ``replica`` and
             ``expert``.
         data_mesh: the mesh of the ranks that train different samples.
@@ -54,7 +56,7 @@ class Ranks:
         """Return the rank's coordinates if ``tensor_parallel`` ranks share a replica.
 
         Args:
-            with_mesh: make a mesh also for whole replicas, as FSDP needs it.
+            with_mesh: make a mesh even if each rank has a whole replica, as FSDP needs it.
         """
         data_size = context.world_size // tensor_parallel
         assert data_size * tensor_parallel == context.world_size, "checked when planning"
@@ -68,8 +70,14 @@ class Ranks:
                 (data_size, tensor_parallel),
                 mesh_dim_names=("data", "tensor"),
             )
-        data_mesh = None if mesh is None else mesh["data"]
-        return cls(data_rank, data_size, tensor_rank, tensor_parallel, mesh, data_mesh)
+        return cls(
+            data_rank=data_rank,
+            data_size=data_size,
+            tensor_rank=tensor_rank,
+            tensor_size=tensor_parallel,
+            mesh=mesh,
+            data_mesh=None if mesh is None else mesh["data"],
+        )
 
     @classmethod
     def from_expert_groups(cls, context: JobContext, expert_parallel: int) -> Ranks:
@@ -84,8 +92,8 @@ class Ranks:
             mesh_dim_names=("replica", "expert"),
         )
         return cls(
-            context.rank,
-            context.world_size,
+            data_rank=context.rank,
+            data_size=context.world_size,
             mesh=mesh,
             data_mesh=mesh._flatten("data"),
             expert_size=expert_parallel,
@@ -155,13 +163,15 @@ def _shard_model(
     """Shard a model with FSDP2, in place; see ``parallelize``."""
     from torch.distributed.fsdp import fully_shard
 
-    unsharded = {parameter for module in experts for parameter in module.parameters()}
+    ignored_parameters: set[nn.Parameter] = set()
     if experts and mesh["replica"].size() > 1:
         for module in experts:  # by columns: there may be fewer experts than replicas
             fully_shard(module, mesh=mesh["replica"], shard_placement_fn=lambda _: Shard(1))
-        unsharded = set()
+    else:  # all ranks share the experts: each keeps its own whole
+        for module in experts:
+            ignored_parameters.update(module.parameters())
     for module in [*shards, model]:
-        fully_shard(module, mesh=ranks.data_mesh, ignored_params=unsharded)
+        fully_shard(module, mesh=ranks.data_mesh, ignored_params=ignored_parameters)
 
 
 def count_compiled_graphs() -> int | None:

@@ -39,23 +39,25 @@ class TensorDigest:
         self._tensors = {
             name: tensor for name, tensor in tensors.items() if get_local_shard(tensor).numel()
         }
-        tensors_here = list(self._tensors.values())
-        count = min(_SAMPLED_TENSORS, len(tensors_here))
+        local_tensors = list(self._tensors.values())
+        count = min(_SAMPLED_TENSORS, len(local_tensors))
+        # Evenly spaced among all tensors.
         self._sampled = [
-            tensors_here[number * len(tensors_here) // count] for number in range(count)
+            local_tensors[number * len(local_tensors) // count] for number in range(count)
         ]
 
     @torch.no_grad()
     def sample(self) -> bytes:
         """Return the bytes of a few elements of a few tensors, with one host copy per dtype."""
-        by_type: dict[torch.dtype, list[Tensor]] = {}
+        elements_by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in self._sampled:
             flat = _flatten(get_local_shard(tensor))
-            sampled = flat[:: max(1, len(flat) // _SAMPLED_ELEMENTS)]
-            by_type.setdefault(sampled.dtype, []).append(sampled)
+            step = max(1, len(flat) // _SAMPLED_ELEMENTS)
+            elements = flat[::step]
+            elements_by_type.setdefault(elements.dtype, []).append(elements)
         return b"".join(
-            torch.cat(sampled).view(torch.uint8).cpu().numpy().tobytes()
-            for sampled in by_type.values()
+            torch.cat(elements).view(torch.uint8).cpu().numpy().tobytes()
+            for elements in elements_by_type.values()
         )
 
     @torch.no_grad()
@@ -88,6 +90,7 @@ def digest_tensor(tensor: Tensor) -> Tensor:
 
 def _flatten(tensor: Tensor) -> Tensor:
     """Return the elements of ``tensor`` (numel,), without a copy if they are dense."""
+    # Dimensions from the largest to the smallest stride: the order of the elements in memory.
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     return tensor.detach().permute(order).reshape(-1)
 
@@ -109,11 +112,11 @@ class GradientWatch:
         self._names = {id(x): name for name, x in tensors.items()}
         self._tensors = tensors  # keep them alive: an id is unique only among live objects
         self._steps_left = num_steps
-        self._seen: dict[str, Tensor] = {}
+        self._had_gradient: dict[str, Tensor] = {}  # by name: a non-zero one, on the device
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Tell whether the gradients of all ``num_steps`` steps were seen."""
         return self._steps_left == 0
 
@@ -123,21 +126,25 @@ class GradientWatch:
 
     @torch.no_grad()
     def _note_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self.finished:
+        """Note the gradients of an optimizer's parameters; torch calls this before its step."""
+        if self.is_finished:
             return
-        has_seen_gradient = False
+        has_watched_gradient = False
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                name, gradient = self._names.get(id(parameter)), parameter.grad
+                name = self._names.get(id(parameter))
+                gradient = parameter.grad
                 if name is None or gradient is None:
                     continue
                 local = get_local_shard(gradient)
                 values = local._values() if local.is_sparse else local
                 is_nonzero = values.any()
-                earlier = self._seen.get(name)
-                self._seen[name] = is_nonzero if earlier is None else earlier | is_nonzero
-                has_seen_gradient = True
-        if has_seen_gradient:
+                earlier = self._had_gradient.get(name)
+                if earlier is not None:
+                    is_nonzero = earlier | is_nonzero
+                self._had_gradient[name] = is_nonzero
+                has_watched_gradient = True
+        if has_watched_gradient:  # else the optimizer is another one
             self._steps_left -= 1
 
     def read_flags(self) -> dict[str, bool]:
@@ -145,11 +152,11 @@ class GradientWatch:
 
         Synchronises with the device.
         """
-        if not self._seen:
+        if not self._had_gradient:
             return {}
-        flags = torch.stack(list(self._seen.values())).tolist()
-        return dict(zip(self._seen, flags, strict=True))
+        flags = torch.stack(list(self._had_gradient.values())).tolist()
+        return dict(zip(self._had_gradient, flags, strict=True))
 
-    def is_whole(self, name: str) -> bool:
-        """Tell whether this rank holds a whole parameter; a shard's gradients may all be zero."""
+    def holds_whole(self, name: str) -> bool:
+        """Tell whether this rank holds a whole parameter, not a shard of it."""
         return not isinstance(self._tensors[name], DTensor)

@@ -63,6 +63,7 @@ class StepperState:
     def restore(self) -> None:
         """Return to the state that was saved last."""
         assert self._counts is not None, "save comes first"
+        # The tensors come in the order in which they were saved.
         for copy, tensor in zip(self._copies, self._iterate_tensors(), strict=True):
             tensor.copy_(copy)
         self._stepper.set_counts(self._counts)
@@ -72,12 +73,12 @@ class StepperState:
 
     def _iterate_tensors(self) -> Iterator[Tensor]:
         """Yield all tensors in a fixed order."""
-        model, optimizer = self._stepper.model, self._stepper.optimizer
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        for tensor in (*trained, *model.buffers()):
+        model = self._stepper.model
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for tensor in (*parameters, *model.buffers()):
             yield get_local_shard(tensor)
-        for values in optimizer.state.values():
-            for value in values.values():
+        for parameter_state in self._stepper.optimizer.state.values():
+            for value in parameter_state.values():
                 if isinstance(value, torch.Tensor):
                     yield get_local_shard(value)
 
@@ -112,17 +113,22 @@ class StepDigests:
                 self._watch(name, parameter)
 
     def _watch(self, name: str, parameter: Tensor) -> None:
+        """Digest each gradient of ``parameter`` as soon as a backward pass has computed it."""
+
         @torch.no_grad()
-        def note(leaf: Tensor) -> None:
+        def note_gradient(leaf: Tensor) -> None:
             assert leaf.grad is not None, "the hook follows the accumulation of a gradient"
             total = digest_tensor(leaf.grad)
             gradients = self._gradients[-1]
-            # Combine the digests of several micro-batches so that their order counts.
-            gradients[name] = 31 * gradients[name] + total if name in gradients else total
+            if name in gradients:
+                # Combine the digests of several micro-batches so that their order counts.
+                total = 31 * gradients[name] + total
+            gradients[name] = total
 
-        self._handles.append(parameter.register_post_accumulate_grad_hook(note))
+        self._handles.append(parameter.register_post_accumulate_grad_hook(note_gradient))
 
     def _note_weights(self, *_: Any) -> None:
+        """Digest the weights; torch calls this before each step of an optimizer."""
         self._totals[-1] = self._weights.compute_totals()
 
     def end_step(self) -> None:
@@ -139,6 +145,7 @@ class StepDigests:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        # The last entries are of a step that has not begun.
         steps = zip(losses, self._gradients[:-1], self._totals[:-1], strict=True)
         digests = [
             StepDigest(
@@ -154,12 +161,13 @@ class StepDigests:
         if self._stepper is None:
             return {}
         names = {id(parameter): name for name, parameter in self._parameters.items()}
-        return {
-            f"{names.get(id(parameter), '?')} {state}": digest_tensor(value)
-            for parameter, values in self._stepper.optimizer.state.items()
-            for state, value in values.items()
-            if isinstance(value, torch.Tensor) and get_local_shard(value).numel()
-        }
+        totals = {}
+        for parameter, parameter_state in self._stepper.optimizer.state.items():
+            name = names.get(id(parameter), "?")
+            for state_name, value in parameter_state.items():
+                if isinstance(value, torch.Tensor) and get_local_shard(value).numel():
+                    totals[f"{name} {state_name}"] = digest_tensor(value)
+        return totals
 
     def _iterate_leaves(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors in which backward passes accumulate gradients, by name.
@@ -174,13 +182,14 @@ class StepDigests:
             return
         model = self._stepper.model
         root = getattr(model, "_orig_mod", model)  # the module in a compiled model
+        # Listed first, because unsharding changes the parameters of the modules.
         units: list[tuple[str, Any]] = [
             (prefix, module)
             for prefix, module in root.named_modules()
             if isinstance(module, FSDPModule)
         ]
         for prefix, module in units:
-            module.unshard()
+            module.unshard()  # so that its whole parameters exist
             for name, parameter in module.named_parameters(prefix):
                 if parameter.requires_grad and not isinstance(parameter, DTensor):
                     yield name, parameter

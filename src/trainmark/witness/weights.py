@@ -43,16 +43,16 @@ class _LiveDigest:
 class _SeenGradients:
     """The results of a ``GradientWatch``, without its tensors."""
 
-    finished = True
+    is_finished = True
 
     def __init__(self, watch: GradientWatch) -> None:
         self._flags = watch.read_flags()
-        self._whole = {name: watch.is_whole(name) for name in self._flags}
+        self._whole = {name: watch.holds_whole(name) for name in self._flags}
 
     def read_flags(self) -> dict[str, bool]:
         return self._flags
 
-    def is_whole(self, name: str) -> bool:
+    def holds_whole(self, name: str) -> bool:
         return self._whole[name]
 
 
@@ -141,7 +141,7 @@ class TrainedWeights:
 
     def _release_gradients(self) -> None:
         """Release the tensors as soon as their gradients have been seen."""
-        if self._watch is not None and self._watch.finished and self._check is not None:
+        if self._watch is not None and self._watch.is_finished and self._check is not None:
             seen = _SeenGradients(self._watch)
             self._check.gradients = seen  # type: ignore[assignment]
             self._note_missing_gradients(seen.read_flags())

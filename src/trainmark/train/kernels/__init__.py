@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """An operation for each task; all implementations take the same arguments."""
+    """An operation for each task; all implementations take the same arguments.
+
+    Args:
+        cross_entropy: see ``linear_cross_entropy.linear_cross_entropy_sum``.
+    """
 
     cross_entropy: Callable[..., Tensor] = linear_cross_entropy.library_cross_entropy_sum
 

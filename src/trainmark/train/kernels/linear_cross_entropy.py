@@ -40,7 +40,7 @@ def library_cross_entropy_sum(
 
     All scores are in memory at once; if the weight is sharded over ranks, on every rank.
     """
-    del scores_at_once
+    del scores_at_once  # torch has no operation that computes a part of them
     if isinstance(weight, DTensor):
         # The gradient of the hidden states sums those of all ranks' classes.
         hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()])
@@ -73,28 +73,37 @@ def linear_cross_entropy_sum(
         scores_at_once: maximum number of scores in memory.
         ignored: rows whose target has this value add nothing to the loss; it is not a class.
     """
-    group, first_class = None, 0
+    group = None  # of ranks that share the classes
+    first_class = 0  # of this rank
     if isinstance(weight, DTensor):
         group = weight.device_mesh.get_group()
         weight = weight.to_local()
         first_class = dist.get_rank(group) * weight.size(0)
-    num_classes = weight.size(0)  # of this rank
+    num_classes = weight.size(0)  # of this rank, without padding
     if classes is not None:
         num_classes = min(max(classes - first_class, 0), num_classes)
-    rows = max(1, scores_at_once // weight.size(0))
-    if rows > _ROWS_MULTIPLE:
-        rows -= rows % _ROWS_MULTIPLE
-    device_type, dtype = hidden.device.type, hidden.dtype
+    block_rows = max(1, scores_at_once // weight.size(0))
+    if block_rows > _ROWS_MULTIPLE:
+        block_rows -= block_rows % _ROWS_MULTIPLE
+    device_type = hidden.device.type
+    dtype = hidden.dtype
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
-    with torch.autocast(device_type, enabled=False):
+    with torch.autocast(device_type, enabled=False):  # types are converted explicitly
         loss: Tensor = _LinearCrossEntropy.apply(
-            hidden, weight, targets, group, num_classes, rows, dtype, first_class, ignored
+            hidden, weight, targets, group, num_classes, block_rows, dtype, first_class, ignored
         )  # type: ignore[no-untyped-call]
     return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
+    """The loss of ``linear_cross_entropy_sum``, whose gradients the forward pass computes.
+
+    Arguments, besides those of ``linear_cross_entropy_sum``: ``group``, ranks that share the
+    classes; ``num_classes``, rows of this rank's weight that are classes; ``block_rows``, rows of
+    ``hidden`` in a block; ``dtype``, of the matmuls; ``first_class``, of this rank.
+    """
+
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any,
@@ -103,7 +112,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         group: ProcessGroup | None,
         num_classes: int,
-        rows: int,
+        block_rows: int,
         dtype: torch.dtype,
         first_class: int,
         ignored: int | None,
@@ -111,20 +120,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
         needs_gradient = any(ctx.needs_input_grad[:2])
         needs_weight_gradient = ctx.needs_input_grad[1]
         boost = _FP16_BOOST if dtype is torch.float16 else 1.0
-        inputs, matrix = hidden.to(dtype), weight.to(dtype)
+        inputs = hidden.to(dtype)
+        matrix = weight.to(dtype)
         loss = torch.zeros((), device=hidden.device)
         d_hidden = torch.empty_like(hidden) if needs_gradient else None
         d_weight = None
         if needs_weight_gradient:
             d_weight = torch.zeros_like(weight, dtype=torch.float32)
-        for first in range(0, len(targets), rows):
-            block = slice(first, first + rows)
-            scores = (inputs[block] @ matrix.t()).float()  # (rows, V)
-            scores[:, num_classes:] = -torch.inf
-            counts = None if ignored is None else targets[block] != ignored
+        for first in range(0, len(targets), block_rows):
+            block = slice(first, first + block_rows)
+            scores = (inputs[block] @ matrix.t()).float()  # (block_rows, V)
+            scores[:, num_classes:] = -torch.inf  # padding
+            is_counted = None if ignored is None else targets[block] != ignored
+            local_targets = targets[block] - first_class
             # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
             # a result that is one of them would get no gradient, as autograd uses the last.
-            loss = loss + _convert_to_gradient(scores, targets[block] - first_class, group, counts)
+            loss = loss + _convert_to_gradient(scores, local_targets, group, is_counted)
             if d_hidden is None:
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
@@ -144,13 +155,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         scale = grads[0] / ctx.boost
-        d_hidden, d_weight = (None if x is None else x.mul_(scale) for x in ctx.gradients)
-        ctx.gradients = None
-        return d_hidden, d_weight, *[None] * 7
+        d_hidden, d_weight = ctx.gradients
+        if d_hidden is not None:
+            d_hidden.mul_(scale)
+        if d_weight is not None:
+            d_weight.mul_(scale)
+        ctx.gradients = None  # free them as soon as the caller has
+        return d_hidden, d_weight, *[None] * 7  # the other arguments have no gradient
 
 
 def _convert_to_gradient(
-    scores: Tensor, targets: Tensor, group: ProcessGroup | None, counts: Tensor | None
+    scores: Tensor, targets: Tensor, group: ProcessGroup | None, is_counted: Tensor | None
 ) -> Tensor:
     """Convert scores to their gradient in place: softmax minus one-hot; return the sum of losses.
 
@@ -158,13 +173,18 @@ def _convert_to_gradient(
         scores: (rows, V).
         targets: (rows,), relative to this rank's first class.
         group: ranks that share the classes; None: this rank has all of them.
-        counts: whether each row counts, (rows,); the gradient of other rows is 0. None: all count.
+        is_counted: whether each row counts, (rows,); the gradient of other rows is 0. None: all
+            count.
     """
-    weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
+    if is_counted is None:
+        weight = torch.ones_like(scores[:, 0])
+        # Without a group, an invalid target must fail below, not count as class 0.
+        is_local = torch.ones_like(targets, dtype=torch.bool)
+    else:
+        weight = is_counted.to(scores.dtype)
+        is_local = is_counted
     if group is not None:
         is_local = (targets >= 0) & (targets < scores.size(1))
-    else:  # an invalid target must fail below, not count as class 0
-        is_local = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
     index = targets.where(is_local, 0)[:, None]
     if group is not None:
         losses = _compute_shared_softmax(scores, index, is_local, group)
@@ -172,7 +192,7 @@ def _convert_to_gradient(
         torch.log_softmax(scores, -1, out=scores)
         losses = -scores.gather(1, index).squeeze(1)
         scores.exp_()
-    if counts is not None:
+    if is_counted is not None:
         scores.mul_(weight[:, None])
     scores.scatter_add_(1, index, -(weight * is_local)[:, None])
     return torch.sum(losses * weight)
@@ -187,6 +207,7 @@ def _compute_shared_softmax(
         index: this rank's class of each target, (rows, 1), if the target is local.
         is_local: whether each target is a class of this rank, (rows,).
     """
+    # Subtract the largest score of all ranks, so that no exponential overflows.
     max_scores = scores.amax(-1, keepdim=True)
     dist.all_reduce(max_scores, dist.ReduceOp.MAX, group=group)
     scores.sub_(max_scores)
