@@ -113,7 +113,7 @@ def train_and_list_windows(
         emit=events,
     )
     thread = "trainmark.train.read_ahead.ThreadPoolExecutor"
-    with patch(thread, lambda *_: PlayedThread(clock)):
+    with patch(thread, lambda **_: PlayedThread(clock)):
         loop.run()
     return events.named("window")
 

@@ -65,7 +65,7 @@ def change_events(run_dir: Path, name: str, **fields: Any) -> None:
     path = run_dir / "events.rank0.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     changed = [
-        make_event | (fields if make_event["event"] == name else {}) for make_event in events
+        event | (fields if event["event"] == name else {}) for event in events
     ]
     path.write_text("".join(json.dumps(item) + "\n" for item in changed))
 

@@ -41,9 +41,9 @@ def _stretch_times(events: list[dict[str, Any]], run_id: str) -> list[dict[str, 
     return [
         {
             name: lengthen(value) if name.endswith("_ns") and name != "unix_ns" else value
-            for name, value in make_event.items()
+            for name, value in event.items()
         }
-        for make_event in events
+        for event in events
     ]
 
 

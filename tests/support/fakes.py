@@ -235,11 +235,11 @@ class Events:
     written: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, event: str, **fields: Any) -> None:
-        self.calls.append(f"emit {make_event}")
-        self.written.append({"event": make_event, "t_ns": self.clock(), **fields})
+        self.calls.append(f"emit {event}")
+        self.written.append({"event": event, "t_ns": self.clock(), **fields})
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [item for item in self.written if item["event"] == make_event]
+        return [item for item in self.written if item["event"] == event]
 
 
 @dataclass
@@ -391,7 +391,7 @@ def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
 
 def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
     """Write events as the real writer does."""
-    text = "".join(json.dumps(make_event, separators=(",", ":")) + "\n" for make_event in events)
+    text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
     path.write_text(text, encoding="utf-8")
 
 
