@@ -64,9 +64,7 @@ def change_events(run_dir: Path, name: str, **fields: Any) -> None:
     """Change fields of every event of that name."""
     path = run_dir / "events.rank0.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    changed = [
-        event | (fields if event["event"] == name else {}) for event in events
-    ]
+    changed = [event | (fields if event["event"] == name else {}) for event in events]
     path.write_text("".join(json.dumps(item) + "\n" for item in changed))
 
 

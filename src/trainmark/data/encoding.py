@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trainmark.data.prepared import PartialFolder, Say
     from trainmark.data.tokenizer import CorpusTokenizer
 
-SAVE_EVERY_TOKENS = 1 << 26
+SAVE_EVERY_TOKENS = 1 << 26  # after so many tokens, an interrupted call can resume
 COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
 FORMAT = 4
 TOKENIZER = "tokenizer"
@@ -421,9 +421,11 @@ def _read_lines(stream: Any) -> list[bytes]:
     block = stream.read(BLOCK_BYTES)
     if block and not block.endswith(b"\n"):
         block += stream.readline(MAX_LINE_BYTES)
-    *lines, rest = block.split(b"\n")
+    *lines, last_line = block.split(b"\n")
     complete_lines = [line + b"\n" for line in lines]
-    return [*complete_lines, rest] if rest else complete_lines
+    if last_line:  # it was cut, or the file does not end in a line end
+        return [*complete_lines, last_line]
+    return complete_lines
 
 
 def read_blocks(
@@ -439,29 +441,28 @@ def read_blocks(
     Raises:
         DataError: a gzip file is damaged.
     """
-    earlier_bytes = 0  # size of the files before the current one
-    lines_read = begin.lines
-    for number, path in enumerate(files):
-        if number >= begin.file:
-            # Number of the first line to yield, from 1.
-            first = 1 + (begin.line if number == begin.file else 0)
-            with path.open("rb") as raw, prepared.require_whole_gzip(path):
-                is_gzip = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-                stream: Any = gzip.GzipFile(fileobj=raw) if is_gzip else raw
-                for _ in islice(stream, first - 1):
-                    pass  # skip the lines before ``begin``
-                while lines := _read_lines(stream):
-                    if max_lines is not None:
-                        lines = lines[: max_lines - lines_read]
-                    if not lines:
-                        return
-                    if first == 1:
-                        lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
-                    lines_read += len(lines)
-                    line = first - 1 + len(lines)
-                    after = CorpusPosition(number, line, lines_read, earlier_bytes + raw.tell())
-                    yield Block(lines, path, first, after)
-                    first += len(lines)
+    earlier_bytes = sum(path.stat().st_size for path in files[: begin.file])
+    total_lines = begin.lines  # that were read from all files
+    for number, path in enumerate(files[begin.file :], start=begin.file):
+        file_lines = begin.line if number == begin.file else 0  # that were read from this file
+        with path.open("rb") as raw, prepared.require_whole_gzip(path):
+            is_gzip = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+            stream: Any = gzip.GzipFile(fileobj=raw) if is_gzip else raw
+            for _ in islice(stream, file_lines):
+                pass  # skip the lines before ``begin``
+            while lines := _read_lines(stream):
+                if max_lines is not None:
+                    lines = lines[: max_lines - total_lines]
+                if not lines:  # ``max_lines`` were read
+                    return
+                if file_lines == 0:
+                    lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
+                first = file_lines + 1
+                file_lines += len(lines)
+                total_lines += len(lines)
+                read_bytes = earlier_bytes + raw.tell()
+                after = CorpusPosition(number, file_lines, total_lines, read_bytes)
+                yield Block(lines, path, first, after)
         earlier_bytes += path.stat().st_size
 
 

@@ -179,19 +179,13 @@ def write_data_folder(
     _refuse_data_in_raw(data, raw)
     folder = data.with_name(f".{data.name}.partial")
     with _translate_system_errors(data, folder), _lock_folder(data):
-        earlier_state = _read_state(folder)
-        fingerprints, versions = _fingerprint_sources(sources, earlier_state, report)
-        # Everything that the content of the data folder depends on.
-        made_of = {"case": case, "format": form, "sources": fingerprints, **options}
-        if _is_finished(data, made_of):
-            shutil.rmtree(folder, ignore_errors=True)
+        partial_folder = _open_partial_folder(
+            folder, data, sources, report, case=case, form=form, options=options
+        )
+        if partial_folder is None:
             report(f"{data} is already prepared")
             yield None
             return
-        state = _resume_or_begin(folder, made_of, earlier_state, report)
-        state["stats"] = versions
-        partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
-        partial_folder.save()
         try:
             yield partial_folder
             _finish(partial_folder, data)
@@ -205,6 +199,39 @@ def write_data_folder(
             )
             raise
         report(f"done: {data}")
+
+
+def _open_partial_folder(
+    folder: Path,
+    data: Path,
+    sources: Mapping[str, Path],
+    report: Reporter,
+    *,
+    case: str,
+    form: int,
+    options: Mapping[str, Any],
+) -> PartialFolder | None:
+    """Return the partial folder, resumed or empty; None if ``data`` is finished already.
+
+    Args:
+        folder: path of the partial folder.
+        sources, case, form, options: see ``write_data_folder``.
+
+    Raises:
+        DataError: ``data`` has other content.
+    """
+    earlier_state = _read_state(folder)
+    fingerprints, versions = _fingerprint_sources(sources, earlier_state, report)
+    # Everything that the content of the data folder depends on.
+    made_of = {"case": case, "format": form, "sources": fingerprints, **options}
+    if _is_finished(data, made_of):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    state = _resume_or_begin(folder, made_of, earlier_state, report)
+    state["stats"] = versions
+    partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
+    partial_folder.save()
+    return partial_folder
 
 
 def _refuse_data_in_raw(data: Path, raw: Path) -> None:

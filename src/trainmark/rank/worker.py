@@ -141,7 +141,11 @@ def run_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) ->
 
 
 def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) -> _PreparedRank:
-    """Open the device, join the other ranks, build data and model, and emit the facts."""
+    """Open the device, join the other ranks, build data and model, and emit the facts.
+
+    Args:
+        number, local_rank: of this rank in the run, and on its node.
+    """
     with rank.emit_span("init"):
         import torch
 

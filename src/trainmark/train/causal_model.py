@@ -40,9 +40,8 @@ class CausalModel(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the SUM of the cross-entropy, in nats, over all targets; both (B, T), int64."""
-        return self.cross_entropy(
-            self.compute_hidden(ids).flatten(0, 1), self.library.lm_head.weight, targets.flatten()
-        )
+        hidden = self.compute_hidden(ids).flatten(0, 1)  # (B * T, D)
+        return self.cross_entropy(hidden, self.library.lm_head.weight, targets.flatten())
 
     def compute_hidden(self, ids: Tensor) -> Tensor:
         """Return the last hidden states (B, T, D) of token ids (B, T).
@@ -91,7 +90,7 @@ def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, 
             nn.init.zeros_(parameter)
         else:
             is_residual = name.endswith(_RESIDUAL_MATRICES)
-            whole = torch.empty(parameter.shape)  # (of a DTensor, the shape of all shards)
+            whole = torch.empty(parameter.shape)  # of a DTensor, the shape of all shards together
             whole.normal_(0.0, residual_std if is_residual else std, generator=generator)
             _fill(parameter, whole)
     # The buffers of the rotary embedding follow from the sizes: make the module again.
@@ -102,12 +101,12 @@ def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, 
 def _fill(parameter: Tensor, whole: Tensor) -> None:
     """Copy this rank's part of ``whole`` into a parameter; ``whole`` is the same on every rank."""
     if isinstance(parameter, DTensor):
-        cut = distribute_tensor(
+        sharded = distribute_tensor(
             whole.to(parameter.device),
             parameter.device_mesh,
             parameter.placements,
-            src_data_rank=None,
+            src_data_rank=None,  # each rank takes its part of its own copy: nothing is sent
         )
-        parameter.to_local().copy_(cut.to_local())
+        parameter.to_local().copy_(sharded.to_local())
     else:
         parameter.copy_(whole)

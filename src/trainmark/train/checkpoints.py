@@ -151,37 +151,16 @@ class Checkpoints:
         """Load a checkpoint into the job, before its first step.
 
         Args:
+            checkpoint: its folder.
             begin: progress of the training at the checkpoint.
 
         Raises:
             DataError: the checkpoint is damaged, or of another model.
         """
-        from torch.distributed.checkpoint.api import CheckpointException
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
         from torch.distributed.checkpoint.state_dict import set_state_dict
-        from torch.distributed.checkpoint.state_dict_loader import load
 
         with self._open_span("checkpoint"):
-            state = self._collect_state()
-            try:
-                reader = FileSystemReader(checkpoint)
-                # Torch names the items of a list by their numbers.
-                if f"{self._random_key}.0" not in reader.read_metadata().state_dict_metadata:
-                    # The number of ranks has changed: the random states stay as they are.
-                    del state[self._random_key]
-                load(state, storage_reader=reader, no_dist=self._is_single)  # fills ``state``
-            except (Exception, CheckpointException) as error:  # noqa: BLE001  whatever damage leads to
-                cause = _find_first_failure(error)
-                first_line = str(cause).partition("\n")[0]
-                raise DataError(
-                    f"cannot be loaded: {first_line or type(cause).__name__}",
-                    where=str(checkpoint),
-                    rule="must be a complete checkpoint of the same model",
-                    fix=(
-                        "remove this folder: the run then continues from the previous "
-                        "checkpoint, if there is one"
-                    ),
-                ) from None
+            state = self._read_state(checkpoint)
             job = self._job
             set_state_dict(
                 job.model,
@@ -198,6 +177,39 @@ class Checkpoints:
             job.resume_from(begin, state["scale"])
         self.begin = begin
         self._saved_steps = begin.steps
+
+    def _read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the state in a checkpoint, of which each rank reads its shards.
+
+        Random states are left out if the number of ranks has changed.
+
+        Raises:
+            DataError: the checkpoint is damaged, or of another model.
+        """
+        from torch.distributed.checkpoint.api import CheckpointException
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        state = self._collect_state()
+        try:
+            reader = FileSystemReader(checkpoint)
+            # Torch names the items of a list by their numbers.
+            if f"{self._random_key}.0" not in reader.read_metadata().state_dict_metadata:
+                del state[self._random_key]
+            load(state, storage_reader=reader, no_dist=self._is_single)  # overwrites ``state``
+        except (Exception, CheckpointException) as error:  # noqa: BLE001  whatever damage leads to
+            cause = _find_first_failure(error)
+            first_line = str(cause).partition("\n")[0]
+            raise DataError(
+                f"cannot be loaded: {first_line or type(cause).__name__}",
+                where=str(checkpoint),
+                rule="must be a complete checkpoint of the same model",
+                fix=(
+                    "remove this folder: the run then continues from the previous "
+                    "checkpoint, if there is one"
+                ),
+            ) from None
+        return state
 
     def save(self, progress: Progress) -> None:
         """Begin to save a checkpoint if it is due; called before each window."""

@@ -60,8 +60,8 @@ class Experts(nn.Module):
             mesh: the ranks that hold the layer together.
         """
         for name, parameter in list(self.named_parameters()):
-            cut = distribute_tensor(parameter.data, mesh, [Shard(0)], src_data_rank=None)
-            self.register_parameter(name, nn.Parameter(cut))
+            sharded = distribute_tensor(parameter.data, mesh, [Shard(0)], src_data_rank=None)
+            self.register_parameter(name, nn.Parameter(sharded))
         self._gradient_share = 1.0 / mesh.size()
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:

@@ -330,6 +330,7 @@ class _ExpertGradients:
 
     @torch.no_grad()
     def _note_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Note the gradients of the experts; torch calls this before the step of an optimizer."""
         if self.is_finished:
             return
         # The hook is called for every optimizer: leave out experts that this one does not hold.

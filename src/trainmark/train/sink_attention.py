@@ -140,8 +140,8 @@ def _attend_to_window(
     attended = scaled_dot_product_attention(
         query, key, value, attn_mask=allowed.repeat(batch, 1, 1)[:, None], scale=scaling
     )  # (B blocks, H, window, W)
-    whole: Tensor = attended.unflatten(0, (batch, blocks)).transpose(1, 2)
-    return whole.reshape(batch, heads, -1, width)
+    by_block: Tensor = attended.unflatten(0, (batch, blocks)).transpose(1, 2)
+    return by_block.reshape(batch, heads, -1, width)
 
 
 def _make_window_mask(blocks: int, window: int, device: torch.device) -> Tensor:

@@ -83,7 +83,7 @@ class Transformer:
         saved_inputs: copies of a block's input that its attention saves under autocast: one, or one
             each for query, key and value.
         tensor_parallel: ranks over which matrices are cut.
-        shards: ranks over which FSDP2 shards all parameters.
+        shards: ranks over which FSDP2 shards all parameters; 1: it is not used.
         keeps_gradients: gradients exist together with activations, because they are accumulated.
         replicas: ranks that each train a whole replica with DDP, which keeps gradients in buckets.
     """
@@ -122,12 +122,12 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     The peak is at the end of the forward pass, with all saved activations, or at the end of the
     backward pass, with all gradients.
     """
-    cut = sizes.tensor_parallel
-    local_parameters = -(-sizes.parameters // (cut * sizes.shards))  # rounded up
+    tensor_parallel = sizes.tensor_parallel
+    local_parameters = -(-sizes.parameters // (tensor_parallel * sizes.shards))  # rounded up
     num_gathered = 0  # weights that FSDP2 holds unsharded
     if sizes.shards > 1:
         blocks = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
-        num_gathered = (sizes.table + blocks) // cut
+        num_gathered = (sizes.table + blocks) // tensor_parallel
     number_bytes = HALF if recipe.precision in AUTOCAST else FULL  # of a number in matmuls
     block = _estimate_block_bytes(sizes, number_bytes=number_bytes, compiled=bool(recipe.compile))
     stream = sizes.tokens * sizes.hidden_size * FULL
@@ -135,7 +135,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     at_backward_end = stream
     if sizes.tied_head and recipe.kernels != "own":
         # The gradient of the table from the head is kept until that of the look-up is computed.
-        at_backward_end += sizes.table * FULL // cut
+        at_backward_end += sizes.table * FULL // tensor_parallel
     all_gradients = local_parameters * FULL
     keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1
     early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
@@ -171,19 +171,19 @@ def _estimate_forward_bytes(
         block: bytes that one block saves while it is computed.
         number_bytes: bytes of a number in matmuls.
     """
-    cut = sizes.tensor_parallel
+    tensor_parallel = sizes.tensor_parallel
     stream = sizes.tokens * sizes.hidden_size * FULL
     if sizes.checkpoint_activations:  # blocks are recomputed after the head's backward pass
         saved = sizes.num_layers * stream
-        temporary = block + sizes.tokens * sizes.wide * number_bytes // cut
+        temporary = block + sizes.tokens * sizes.wide * number_bytes // tensor_parallel
     else:
         saved = sizes.num_layers * block
-        temporary = sizes.tokens * (sizes.wide * number_bytes // cut) + stream
+        temporary = sizes.tokens * (sizes.wide * number_bytes // tensor_parallel) + stream
     if sizes.scores:
         weight_copies = 0  # by autocast
         if number_bytes == HALF and not recipe.compile:
             num_weights = sizes.num_layers * sizes.block_matmul_weights
-            weight_copies = num_weights * HALF // (cut * sizes.shards)
+            weight_copies = num_weights * HALF // (tensor_parallel * sizes.shards)
         if recipe.compile:
             head = sizes.scores * number_bytes
         else:
@@ -237,15 +237,21 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
     """
     hidden = sizes.hidden_size
     wide = sizes.wide
-    cut = sizes.tensor_parallel
+    tensor_parallel = sizes.tensor_parallel
     # Bytes per token: query, key, value and result, and a sum of the softmax for each head.
-    attention = 4 * hidden * number_bytes // cut + sizes.num_heads * FULL // cut
+    attention = (
+        4 * hidden * number_bytes // tensor_parallel + sizes.num_heads * FULL // tensor_parallel
+    )
     if compiled:
-        return sizes.tokens * (hidden * number_bytes + attention + wide * number_bytes // cut)
+        return sizes.tokens * (
+            hidden * number_bytes + attention + wide * number_bytes // tensor_parallel
+        )
     norms = 2 * (hidden + 2) * FULL  # the input, and two numbers per token
     num_copies = sizes.saved_inputs if number_bytes == HALF else 1
     inputs = (num_copies + 1) * hidden * number_bytes  # of attention and of feed-forward layers
-    feed_forward = 2 * wide * number_bytes // cut  # before and after the activation function
+    feed_forward = (
+        2 * wide * number_bytes // tensor_parallel
+    )  # before and after the activation function
     masks = 2 * hidden if sizes.dropout else 0
     return sizes.tokens * (norms + inputs + attention + feed_forward + masks)
 

@@ -66,7 +66,8 @@ def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -
     """Return the message on the load of the busiest rank, or of the busiest expert."""
     if facts["routing"] == "balanced":
         return message("balanced_routing")
-    rank, expert = figures["expert_overload"], figures["single_expert_overload"]
+    rank = figures["expert_overload"]
+    expert = figures["single_expert_overload"]
     if rank.note is not None:
         return message("busiest_expert", expert=expert.value)
     return message("busiest_rank", rank=rank.value, expert=expert.value)

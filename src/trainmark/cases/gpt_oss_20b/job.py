@@ -109,6 +109,7 @@ class GptOssJob(NextTokenJob):
         return loss
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
+        """Return the sum of the losses of a batch, and count how its tokens are routed."""
         tokens = batch.counts.tokens_padded
         # A batch that trains no sample still routes its tokens, which must not count.
         filler_tokens = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()

@@ -64,7 +64,9 @@ class LlamaJob:
     def __init__(self, context: JobContext, data: LlamaData) -> None:
         recipe: LlamaRecipe = context.recipe
         recipe = replace(recipe, kernels=choose_kernel_kind(recipe, context.device.torch_type))
-        self.context, self.data, self.recipe = context, data, recipe
+        self.context = context
+        self.data = data
+        self.recipe = recipe
         fit_attention(context.device)
         ranks = Ranks.from_context(context, with_mesh=recipe.fsdp)
         self.sharded = recipe.fsdp and ranks.mesh is not None
@@ -104,6 +106,7 @@ class LlamaJob:
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's micro-batches, each with a factor for its losses; see ``Job``."""
         split = self.data.train
         batch_size = self.sharding.global_batch_size
         order = np.arange(len(split))
@@ -130,6 +133,7 @@ class LlamaJob:
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:
+        """Return the share of right answers on MMLU, and the validation loss; see ``Job``."""
         validation = self.compute_validation_loss()
         detail = {"val_loss": validation.value}
         if self.data.mmlu is None:
@@ -214,6 +218,7 @@ class LlamaJob:
         save_adapters(self.model, folder / ADAPTERS, base)
 
     def model_flops(self, counts: Counts) -> float:
+        """Return the model FLOPs of training ``counts``; see ``estimates``."""
         recipe = self.recipe
         flops_per_token = compute_model_flops_per_token(
             self.data.config,
@@ -224,7 +229,9 @@ class LlamaJob:
         return flops_per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
-        recipe, config = self.recipe, self.data.config
+        """Return the facts of the job for the record; see ``Job.facts``."""
+        recipe = self.recipe
+        config = self.data.config
         predicted = predict_peak_bytes(config, recipe, self.context.world_size)
         parallel = {"data": self.context.world_size, "fsdp": self.sharded}
         technique = "FSDP2" if self.sharded else "DDP"

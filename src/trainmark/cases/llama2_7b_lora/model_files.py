@@ -207,8 +207,9 @@ def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for number in range(config.num_layers):
         layer = f"model.layers.{number}"
         for name, shape in compute_linear_shapes(config).items():
-            part = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
-            shapes[f"{layer}.{part}.{name}.weight"] = shape
+            is_attention = name in ("q_proj", "k_proj", "v_proj", "o_proj")
+            module = "self_attn" if is_attention else "mlp"
+            shapes[f"{layer}.{module}.{name}.weight"] = shape
         for name in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"{layer}.{name}.weight"] = (config.hidden_size,)
     shapes["model.norm.weight"] = (config.hidden_size,)

@@ -59,6 +59,7 @@ class ToyJob:
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
+        """Return the accuracy on the validation rows; see ``Job.evaluate``."""
         world_size = self.context.world_size
         batches = evaluation_batches(
             self.data["validation"], size=1024, rank=self.context.rank, world_size=world_size
@@ -75,6 +76,7 @@ class ToyJob:
         return (4.0 * FEATURES * HIDDEN + 6.0 * HIDDEN * CLASSES) * counts.samples
 
     def facts(self) -> Mapping[str, Any]:
+        """Return the facts of the job for the record; see ``Job.facts``."""
         return {
             "parameters": sum(item.numel() for item in self.model.parameters()),
             "flops_formula": "6N per sample, no input gradient",

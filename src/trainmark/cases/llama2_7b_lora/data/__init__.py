@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from .dialogues import PackedDialogues
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
-MODEL, MMLU = "model", "mmlu"
+# Subfolders of a data folder.
+MODEL = "model"
+MMLU = "mmlu"
 # Pieces of a weights file that are hashed: all of it would take minutes.
 _NUM_WEIGHT_SAMPLES = 64
 _WEIGHT_SAMPLE_BYTES = 1 << 16

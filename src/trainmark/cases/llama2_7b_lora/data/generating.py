@@ -52,7 +52,7 @@ def _pick(rng: Generator, words: Sequence[Any]) -> Any:
 
 def _draw_chat(rng: Generator) -> tuple[str, str]:
     """Draw a chat; return dialogue and summary."""
-    first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])
+    first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])  # two different people
     thing = _pick(rng, THINGS)
     place = _pick(rng, PLACES)
     day = _pick(rng, DAYS)

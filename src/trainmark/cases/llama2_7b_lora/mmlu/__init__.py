@@ -110,18 +110,15 @@ def plan_scoring(
     letters = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
     max_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
     build_levels = build_published_levels if legacy else _build_levels
+    answer = None if legacy else letters[0]
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject = mmlu[number]
         long_rows = list(rows)  # whose prompts are too long at all levels so far
         for level in build_levels(subject, rows, shots):
-            if legacy:
-                texts = [level.text(row) for row in long_rows]
-                encoded = tokenizer.encode_prompts(texts)
-            else:
-                encoded = _encode_prompts(tokenizer, level, long_rows, letters[0], subject.name)
-                if level.cut:
-                    encoded = [ids[-max_ids:] for ids in encoded]
+            encoded = _encode_prompts(tokenizer, level, long_rows, answer, subject.name)
+            if level.cut and not legacy:
+                encoded = [ids[-max_ids:] for ids in encoded]
             fitting_prompts = {
                 row: np.asarray(ids, np.int64)
                 for row, ids in zip(long_rows, encoded, strict=True)
@@ -237,6 +234,7 @@ def _encode_letters_alone(tokenizer: TextTokenizer) -> tuple[int, ...]:
 
 
 def _make_answer_error(tokenizer: TextTokenizer, rule: str) -> DataError:
+    """Return the error about a tokenizer that encodes the four answers in another way."""
     return DataError(
         "the answers are not single tokens",
         where=str(tokenizer.file),
@@ -262,20 +260,29 @@ def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) ->
 
 
 def _encode_prompts(
-    tokenizer: TextTokenizer, level: PromptLevel, rows: Sequence[int], letter: int, subject: str
+    tokenizer: TextTokenizer,
+    level: PromptLevel,
+    rows: Sequence[int],
+    answer: int | None,
+    subject: str,
 ) -> list[list[int]]:
     """Return the ids of the prompts of ``rows``, up to the position of the answer.
 
-    They are encoded with an answer, which is then removed: the space before a letter may be part
+    They are encoded with the answer A, which is then removed: the space before a letter may be part
     of the letter's token, or a separate token that belongs to the prompt.
 
     Args:
-        letter: the token id of the answer A.
+        answer: the token id of the answer A; None: encode the prompts alone, as the published code.
         subject: its name, for errors.
+
+    Raises:
+        DataError: the answer after a prompt is not that token.
     """
+    if answer is None:
+        return tokenizer.encode_prompts([level.text(row) for row in rows])
     encoded = tokenizer.encode_prompts([level.text(row) + format_answer(0) for row in rows])
     for row, ids in zip(rows, encoded, strict=True):
-        if ids[-1] != letter:
+        if ids[-1] != answer:
             raise DataError(
                 f"the answer after row {row + 1} of {subject} is not a separate token",
                 where=str(tokenizer.file),

@@ -299,29 +299,32 @@ def _average_over_ranks(
     all_shots = totals[2 * num_subjects :]
     shots_used = {number: total for number, total in enumerate(all_shots) if total}
     assert sum(all_asked) == plan.items, f"{sum(all_asked)} of {plan.items} items were scored"
-
-    def compute_shares(kinds: Mapping[str, str]) -> dict[str, float]:
-        """Return the share of right answers in each kind of subjects, if it has questions.
-
-        Args:
-            kinds: the kind of each subject.
-        """
-        asked_by_kind: Counter[str] = Counter()
-        right_by_kind: Counter[str] = Counter()
-        for subject, kind in kinds.items():
-            number = SUBJECTS.index(subject)
-            asked_by_kind[kind] += all_asked[number]
-            right_by_kind[kind] += all_right[number]
-        return {kind: right_by_kind[kind] / asked for kind, asked in asked_by_kind.items() if asked}
-
-    per_subject = compute_shares({name: name for name in SUBJECTS})
+    per_subject = _compute_shares({name: name for name in SUBJECTS}, all_asked, all_right)
     return MmluResult(
         micro=sum(all_right) / plan.items,
         macro=sum(per_subject.values()) / len(per_subject),
         per_subject=per_subject,
-        per_category=compute_shares(CATEGORIES),
+        per_category=_compute_shares(CATEGORIES, all_asked, all_right),
         shots_used=shots_used,
         cut=num_cut,
         asked=plan.items,
         items=items,
     )
+
+
+def _compute_shares(
+    kinds: Mapping[str, str], asked: Sequence[int], right: Sequence[int]
+) -> dict[str, float]:
+    """Return the share of right answers in each kind of subjects, if it has questions.
+
+    Args:
+        kinds: the kind of each subject.
+        asked, right: number of questions, and of right answers, by subject as in ``SUBJECTS``.
+    """
+    asked_by_kind: Counter[str] = Counter()
+    right_by_kind: Counter[str] = Counter()
+    for subject, kind in kinds.items():
+        number = SUBJECTS.index(subject)
+        asked_by_kind[kind] += asked[number]
+        right_by_kind[kind] += right[number]
+    return {kind: right_by_kind[kind] / count for kind, count in asked_by_kind.items() if count}
