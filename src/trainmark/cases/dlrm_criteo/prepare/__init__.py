@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from .sources import RowRange
 
-FORMAT = 2
-BUCKET_ROWS = 1 << 22  # sorted and written at once
+FORMAT = 2  # of what is written, noted in the manifest
+BUCKET_ROWS = 1 << 22  # rows that are sorted and written at once
 
 
 def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **options: Any) -> None:
@@ -60,33 +60,34 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     with prepared.write_data_folder(
         data, raw, sources, say, case="dlrm_criteo", form=FORMAT, **rules
     ) as partial_folder:
-        if partial_folder is None:
+        if partial_folder is None:  # ``data`` is complete already
             return
-        if not (
-            partial_folder.work / tables.SCRATCH
-        ).exists():  # finished stages have their tables there
+        # Finished stages have their tables in the database: without it they must run again.
+        if not (partial_folder.work / tables.SCRATCH).exists():
             partial_folder.discard_results()
         with tables.open_database(partial_folder.work, threads) as db:
-            rows = _read_rows(db, sources, partial_folder, threads)
+            rows = _read_logs(db, sources, partial_folder, threads)
             spec = _run_stages(db, sources, rows, partial_folder, rules)
         write_spec(partial_folder.folder, spec.cardinalities, rules=rules)
 
 
-def _read_rows(
+def _read_logs(
     db: Any, sources: dict[str, Path], partial_folder: PartialFolder, threads: int
 ) -> dict[Path, int]:
     """Read every log that no earlier call has read; return the number of rows of each log."""
-    report, results = partial_folder.report, partial_folder.state["stages"]
+    report = partial_folder.report
+    results = partial_folder.state["stages"]  # result of each finished stage, by its name
     sizes = {name: path.stat().st_size for name, path in sources.items()}
     finished_bytes = sum(size for name, size in sizes.items() if f"read {name}" in results)
     report.begin("reading logs and counting categories", sum(sizes.values()), finished_bytes)
-    names = dict(enumerate(sources))
+    names = list(sources)
     unread_logs = {
-        number: sources[name] for number, name in names.items() if f"read {name}" not in results
+        number: sources[name] for number, name in enumerate(names) if f"read {name}" not in results
     }
-    for number, rows in tables.read_logs(db, unread_logs, threads):
-        partial_folder.save_result(f"read {names[number]}", rows)
-        report.advance(sizes[names[number]])
+    for number, num_rows in tables.read_logs(db, unread_logs, threads):
+        name = names[number]
+        partial_folder.save_result(f"read {name}", num_rows)
+        report.advance(sizes[name])
     return {path: results[f"read {name}"] for name, path in sources.items()}
 
 
@@ -97,7 +98,11 @@ def _run_stages(
     partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> FeatureSpec:
-    """Run every stage after reading that no earlier call has finished; return the written spec."""
+    """Run every stage after reading that no earlier call has finished; return the spec.
+
+    Args:
+        rows: number of rows of each log, in order.
+    """
     report = partial_folder.report
     parts = dict(enumerate(split_rows(rows)))
     assign_numbers = partial(tables.assign_category_numbers, db, len(rows), rules)
@@ -123,27 +128,45 @@ def _write_splits(
     partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> None:
-    """Write every split that no earlier call has written; put the counts into the manifest."""
+    """Write every split that no earlier call has written; put the counts into the manifest.
+
+    Args:
+        parts: of all splits, by number.
+    """
     report = partial_folder.report
     for split in SPLITS:
         parts_of_split = {number: part for number, part in parts.items() if part.split == split}
-        count = sum(part.end - part.start for part in parts_of_split.values())
-        partial_folder.manifest["counts"][split] = count
-        num_keys = tables.KEYS if split == "train" else count
-        num_buckets = -(-count // BUCKET_ROWS)
-        bounds = [num_keys * bucket // max(1, num_buckets) for bucket in range(num_buckets + 1)]
+        num_rows = sum(part.end - part.start for part in parts_of_split.values())
+        partial_folder.manifest["counts"][split] = num_rows
+        if f"write {split}" in partial_folder.state["stages"]:
+            report.advance(num_rows)
+            continue
+        if num_rows == 0:  # no validation split
+            continue
+        # ``spec`` has no validation split; the files of all splits have the same names.
+        names = [file.name for file in spec.get_row_types("train")]
+        files = [partial_folder.folder / split / name for name in names]
+        files[0].parent.mkdir(exist_ok=True)
+        # The keys of other splits are row numbers; see ``tables.build_row_key``.
+        num_keys = tables.KEYS if split == "train" else num_rows
+        key_ranges = _divide_keys(num_keys, num_rows)
         batches = (
             batch
-            for begin, end in pairwise(bounds)
-            for batch in tables.read_encoded_rows(
-                db, [*parts_of_split], spec, rules, range(begin, end)
-            )
+            for keys in key_ranges
+            for batch in tables.read_encoded_rows(db, [*parts_of_split], spec, rules, keys)
         )
-        files = [partial_folder.folder / split / file.name for file in spec.get_row_types("train")]
-        if f"write {split}" in partial_folder.state["stages"]:
-            report.advance(count)
-        elif count:
-            files[0].parent.mkdir(exist_ok=True)
-            write = partial(tables.write_rows, files, batches, report.advance)
-            num_written = partial_folder.run_stage(f"write {split}", write)
-            assert num_written == count, f"{split}: {num_written} of {count} rows were written"
+        write = partial(tables.write_rows, files, batches, report.advance)
+        num_written = partial_folder.run_stage(f"write {split}", write)
+        assert num_written == num_rows, f"{split}: {num_written} of {num_rows} rows were written"
+
+
+def _divide_keys(num_keys: int, num_rows: int) -> list[range]:
+    """Return ranges of keys, each with about ``BUCKET_ROWS`` rows, which are sorted at once.
+
+    Args:
+        num_keys: keys are below it, and evenly distributed over the rows.
+        num_rows: of the split, at least 1.
+    """
+    num_buckets = -(-num_rows // BUCKET_ROWS)  # rounded up
+    bounds = [num_keys * bucket // num_buckets for bucket in range(num_buckets + 1)]
+    return [range(begin, end) for begin, end in pairwise(bounds)]

@@ -25,14 +25,13 @@ LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
 LOG_RULE = "logs must be day_0, day_1 and so on without a gap, or train.txt; each plain or .gz"
 TEST_SHARE = 7  # 1/7 of a single log is the test split: Kaggle's log covers 7 days
 NUM_CATEGORIES = 26
+# Patterns of a row's fields: label, numbers, categories.
 FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
 ROW = "\t".join(FIELDS)  # valid both for Python's `re` and for the database's RE2
 ROW_RULE = (
     "a row must have a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
-)
-ROW_RULE += (
-    "hexadecimal digits, separated by tabs; numbers and categories may be "
-    "empty; a newline ends each row"
+    "hexadecimal digits, separated by tabs; numbers and categories may be empty; a newline ends "
+    "each row"
 )
 BLOCK_BYTES = 1 << 20
 DOWNLOAD_AGAIN = "download the file again, or correct it"
@@ -55,7 +54,9 @@ class RowRange(NamedTuple):
 
 
 def find_sources(raw: Path) -> dict[str, Path]:
-    """Return the logs by name: at least two days, or a single log.
+    """Return the logs by name, in order: at least two days, or a single log.
+
+    If a folder has days and a single log, the single log is ignored.
 
     Raises:
         DataError: there is no log, a day is missing, or a log exists twice.
@@ -67,14 +68,22 @@ def find_sources(raw: Path) -> dict[str, Path]:
         raise DataError("no such file or folder", where=str(raw), rule=LOG_RULE, fix=fix)
     candidates = sorted(raw.iterdir())
     logs = {file.name: file for file in candidates if LOG.fullmatch(file.name) and file.is_file()}
-    names = [name.removesuffix(".gz") for name in logs]
-    days = [int(name.removeprefix("day_")) for name in names if name != SINGLE]
-    expected = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
-    if wrong := [name for name in expected if names.count(name) != 1]:
-        what = ", ".join(f"{'twice' if name in names else 'no'} {name}" for name in wrong[:8])
+    stems = [name.removesuffix(".gz") for name in logs]
+    days = [int(stem.removeprefix("day_")) for stem in stems if stem != SINGLE]
+    expected_stems = [SINGLE]
+    if days:
+        last_day = max([*days, 1])  # there must be at least two days
+        expected_stems = [f"day_{day}" for day in range(last_day + 1)]
+    wrong_stems = [stem for stem in expected_stems if stems.count(stem) != 1]
+    if wrong_stems:
+        problems = [f"{'twice' if stem in stems else 'no'} {stem}" for stem in wrong_stems[:8]]
         fix = "download what is missing, remove the duplicate, or set --from to a single log"
-        raise DataError(what, where=str(raw), rule=LOG_RULE, fix=fix)
-    return {name: logs[name] for day in expected for name in (day, f"{day}.gz") if name in logs}
+        raise DataError(", ".join(problems), where=str(raw), rule=LOG_RULE, fix=fix)
+    sources: dict[str, Path] = {}
+    for stem in expected_stems:
+        name = stem if stem in logs else f"{stem}.gz"
+        sources[name] = logs[name]
+    return sources
 
 
 def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
@@ -90,20 +99,33 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
     Raises:
         DataError: there are too few rows.
     """
-    *early, last = rows.values()
-    days = len(early)
-    cut = last // 2 if days else last - last // TEST_SHARE
-    ends = [("train", number, 0, count) for number, count in enumerate(early)]
-    names = ("test", "validation") if days else ("train", "test")
-    ends += [(names[0], days, 0, cut), (names[1], days, cut, last)]
-    parts, sizes = [], dict.fromkeys(SPLITS, 0)
-    for split, number, start, end in ends:
-        parts.append(RowRange(split, number, start, end, sizes[split]))
+    *earlier_counts, last_count = rows.values()
+    last_source = len(earlier_counts)
+    parts: list[RowRange] = []
+    sizes = dict.fromkeys(SPLITS, 0)  # rows of each split so far
+
+    def add_part(split: str, source: int, start: int, end: int) -> None:
+        parts.append(RowRange(split, source, start, end, first=sizes[split]))
         sizes[split] += end - start
-    if not (sizes["train"] and sizes["test"]):
+
+    for source, count in enumerate(earlier_counts):
+        add_part("train", source, 0, count)
+    if earlier_counts:
+        half = last_count // 2
+        add_part("test", last_source, 0, half)
+        add_part("validation", last_source, half, last_count)
+    else:
+        num_train = last_count - last_count // TEST_SHARE
+        add_part("train", last_source, 0, num_train)
+        add_part("test", last_source, num_train, last_count)
+    if sizes["train"] == 0 or sizes["test"] == 0:
         what = f"training rows: {sizes['train']}, test rows: {sizes['test']}"
-        where, fix = ", ".join(map(str, rows)), "use more rows with --from"
-        raise DataError(what, where=where, rule="each split needs at least one row", fix=fix)
+        raise DataError(
+            what,
+            where=", ".join(str(path) for path in rows),
+            rule="each split needs at least one row",
+            fix="use more rows with --from",
+        )
     return parts
 
 
@@ -119,29 +141,39 @@ def open_log(path: Path) -> Any:
 
 
 def count_rows(path: Path, stop: Event) -> int:
-    """Return the number of lines of a log; stop counting when ``stop`` is set.
+    """Return the number of lines of a log.
+
+    Args:
+        stop: set by another thread when the result is no longer needed; then fewer are counted.
 
     Raises:
         DataError: there are no lines, or the file ends within a row.
     """
-    rows, last = 0, b""
+    rows = 0
+    last_byte = b""
     with open_log(path) as stream:
-        while not stop.is_set() and (block := stream.read(BLOCK_BYTES)):
-            rows, last = rows + block.count(b"\n"), block[-1:]
-    if last != b"\n":
-        what = "the file ends in the middle of a row" if last else "the file has no rows"
+        while not stop.is_set():
+            block = stream.read(BLOCK_BYTES)
+            if not block:
+                break
+            rows += block.count(b"\n")
+            last_byte = block[-1:]
+    if last_byte != b"\n":
+        what = "the file ends in the middle of a row" if last_byte else "the file has no rows"
         where = f"{path}, row {rows + 1}"
         raise DataError(what, where=where, rule=ROW_RULE, fix=DOWNLOAD_AGAIN)
     return rows
 
 
-def find_first_fault(path: Path) -> DataError:
+def describe_first_fault(path: Path) -> DataError:
     """Return the error for the first line of a log that is not a row; rows are counted from 1."""
-    row = re.compile(ROW.encode() + rb"\r?\n")
+    row_pattern = re.compile(ROW.encode() + rb"\r?\n")
     with open_log(path) as stream:
-        numbered_lines = enumerate_lines(stream)
-        faulty_lines = ((n, line) for n, line in numbered_lines if not row.fullmatch(line))
-        number, line = next(faulty_lines)
+        number, line = next(
+            (number, line)
+            for number, line in enumerate_lines(stream)
+            if not row_pattern.fullmatch(line)
+        )
     fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     what = f"{len(fields)} fields, not {len(FIELDS)}"
     if len(fields) == len(FIELDS):
@@ -149,6 +181,7 @@ def find_first_fault(path: Path) -> DataError:
             re.fullmatch(pattern.encode(), field) is not None
             for pattern, field in zip(FIELDS, fields, strict=True)
         ]
-        column = is_valid.index(False)
-        what = f"field {column + 1} is {fields[column][:40].decode('ascii', 'backslashreplace')!r}"
+        column = is_valid.index(False)  # the first invalid field
+        text = fields[column][:40].decode("ascii", "backslashreplace")
+        what = f"field {column + 1} is {text!r}"
     return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, fix=DOWNLOAD_AGAIN)

@@ -2,9 +2,14 @@
 
 All stages work in a scratch database, which keeps to a memory limit and spills to disk.
 
-Its tables, where ``i`` is a source, ``k`` a categorical column and ``p`` a part: ``read_i`` has the
-rows of a log in input order, ``counts_i`` the frequency of each of its categories, ``ids_k`` the
-ids of a column's categories, ``part_p`` encoded rows sorted by ``key``.
+The names of its tables end in numbers:
+
+    read_0    of a source (a log): its rows in input order
+    counts_0  of a source: the frequency of each of its categories
+    ids_0     of a categorical column: the ids of its categories
+    part_0    of a part, see ``RowRange``: its encoded rows, sorted by ``key``
+
+Rows have the columns ``label``, ``i0`` to ``i12`` (numbers) and ``c0`` to ``c25`` (categories).
 """
 
 from __future__ import annotations
@@ -13,7 +18,6 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate, groupby
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +28,7 @@ from trainmark.errors import EnvironmentFault
 from trainmark.extras import import_extra
 
 from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
-from .sources import NUM_CATEGORIES, ROW, RowRange, count_rows, find_first_fault, is_gzip
+from .sources import NUM_CATEGORIES, ROW, RowRange, count_rows, describe_first_fault, is_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     Rules = Mapping[str, Any]
 
 SCRATCH = "scratch.duckdb"
-THREAD_BYTES = 1 << 30
+THREAD_BYTES = 1 << 30  # memory of the database for each core
 ENTRY_BYTES = 256  # memory of a category in a join, rounded up generously
 KEYS = 1 << 64  # keys of shuffled rows are below it
 BATCH_ROWS = 1 << 17
@@ -65,39 +69,49 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
     Raises:
         EnvironmentFault: memory or disk space is not sufficient, or the database is damaged.
     """
-    duckdb, limit = import_extra("duckdb", where=folder), choose_memory_limit()
-    threads = max(1, min(threads, 2 * limit // THREAD_BYTES))
-    config = {"threads": threads, "memory_limit": f"{limit}B", "temp_directory": f"{folder}/spill"}
+    duckdb = import_extra("duckdb", where=folder)
+    limit = choose_memory_limit()
+    max_threads = 2 * limit // THREAD_BYTES  # each needs at least half of ``THREAD_BYTES``
+    config = {
+        "threads": max(1, min(threads, max_threads)),
+        "memory_limit": f"{limit}B",
+        "temp_directory": f"{folder}/spill",
+    }
     shutil.rmtree(folder / "spill", ignore_errors=True)  # left by a call that was killed
     try:
         with duckdb.connect(folder / SCRATCH, config=config) as opened:
             yield opened
     except RuntimeError as error:
-        if str(error) != "Query interrupted":  # so the library reports Ctrl-C
-            raise
-        raise KeyboardInterrupt from error
+        if str(error) == "Query interrupted":  # so the library reports Ctrl-C
+            raise KeyboardInterrupt from error
+        raise
     except (duckdb.OperationalError, duckdb.FatalException) as error:
-        what = f"duckdb: {str(error).splitlines()[0]}"
-        rule = f"the database may use {limit >> 20} MiB of memory and spills to this disk"
-        fix = (
-            "free memory or disk space, or set a smaller workers=, and run the command again; or "
-            "remove the "
-        )
-        fix += "folder to start over"
-        raise EnvironmentFault(what, where=str(folder), rule=rule, fix=fix) from error
+        raise EnvironmentFault(
+            f"duckdb: {str(error).splitlines()[0]}",
+            where=str(folder),
+            rule=f"the database may use {limit >> 20} MiB of memory and spills to this disk",
+            fix="free memory or disk space, or set a smaller workers=, and run the command again; "
+            "or remove the folder to start over",
+        ) from error
 
 
 def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple[int, int]]:
-    """Read logs into their tables; yield the index and the number of rows of each, in order.
+    """Read logs into their tables; yield the number of each and of its rows, in order.
 
     The database reads a plain log with all its threads, but a gzip log with a single thread;
     therefore several gzip logs are read at the same time.
+
+    Args:
+        db: the scratch database.
+        logs: by number of the source.
+        threads: maximum number of logs that are read at the same time.
 
     Raises:
         DataError: see ``read_log``.
     """
     num_gzip = sum(is_gzip(path) for path in logs.values())
-    stop, cursors = Event(), {number: db.cursor() for number in logs}
+    stop = Event()
+    cursors = {number: db.cursor() for number in logs}
     pool = ThreadPoolExecutor(max(1, min(threads, num_gzip)), "dlrm-read")
     try:
         futures = {
@@ -106,7 +120,7 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
         }
         for number, future in futures.items():
             yield number, future.result()
-    finally:
+    finally:  # also if a log is faulty, or the caller stops early
         stop.set()
         for cursor in cursors.values():
             cursor.interrupt()
@@ -116,9 +130,11 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
 
 
 def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
-    """Read a log into ``read_i`` and ``counts_i``; return its number of rows.
+    """Read a log into its tables ``read_`` and ``counts_``; return its number of rows.
 
     Args:
+        db: a cursor of the scratch database.
+        number: of the source, with which the names of its tables end.
         stop: set by another thread when the result is no longer needed.
 
     Raises:
@@ -126,18 +142,20 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     """
     with require_whole_gzip(path):  # the database does not notice all damage
         rows = count_rows(path, stop)
-    fields = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
-    for column, name in enumerate(INTEGERS + CATEGORIES, start=2):  # SQL counts from 1: the label
-        cast = f"f[{column}] AS BIGINT"
+    # The label is the first character of a line, and null if the line is not a row.
+    columns = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
+    # SQL counts from 1, and the first field is the label.
+    for field, name in enumerate(INTEGERS + CATEGORIES, start=2):
+        cast = f"f[{field}] AS BIGINT"
         if name in CATEGORIES:
-            cast = f"'0x' || f[{column}] AS UINTEGER"
-        fields.append(f"TRY_CAST({cast}) AS {name}")
-    read = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(fields)} FROM {LINES}"
+            cast = f"'0x' || f[{field}] AS UINTEGER"
+        columns.append(f"TRY_CAST({cast}) AS {name}")  # null if the field is empty
+    query = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(columns)} FROM {LINES}"
     packing = "gzip" if is_gzip(path) else "none"
-    db.execute(read, {"row": ROW, "file": str(path), "packing": packing})
-    db.execute(f"SELECT count(*), count(label) FROM read_{number}")
+    db.execute(query, {"row": ROW, "file": str(path), "packing": packing})
+    db.execute(f"SELECT count(*), count(label) FROM read_{number}")  # of labels that are not null
     if db.fetchone() != (rows, rows):
-        raise find_first_fault(path)
+        raise describe_first_fault(path)
     db.execute(f"CREATE OR REPLACE TABLE counts_{number}(col TINYINT, value UINTEGER, n BIGINT)")
     for column, name in enumerate(CATEGORIES):
         counts = f"SELECT {column}, {name}, count(*) FROM read_{number} GROUP BY ALL"
@@ -152,13 +170,16 @@ def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int
     """
     counts = " UNION ALL ".join(f"FROM counts_{number}" for number in range(num_sources))
     cardinalities = []
-    for k in range(NUM_CATEGORIES):
-        rows = f"FROM ({counts}) WHERE col = {k} AND value IS NOT NULL GROUP BY value "
-        rows += f"HAVING sum(n) >= {rules['frequency_threshold']}"
+    for column in range(NUM_CATEGORIES):
+        frequent = (
+            f"FROM ({counts}) WHERE col = {column} AND value IS NOT NULL GROUP BY value "
+            f"HAVING sum(n) >= {rules['frequency_threshold']}"
+        )
         order = "ORDER BY sum(n) DESC, value"
-        ids = f"SELECT value, (row_number() OVER ({order}))::INTEGER AS id {rows}"
-        db.execute(f"CREATE OR REPLACE TABLE ids_{k} AS {ids}")
-        cardinalities.append(1 + db.execute(f"SELECT count(*) FROM ids_{k}").fetchone()[0])
+        ids = f"SELECT value, (row_number() OVER ({order}))::INTEGER AS id {frequent}"
+        db.execute(f"CREATE OR REPLACE TABLE ids_{column} AS {ids}")
+        num_frequent = db.execute(f"SELECT count(*) FROM ids_{column}").fetchone()[0]
+        cardinalities.append(1 + num_frequent)  # id 0 is that of all other categories
     return cardinalities
 
 
@@ -180,9 +201,19 @@ def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
     A column that exceeds the memory is alone or last in its group; joining it spills to disk.
     """
     max_entries = choose_memory_limit() // ENTRY_BYTES
-    before = [total // max_entries for total in accumulate(cardinalities, initial=0)]
-    columns = groupby(range(len(cardinalities)), key=before.__getitem__)
-    return [list(group) for _, group in columns]
+    groups: list[list[int]] = []
+    num_entries = 0  # of all columns before this one
+    previous_slot: int | None = None
+    for column, cardinality in enumerate(cardinalities):
+        # The entries of all columns, one after the other, are cut into slots of ``max_entries``.
+        # The columns that begin in the same slot are a group.
+        slot = num_entries // max_entries
+        if slot != previous_slot:
+            groups.append([])
+        groups[-1].append(column)
+        num_entries += cardinality
+        previous_slot = slot
+    return groups
 
 
 def encode_rows(
@@ -191,19 +222,26 @@ def encode_rows(
     """Write the parts of a log with category ids; drop the rows of the log before.
 
     The log before is already encoded, so its space can be used again.
+
+    Args:
+        number: of the source.
+        parts: those of this source, by number.
+        sizes: cardinality of each categorical column.
     """
     db.execute(f'DROP TABLE IF EXISTS "read_{number - 1}"')
+    groups = group_columns(sizes)
     for part_number, part in parts.items():
-        rows = f"(SELECT {build_row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
-        rows += f"WHERE rowid >= {part.start} AND rowid < {part.end})"
-        groups = group_columns(sizes)
+        source = (
+            f"(SELECT {build_row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
+            f"WHERE rowid >= {part.start} AND rowid < {part.end})"
+        )
         for group in groups:
             ids = ", ".join(f"coalesce(ids_{k}.id, 0) AS c{k}" for k in group)
             joins = " ".join(f"LEFT JOIN ids_{k} ON rows.c{k} = ids_{k}.value" for k in group)
             order = "ORDER BY key, row" if group is groups[-1] else ""
-            encoded = f"SELECT rows.* REPLACE ({ids}) FROM {rows} AS rows {joins} {order}"
+            encoded = f"SELECT rows.* REPLACE ({ids}) FROM {source} AS rows {joins} {order}"
             db.execute(f"CREATE OR REPLACE TABLE part_{part_number} AS {encoded}")
-            rows = f"part_{part_number}"
+            source = f"part_{part_number}"  # the next group replaces its columns in this table
 
 
 def read_encoded_rows(
@@ -212,13 +250,22 @@ def read_encoded_rows(
     """Return an Arrow reader of the rows of ``parts`` with keys in ``keys``, sorted by key.
 
     Its columns are the label, 13 logarithms (double) and 26 categories in their types.
+
+    Args:
+        parts: their numbers.
+        spec: has the types of the categories.
     """
+    # The last key is compared, not the one after it, which may be 2^64 and no UBIGINT.
     where = f"WHERE key >= {keys.start}::UBIGINT AND key <= {keys.stop - 1}::UBIGINT"
-    rows = " UNION ALL ".join(f"SELECT {p} AS part, * FROM part_{p} {where}" for p in parts)
+    rows = " UNION ALL ".join(
+        f"SELECT {part} AS part, * FROM part_{part} {where}" for part in parts
+    )
     logarithms = [LOGARITHMS[rules["log_offset"]].format(name) for name in INTEGERS]
-    sizes = [CATEGORY_BYTES[dtype] for dtype in spec.category_dtypes]
-    typed = [f"{name}::INT{size}" for name, size in zip(CATEGORIES, sizes, strict=True)]
-    columns = ", ".join(["label::UTINYINT", *logarithms, *typed])
+    typed_categories = [
+        f"{name}::INT{CATEGORY_BYTES[dtype]}"
+        for name, dtype in zip(CATEGORIES, spec.category_dtypes, strict=True)
+    ]
+    columns = ", ".join(["label::UTINYINT", *logarithms, *typed_categories])
     query = f"SELECT {columns} FROM ({rows}) ORDER BY key, part, row"
     return db.sql(query).to_arrow_reader(BATCH_ROWS)
 
@@ -240,8 +287,9 @@ def write_rows(
             rows += len(batch)
             advance(len(batch))
             label, *columns = (column.to_numpy() for column in batch.columns)
-            numerical = np.stack(columns[:NUM_NUMERICAL], axis=1).astype("<f2")
-            arrays = [label, numerical, *columns[NUM_NUMERICAL:]]
+            logarithms = columns[:NUM_NUMERICAL]
+            categories = columns[NUM_NUMERICAL:]
+            arrays = [label, np.stack(logarithms, axis=1).astype("<f2"), *categories]
             for stream, array in zip(streams, arrays, strict=True):
                 stream.write(array.tobytes())
         for stream in streams:
