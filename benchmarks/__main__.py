@@ -48,7 +48,7 @@ NAMES = (
 )
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run them one after another; return 1 when a bar was missed at full size."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
@@ -63,14 +63,14 @@ def main(words: list[str]) -> int:
         type=Path,
         help="folder of the tables; default: benchmarks/results, and at size tiny a temporary one",
     )
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     unknown = sorted(set(given.names) - set(NAMES))
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(NAMES)}")
     tiny = given.size == "tiny"
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         if given.results or tiny:
-            os.environ[RESULTS_VARIABLE] = str(given.results or place)
+            os.environ[RESULTS_VARIABLE] = str(given.results or folder)
         os.environ[SIZE_VARIABLE] = given.size
         # Imported here: sizes are read when a module is loaded.
         met = [

@@ -26,28 +26,28 @@ def measure(*, fsdp: bool) -> tuple[Counter[str], int, int]:
     """Return how many flips there were by kind and result, and clean windows and alarms."""
     flips = plan_flips(NUM_FLIPS, world_size=WORLD_SIZE, seed=SEED + fsdp)
     num_windows = NUM_FLIPS + NUM_CLEAN
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         outcomes = run_ranks(
-            WORLD_SIZE, Path(place), fsdp=fsdp, num_windows=num_windows, flips=flips
+            WORLD_SIZE, Path(folder), fsdp=fsdp, num_windows=num_windows, flips=flips
         )
     counts: Counter[str] = Counter()
     num_clean = min(map(len, outcomes)) - NUM_FLIPS
     alarms = 0
     for window in range(NUM_FLIPS + num_clean):
-        seen = [outcome[window] for outcome in outcomes]
-        replays = summarize_replays([[item.replay] for item in seen])
+        outcomes_of_window = [outcome[window] for outcome in outcomes]
+        replays = summarize_replays([[item.replay] for item in outcomes_of_window])
         assert replays is not None, "every window is repeated"
         if window >= NUM_FLIPS:
             alarms += replays.different + replays.not_deterministic
             continue
         flip = flips[window]
-        assert seen[flip.rank].flipped, "every flip takes place"
+        assert outcomes_of_window[flip.rank].flipped, "every flip takes place"
         named = replays.differences[0].ranks if replays.differences else None
         if named == [flip.rank]:
             result = "right"
         elif named is not None:
             result = "wrong"
-        elif any(item.changed for item in seen):
+        elif any(item.changed for item in outcomes_of_window):
             result = "missed"
         else:
             result = "changed nothing"

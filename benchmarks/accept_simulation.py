@@ -85,8 +85,10 @@ def measure(
     alone_node = np.tile(np.arange(num_nodes), ALONE_ROUNDS)
     alone_round = np.repeat(np.arange(ALONE_ROUNDS), num_nodes)
     alone = effect[alone_node] + generator.normal(0, NOISE, len(alone_node))
-    pairs = np.array([pair for one in rounds for pair in one])
-    number = rounds_before + np.repeat(np.arange(len(rounds)), [len(one) for one in rounds])
+    pairs = np.array([pair for pairs_of_round in rounds for pair in pairs_of_round])
+    number = rounds_before + np.repeat(
+        np.arange(len(rounds)), [len(pairs_of_round) for pairs_of_round in rounds]
+    )
     heat = np.minimum(1.0, number / (rounds_before or max(1, len(rounds) - 1)))
     first, second = pairs.T
     by_node = np.tile(effect + network, (2, 1))
@@ -156,8 +158,8 @@ class Named:
         return cls(
             {node: nodes.cause[node] for node in nodes.list_with_verdict(Verdict.SLOW)},
             {
-                (int(links.first[place]), int(links.second[place]))
-                for place in links.list_with_verdict(Verdict.SLOW)
+                (int(links.first[index]), int(links.second[index]))
+                for index in links.list_with_verdict(Verdict.SLOW)
             },
             {tuple(members) for members in groups.values()},
         )
@@ -307,17 +309,17 @@ def measure_cost(num_nodes: int, num_rounds: int) -> Cost:
 def write_results(rows: Sequence[Row], group_rows: Sequence[GroupRow], cost: Cost) -> bool:
     """Write the tables; return whether all bars are met."""
     all_rows = (*rows, *group_rows)
-    least = min(row.right for row in all_rows)
+    minimum = min(row.right for row in all_rows)
     clean = [row for row in all_rows if row.scenario.startswith("nothing wrong")]
-    most = max(row.blamed for row in clean)
+    maximum = max(row.blamed for row in clean)
     bars = [
         Bar(
             "the right one is named, least of all rows",
-            f"{least:.1%}",
+            f"{minimum:.1%}",
             "at least 95%",
-            least >= 0.95,
+            minimum >= 0.95,
         ),
-        Bar("anything is blamed in a clean cluster", f"{most:.1%}", "below 1%", most < 0.01),
+        Bar("anything is blamed in a clean cluster", f"{maximum:.1%}", "below 1%", maximum < 0.01),
         Bar(
             "1,024 nodes and 30 rounds are judged",
             f"{cost.seconds:.2f} s",

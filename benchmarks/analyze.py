@@ -140,8 +140,8 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
 
 
 def main() -> bool:
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "train.log"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.log"
         mixed, said = _compare(path, 10, FASTER, 9)
         dense, said_dense = _compare(path, 1, FASTER_DENSE, 3)
     details = (

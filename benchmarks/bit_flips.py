@@ -87,9 +87,9 @@ def plan_flips(count: int, *, world_size: int, seed: int) -> list[Flip]:
 
 def flip_bit(tensor: Tensor, chance: random.Random) -> None:
     """Flip a random bit of a random element, in place and unseen by autograd."""
-    words = get_local_shard(tensor).data.view(-1).view(torch.int32)
+    integers = get_local_shard(tensor).data.view(-1).view(torch.int32)
     bit = chance.choice(_BITS)
-    words[chance.randrange(len(words))] ^= 1 << bit if bit < 31 else -(2**31)
+    integers[chance.randrange(len(integers))] ^= 1 << bit if bit < 31 else -(2**31)
 
 
 class FaultyJob:
@@ -321,15 +321,15 @@ def run_ranks(
     return [torch.load(place / f"rank{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 
-def _rank_main(rank: int, place: Path, training: Training) -> None:
+def _rank_main(rank: int, folder: Path, training: Training) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{place}/rendezvous",
+        init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=training.world_size,
     )
-    torch.save(run_windows(rank, training), place / f"rank{rank}.pt")
+    torch.save(run_windows(rank, training), folder / f"rank{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
     os._exit(0)  # as a worker, without the slow teardown of torch

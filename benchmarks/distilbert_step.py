@@ -48,9 +48,9 @@ def make_data(folder: Path, *, layers: int = LAYERS) -> None:
     config.write_text(json.dumps(json.loads(config.read_text()) | sizes))
     # The case refuses a vocabulary that is shorter than the model's.
     vocabulary = folder / "model" / "vocab.txt"
-    words = vocabulary.read_text().splitlines()
-    words += [f"[unused{number}]" for number in range(len(words), VOCAB_SIZE)]
-    vocabulary.write_text("\n".join(words) + "\n")
+    tokens = vocabulary.read_text().splitlines()
+    tokens += [f"[unused{number}]" for number in range(len(tokens), VOCAB_SIZE)]
+    vocabulary.write_text("\n".join(tokens) + "\n")
 
 
 def build_job(
@@ -86,17 +86,17 @@ def batches(folder: Path, size: int, sequence: int) -> Iterator[dict[str, Any]]:
     import torch
 
     job = build_job(folder, precision="fp32", batch=size, sequence=sequence)
-    kept = []
+    batches = []
     for batch in job.batches(0):
         ids, mask, labels = batch.tensors
         if len(labels) == size:
-            kept.append({"input_ids": ids, "attention_mask": mask.long(), "labels": labels})
-        if len(kept) == 32:
+            batches.append({"input_ids": ids, "attention_mask": mask.long(), "labels": labels})
+        if len(batches) == 32:
             break
     del job
     torch.manual_seed(1)
     while True:
-        yield from kept
+        yield from batches
 
 
 def run_ours(folder: str, precision: str, batch: str) -> None:
@@ -190,14 +190,14 @@ def main() -> bool:
             kinds = ("fp32", "bf16")
             return {kind: ("ours", str(place / "bf16"), kind, batch) for kind in kinds}
 
-        bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], "1 layer, batch 1")
+        bar, details_of_bf16 = compare_in_bf16(MODULE, list_parts, BARS["bf16"], "1 layer, batch 1")
         where = format_profile("Where one of our fp32 steps goes", MODULE, "profile", data)
     return conclude(
         "distilbert_step",
         f"The DistilBERT-base step, batch {BATCH}, sequence {SEQUENCE}, CPU",
         [*bars, bar],
-        f"{details} Plain loop with default AdamW and the loss read every step.\n\n{more}\n\n"
-        f"{where}",
+        f"{details} Plain loop with default AdamW and the loss read every step.\n\n"
+        f"{details_of_bf16}\n\n{where}",
     )
 
 

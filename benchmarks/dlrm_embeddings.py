@@ -117,10 +117,10 @@ def measure(kind: str) -> tuple[list[Bar], str]:
     peers |= {"ours": Peer(MODULE, "ours", kind), "copy": Peer(MODULE, "copy")}
     with ExitStack() as stack:
         variants = {name: stack.enter_context(peer).turn for name, peer in peers.items()}
-        found = interleave(variants, rounds=ROUNDS, warmup=WARMUP)
+        seconds_by_name = interleave(variants, rounds=ROUNDS, warmup=WARMUP)
     moved, written = count_stage_bytes(kind)
-    rates = [moved / seconds / 1e9 for seconds in found["ours"]]
-    copies = [2 * COPY_BYTES * STEPS / seconds / 1e9 for seconds in found["copy"]]
+    rates = [moved / seconds / 1e9 for seconds in seconds_by_name["ours"]]
+    copies = [2 * COPY_BYTES * STEPS / seconds / 1e9 for seconds in seconds_by_name["copy"]]
     share = compute_ratio(rates, copies)
     bars = [
         Bar(
@@ -131,19 +131,19 @@ def measure(kind: str) -> tuple[list[Bar], str]:
         )
     ]
     for name in REFERENCES:
-        speed = compute_ratio(found[name], found["ours"])
-        least = BARS["plain"]
+        speed = compute_ratio(seconds_by_name[name], seconds_by_name["ours"])
+        minimum = BARS["plain"]
         bars.append(
             Bar(
                 f"{kind}: ours / EmbeddingBag with {name} gradients, speed",
                 str(speed),
-                f"at least {least:g}",
-                speed.median >= least,
+                f"at least {minimum:g}",
+                speed.median >= minimum,
             )
         )
     each = ", ".join(
         f"{name} {1e3 * sorted(values)[len(values) // 2] / STEPS:.0f} ms"
-        for name, values in found.items()
+        for name, values in seconds_by_name.items()
     )
     with_output = compute_ratio([rate * (1 + written / moved) for rate in rates], copies)
     return bars, (
@@ -157,8 +157,8 @@ def main() -> bool:
     bars, details = [], []
     for kind in ("uniform", "zipf"):
         print(kind, file=sys.stderr)
-        more, detail = measure(kind)
-        bars += more
+        bars_of_kind, detail = measure(kind)
+        bars += bars_of_kind
         details.append(detail)
     return conclude(
         "dlrm_embeddings",

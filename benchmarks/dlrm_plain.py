@@ -29,9 +29,9 @@ def draw_ids(kind: str, batch: int, *, seed: int) -> Tensor:
         return torch.from_numpy(rng.integers(TABLE_ROWS, size=shape, dtype=np.int32))
     chances = (np.arange(TABLE_ROWS) + 1.0) ** -ZIPF_EXPONENT
     bounds = np.cumsum(chances / chances.sum())
-    found = np.searchsorted(bounds, rng.random(shape)).clip(max=TABLE_ROWS - 1)
+    ranks = np.searchsorted(bounds, rng.random(shape)).clip(max=TABLE_ROWS - 1)
     # A category's number says nothing of its frequency.
-    return torch.from_numpy(rng.permutation(TABLE_ROWS)[found].astype(np.int32))
+    return torch.from_numpy(rng.permutation(TABLE_ROWS)[ranks].astype(np.int32))
 
 
 def draw_batch(kind: str, batch: int, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -52,10 +52,12 @@ def make_reading(spec: FeatureSpec, batch_size: int, *, shuffled: bool) -> Calla
 
     def measure() -> float:
         start = time.perf_counter()
-        seen = sum(len(batch.labels) for batch in reader.read_batches(batch_size, order=order))
-        taken = time.perf_counter() - start
-        assert seen == ROWS
-        return seen / taken
+        num_samples = sum(
+            len(batch.labels) for batch in reader.read_batches(batch_size, order=order)
+        )
+        elapsed_s = time.perf_counter() - start
+        assert num_samples == ROWS
+        return num_samples / elapsed_s
 
     return measure
 
@@ -103,10 +105,10 @@ def make_copying(total_bytes: int) -> Callable[[], float]:
 
 
 def main() -> bool:
-    with tempfile.TemporaryDirectory() as place:
-        spec = write(Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        spec = write(Path(folder))
         row_bytes = sum(kind.itemsize for kind in spec.get_row_types("train").values())
-        found = interleave(
+        rates_by_name = interleave(
             {
                 "in order": make_reading(spec, BATCH_SIZE, shuffled=False),
                 "random batches": make_reading(spec, BATCH_SIZE, shuffled=True),
@@ -122,9 +124,9 @@ def main() -> bool:
         ("random batches", BATCH_SIZE),
         ("large batches", LARGE_BATCH_SIZE),
     ):
-        rates = found[name]
+        rates = rates_by_name[name]
         median = statistics.median(rates)
-        times = compute_ratio(rates, found["step"])
+        times = compute_ratio(rates, rates_by_name["step"])
         bars.append(
             Bar(
                 f"batch {size:,}, {name}: {median:,.0f} samples/s, over the step's",
@@ -135,14 +137,14 @@ def main() -> bool:
         )
         lines.append(
             f"- batch {size:,}, {name}: {median * row_bytes / 1e9:.2f} GB/s of file, "
-            f"{compute_ratio(found[name], found['copy'])} of the copy"
+            f"{compute_ratio(rates_by_name[name], rates_by_name['copy'])} of the copy"
         )
-    copy = statistics.median(found["copy"]) * row_bytes / 1e9
+    copy = statistics.median(rates_by_name["copy"]) * row_bytes / 1e9
     details = (
         f"{ROWS:,} rows of {row_bytes} bytes in 28 files that the system keeps in memory; "
         f"categories are 4 bytes wide. A copy of as many bytes from memory to memory runs at "
         f"{copy:.2f} GB/s; steps of batch {BATCH_SIZE:,} over {TABLES} tables of {TABLE_ROWS:,} x "
-        f"{DIM}, fp32, consume {statistics.median(found['step']):,.0f} samples/s.\n\n"
+        f"{DIM}, fp32, consume {statistics.median(rates_by_name['step']):,.0f} samples/s.\n\n"
         + "\n".join(lines)
     )
     return conclude("dlrm_reader", "Click-log reader", bars, details)

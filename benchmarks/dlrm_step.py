@@ -110,16 +110,21 @@ def main() -> bool:
         peers["torchrec"] = Peer(MODULE, "ours", "torchrec", "fp32", str(BATCH))
     with ExitStack() as stack:
         variants = {name: stack.enter_context(peer).turn for name, peer in peers.items()}
-        found = interleave(variants, rounds=ROUNDS, warmup=WARMUP)
+        seconds_by_name = interleave(variants, rounds=ROUNDS, warmup=WARMUP)
     bars = []
     for name, label in LABELS.items():
-        if name not in found:
+        if name not in seconds_by_name:
             continue
-        speed, least = compute_ratio(found[name], found["ours"]), BARS[name]
+        speed, minimum = compute_ratio(seconds_by_name[name], seconds_by_name["ours"]), BARS[name]
         bars.append(
-            Bar(f"ours / {label}, speed", str(speed), f"at least {least:g}", speed.median >= least)
+            Bar(
+                f"ours / {label}, speed",
+                str(speed),
+                f"at least {minimum:g}",
+                speed.median >= minimum,
+            )
         )
-    middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+    middle = {name: sorted(values)[len(values) // 2] for name, values in seconds_by_name.items()}
     details = [
         f"Medians of {ROUNDS} rounds: "
         + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in middle.items())
@@ -132,12 +137,12 @@ def main() -> bool:
         size = str(BATCH if fast else SMALL_BATCH)
         return {kind: ("ours", "plain", kind, size) for kind in ("fp32", "bf16")}
 
-    bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], f"batch {SMALL_BATCH}")
+    bar, details_of_bf16 = compare_in_bf16(MODULE, list_parts, BARS["bf16"], f"batch {SMALL_BATCH}")
     return conclude(
         "dlrm_step",
         f"The DLRM step, batch {BATCH}, {NUM_TABLES} tables of {TABLE_ROWS:,} x {DIM}, CPU",
         [*bars, bar],
-        "\n\n".join([*details, more]),
+        "\n\n".join([*details, details_of_bf16]),
     )
 
 

@@ -72,10 +72,10 @@ def make_reading(examples: Examples) -> Callable[[], float]:
     order = np.random.default_rng(2).permutation(len(examples))
 
     def measure() -> float:
-        start, seen = time.perf_counter(), 0
+        start, num_sequences = time.perf_counter(), 0
         for first in range(0, len(order), MICRO_BATCH):
-            seen += len(examples.batch(order[first : first + MICRO_BATCH])[0].ids)
-        return seen / (time.perf_counter() - start)
+            num_sequences += len(examples.batch(order[first : first + MICRO_BATCH])[0].ids)
+        return num_sequences / (time.perf_counter() - start)
 
     return measure
 
@@ -122,16 +122,16 @@ def make_stepping(examples: Examples) -> Callable[[], float]:
 def main() -> bool:
     examples = make_cloze()
     measures = {"load": make_reading(examples), "step": make_stepping(examples)}
-    found = interleave(measures, rounds=ROUNDS)
-    times = compute_ratio(found["load"], found["step"])
-    what = f"{statistics.median(found['load']):,.0f} sequences/s, over the step's"
+    rates = interleave(measures, rounds=ROUNDS)
+    times = compute_ratio(rates["load"], rates["step"])
+    what = f"{statistics.median(rates['load']):,.0f} sequences/s, over the step's"
     met = times.median >= TIMES_THE_STEP
     bars = [Bar(what, str(times), f"at least {TIMES_THE_STEP:g}", met)]
     details = (
         f"{SAMPLES} samples of {CANDIDATES} candidates and about {PASSAGE_TOKENS} tokens, padded "
         f"to {SEQ_LENGTH}, in batches of {MICRO_BATCH}. The step trains one of GLM-large's 24 "
         f"blocks, fp32, {STEP_SEQUENCES} sequences at a time, at "
-        f"{statistics.median(found['step']):.2f} sequences/s. For comparison: whole GLM-large on "
+        f"{statistics.median(rates['step']):.2f} sequences/s. For comparison: whole GLM-large on "
         "one accelerator of 989 TFLOP/s in bf16 would take 336 sequences/s at an MFU of 35%."
     )
     return conclude("glm_loader", "GLM loader", bars, details)

@@ -24,8 +24,8 @@ def make_seen_mask(separators: Tensor, length: int) -> Tensor:
     """Return ones where a key is seen and zeros elsewhere, (N, 1, S, S)."""
     device = separators.device
     ones = torch.ones(len(separators), length, length, device=device).tril()
-    before = torch.arange(length, device=device)[None, None] < separators[:, None, None]
-    return ones.masked_fill(before, 1.0)[:, None]
+    is_context = torch.arange(length, device=device)[None, None] < separators[:, None, None]
+    return ones.masked_fill(is_context, 1.0)[:, None]
 
 
 class PlainAttention(nn.Module):

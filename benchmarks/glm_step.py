@@ -115,13 +115,13 @@ def run_peak(variant: str) -> None:
 
     device, step = step_of(variant, "fp32", LAYERS, SEQUENCE)
     step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         step()
-    kineto: Any = found.profiler
+    kineto: Any = recording.profiler
     events = [item for item in kineto.kineto_results.events() if item.name() == "[memory]"]
     changes = (item.nbytes() for item in sorted(events, key=lambda item: item.start_ns()))
-    before = 3 * 4 * make_shape(LAYERS).parameters
-    peak = max(accumulate(changes, initial=before))
+    weight_bytes = 3 * 4 * make_shape(LAYERS).parameters
+    peak = max(accumulate(changes, initial=weight_bytes))
     print(peak, device.memory().used_bytes)
 
 
@@ -129,10 +129,10 @@ def compare_peaks() -> tuple[Bar, str]:
     """Compare the peaks of one process each."""
     gib = {}
     for variant in ("ours", "plain"):
-        words = [sys.executable, "-m", MODULE, "peak", variant]
-        printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        arguments = [sys.executable, "-m", MODULE, "peak", variant]
+        printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
         gib[variant] = [int(word) / 2**30 for word in printed.splitlines()[-1].split()]
-    tensors, resident = (gib["ours"][place] / gib["plain"][place] for place in range(2))
+    tensors, resident = (gib["ours"][kind] / gib["plain"][kind] for kind in range(2))
     bar = Bar(
         "peak memory of all tensors, ours / plain",
         f"{tensors:.3f}",
@@ -153,33 +153,35 @@ def main() -> bool:
         Peer(MODULE, "steps", "ours", "fp32", *sizes) as ours,
         Peer(MODULE, "steps", "plain", "fp32", *sizes) as plain,
     ):
-        found = interleave({"ours": ours.turn, "plain": plain.turn}, rounds=ROUNDS, warmup=WARMUP)
-    speed = compute_ratio(found["plain"], found["ours"])
+        seconds_by_name = interleave(
+            {"ours": ours.turn, "plain": plain.turn}, rounds=ROUNDS, warmup=WARMUP
+        )
+    speed = compute_ratio(seconds_by_name["plain"], seconds_by_name["ours"])
     fast = Bar(
         "ours / plain, speed in fp32",
         str(speed),
         f"at least {BARS['fp32']:g}",
         speed.median >= BARS["fp32"],
     )
-    memory, used = compare_peaks()
+    memory, memory_details = compare_peaks()
 
     def list_parts(units: bool) -> dict[str, tuple[str, ...]]:
-        words = sizes if units else tuple(map(str, SMALL_SIZES))
+        arguments = sizes if units else tuple(map(str, SMALL_SIZES))
         return {
-            "fp32": ("steps", "plain", "fp32", *words),
-            "bf16": ("steps", "ours", "bf16", *words),
+            "fp32": ("steps", "plain", "fp32", *arguments),
+            "bf16": ("steps", "ours", "bf16", *arguments),
         }
 
     small = f"{SMALL_SIZES[0]} layer, {SMALL_SIZES[1]} tokens a candidate"
-    bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], small)
+    bar, details_of_bf16 = compare_in_bf16(MODULE, list_parts, BARS["bf16"], small)
     bar = replace(bar, what="ours in bf16 / plain in fp32, speed")
-    middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+    middle = {name: sorted(values)[len(values) // 2] for name, values in seconds_by_name.items()}
     each = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in middle.items())
     return conclude(
         "glm_step",
         f"The GLM step, {LAYERS} layers, {CHOICES} candidates of {SEQUENCE} tokens, CPU",
         [fast, bar, memory],
-        f"Medians of {ROUNDS} rounds: {each} a step.\n\n{used}\n\n{more}",
+        f"Medians of {ROUNDS} rounds: {each} a step.\n\n{memory_details}\n\n{details_of_bf16}",
     )
 
 

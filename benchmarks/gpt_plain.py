@@ -92,12 +92,12 @@ def step_of(
     )
     model = torch.compile(plain) if compiled else plain
     batches = [x for x in rows.split(recipe.micro_batch_size) if len(x) == recipe.micro_batch_size]
-    taken = 0
+    num_batches = 0
 
     def step() -> None:
-        nonlocal taken
-        ids = batches[taken % len(batches)]
-        taken += 1
+        nonlocal num_batches
+        ids = batches[num_batches % len(batches)]
+        num_batches += 1
         with torch.autocast(torch_type, torch.bfloat16, enabled=recipe.precision == "bf16"):
             loss = model(ids[:, :-1], ids[:, 1:])
         loss.backward()

@@ -122,16 +122,18 @@ def main() -> bool:
 
         def list_parts(fast: bool) -> dict[str, tuple[str, ...]]:
             sizes = (LAYERS, BATCH, SEQUENCE) if fast else (1, 1, 32)
-            words = tuple(map(str, sizes))
-            return {kind: ("ours", folder, kind, *words) for kind in ("fp32", "bf16")}
+            arguments = tuple(map(str, sizes))
+            return {kind: ("ours", folder, kind, *arguments) for kind in ("fp32", "bf16")}
 
-        bar, more = compare_in_bf16(MODULE, list_parts, BARS["bf16"], "1 layer, 32 tokens")
+        bar, details_of_bf16 = compare_in_bf16(
+            MODULE, list_parts, BARS["bf16"], "1 layer, 32 tokens"
+        )
         where = format_profile("Where one of our fp32 steps goes", MODULE, "profile", folder)
     return conclude(
         "gpt_step",
         f"The GPT-2 step, {LAYERS} layers, batch {BATCH}, sequence {SEQUENCE}, CPU",
         [*bars, bar],
-        f"{details}\n\n{more}\n\n{where}",
+        f"{details}\n\n{details_of_bf16}\n\n{where}",
     )
 
 

@@ -65,18 +65,18 @@ def interleave(
         can_go_on: asked after each round that counts; no further round follows if it is false.
     """
     rounds = choose_size(rounds, 1)
-    kept: dict[str, list[_Found]] = {name: [] for name in variants}
+    results: dict[str, list[_Found]] = {name: [] for name in variants}
     for number in range(warmup + rounds):
         names = list(variants) if number % 2 == 0 else list(reversed(variants))
         for name in names:
             value = variants[name]()
             if number >= warmup:
-                kept[name].append(value)
+                results[name].append(value)
         if (number + 1) % max(1, rounds // 30) == 0:
             print(f"  round {number + 1}/{warmup + rounds}", file=sys.stderr, flush=True)
         if number >= warmup and not can_go_on():
             break
-    return kept
+    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,11 @@ def describe_machine(device_name: str = "cpu") -> str:
 
 def describe_commit() -> str:
     """Return the commit measured, marked when files differ from it."""
-    words = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    found = subprocess.run(
-        words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    arguments = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    process = subprocess.run(
+        arguments, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
-    return found.stdout.strip() or "no checkout"
+    return process.stdout.strip() or "no checkout"
 
 
 def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> bool:

@@ -93,20 +93,20 @@ def time_matmul_s() -> float:
 
 def main() -> bool:
     times, ratios = [], []
-    with tempfile.TemporaryDirectory() as place:
-        total = write_pages(Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        total = write_pages(Path(folder))
         for _ in range(ROUNDS):
             began = time.perf_counter()
-            words = [sys.executable, "-m", "trainmark", "import", place, "--json"]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            arguments = [sys.executable, "-m", "trainmark", "import", folder, "--json"]
+            process = subprocess.run(arguments, capture_output=True, text=True, check=True)
             times.append(time.perf_counter() - began)
             ratios.append(times[-1] / time_matmul_s())
-            document = json.loads(done.stdout)
+            document = json.loads(process.stdout)
             assert len(document["rows"]) == PAGES * ROWS, len(document["rows"])
             assert document["unread"] == [], document["unread"][:3]
     times.sort()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    peak, busy = used.ru_maxrss * 1024 / 1e6, (used.ru_utime + used.ru_stime) / ROUNDS
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak, busy = usage.ru_maxrss * 1024 / 1e6, (usage.ru_utime + usage.ru_stime) / ROUNDS
     middle = times[len(times) // 2]
     what = f"{PAGES} pages of {total / PAGES / 1000:.1f} kB with {ROWS} rows each, the command, s"
     bars = [

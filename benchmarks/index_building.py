@@ -68,21 +68,21 @@ def time_plain_loop_s(sizes: NDArray[np.int64]) -> float:
         passed += plain[document]
     shuffle = list(range(len(cuts) - 1))
     random.Random(2).shuffle(shuffle)
-    taken = time.perf_counter() - start
+    elapsed_s = time.perf_counter() - start
     assert len(shuffle) == (passed - 1) // SEQ_LENGTH
-    return taken
+    return elapsed_s
 
 
 def main() -> bool:
     runs = []
-    with tempfile.TemporaryDirectory() as place:
-        prefix = Path(place) / "corpus_text_document"
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(folder) / "corpus_text_document"
         sizes = draw_document_sizes()
         _write(prefix, sizes)
         for _ in range(RUNS):
-            words = [sys.executable, "-m", "benchmarks.index_building", str(prefix)]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
-            runs.append(json.loads(done.stdout))
+            arguments = [sys.executable, "-m", "benchmarks.index_building", str(prefix)]
+            process = subprocess.run(arguments, capture_output=True, text=True, check=True)
+            runs.append(json.loads(process.stdout))
             print(f"  {runs[-1]}", file=sys.stderr)
     total = sorted(run["open_s"] + run["build_s"] for run in runs)
     peak = max(run["peak_mb"] for run in runs)

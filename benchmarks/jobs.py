@@ -49,10 +49,10 @@ def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> t
     from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
 
-    words = {name: str(value) for name, value in overrides.items()}
+    arguments = {name: str(value) for name, value in overrides.items()}
     with tempfile.TemporaryDirectory() as cache:
         plan = resolve(
-            RunRequest(case=case_name, overrides=words, device=device_name),
+            RunRequest(case=case_name, overrides=arguments, device=device_name),
             generated_root=Path(cache),
         )
         job = on_data(

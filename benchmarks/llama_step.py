@@ -119,8 +119,8 @@ def run_flops(folder: str, size: str) -> None:
     print(job.model_flops(Counts(BATCHES[size], BATCHES[size], tokens, tokens)))
 
 
-def _run_part(*words: str) -> str:
-    command = [sys.executable, "-m", MODULE, *words]
+def _run_part(*arguments: str) -> str:
+    command = [sys.executable, "-m", MODULE, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -129,9 +129,11 @@ def compare_in_bf16(folder: str) -> tuple[Bar, str]:
     parts: Mapping[str, tuple[str, ...]] = {
         name: (name, folder, SMALL, "bf16") for name in ("ours", "trainer")
     }
-    with Peer(MODULE, *parts["ours"]) as one, Peer(MODULE, *parts["trainer"]) as two:
-        found = interleave({"ours": one.turn, "trainer": two.turn}, rounds=ROUNDS, warmup=WARMUP)
-    speed = compute_ratio(found["trainer"], found["ours"])
+    with Peer(MODULE, *parts["ours"]) as ours, Peer(MODULE, *parts["trainer"]) as trainer:
+        seconds_by_name = interleave(
+            {"ours": ours.turn, "trainer": trainer.turn}, rounds=ROUNDS, warmup=WARMUP
+        )
+    speed = compute_ratio(seconds_by_name["trainer"], seconds_by_name["ours"])
     what, bar = "ours / `transformers.Trainer`, speed in bf16", f"at least {BARS['bf16']:g}"
     return (
         Bar(what, str(speed), bar, speed.median >= BARS["bf16"]),
@@ -154,7 +156,7 @@ def main() -> bool:
             rounds=ROUNDS,
             warmup=WARMUP,
         )
-        bar, more = compare_in_bf16(small)
+        bar, details_of_bf16 = compare_in_bf16(small)
         where = format_profile("Where one of our fp32 steps goes", MODULE, "profile", folder, LARGE)
     return conclude(
         "llama_step",
@@ -163,7 +165,7 @@ def main() -> bool:
         [*bars, bar],
         f"{details} Model FLOPs are 4 a frozen weight that is multiplied and 6 an adapter's; "
         "gradients in the first block that lead to no adapter are not counted.\n\n"
-        f"{more}\n\n{where}",
+        f"{details_of_bf16}\n\n{where}",
     )
 
 

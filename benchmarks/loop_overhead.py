@@ -124,8 +124,8 @@ def run_loop(
 def time_loop(
     job: Any, device: Device, steps: int, window_steps: int = 10, *, depth: int = DEPTH
 ) -> float:
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "events.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "events.jsonl"
         return run_loop(job, device, file, steps, window_steps=window_steps, depth=depth)
 
 
@@ -167,11 +167,11 @@ def measure(device_name: str) -> tuple[list[Bar], dict[str, float], str]:
         rounds=ROUNDS,
         warmup=2,
     )
-    found = compute_ratio(times["loop"], times["bare"])
+    ratio = compute_ratio(times["loop"], times["bare"])
     step = min(times["bare"]) / STEPS
     own, reading = _time_empty_steps(endless, device)
     bars = [
-        Bar("loop / bare step, interleaved", str(found), f"at most {BAR:g}", found.median <= BAR),
+        Bar("loop / bare step, interleaved", str(ratio), f"at most {BAR:g}", ratio.median <= BAR),
         *(
             Bar(
                 f"{name} / a step",

@@ -55,12 +55,12 @@ def _format_event(event: str, t_ns: int, **fields: object) -> str:
 
 def _format_rest_of_window(steps: int, own_ns: int, world: int, number: int) -> str:
     """Return the part of a window's line that does not depend on the time."""
-    places = range(number, number + steps)
+    steps_of_window = range(number, number + steps)
     counts = dict.fromkeys(("sequences", "tokens", "tokens_padded"), BATCH * steps)
     fields = {
-        "step_ns": [own_ns + place % 17 * 101 for place in places],
-        "wait_ns": [20_000 + place % 13 * 97 for place in places],
-        "loss": [0.69 - place % 23 / 997 for place in places],
+        "step_ns": [own_ns + place % 17 * 101 for place in steps_of_window],
+        "wait_ns": [20_000 + place % 13 * 97 for place in steps_of_window],
+        "loss": [0.69 - place % 23 / 997 for place in steps_of_window],
         "samples": [BATCH] * steps,
         "step_samples": [BATCH * world] * steps,
         **counts,
@@ -220,8 +220,8 @@ def measure_run(run_dir: Path, nodes: int) -> None:
 
     built = reduce.reduce(run_dir)
     recorded = time.perf_counter()
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own, children = (one.ru_maxrss / 1024 for one in used)
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own, children = (usage.ru_maxrss / 1024 for usage in usages)
     _check(built, nodes)
     from trainmark.pages.page import write_pages
     from trainmark.record import record
@@ -232,7 +232,7 @@ def measure_run(run_dir: Path, nodes: int) -> None:
     paged = time.perf_counter()
     times = {
         "record_s": recorded - start,
-        "processor_s": sum(one.ru_utime + one.ru_stime for one in used),
+        "processor_s": sum(usage.ru_utime + usage.ru_stime for usage in usages),
         "pages_s": paged - written,
     }
     # At most: not all processes have their peak at the same time.
@@ -276,9 +276,9 @@ def _measure(nodes: int) -> dict[str, float]:
         for _ in range(RUNS):
             for path in run_dir.glob("record.json"):
                 path.unlink()
-            words = [sys.executable, "-m", "benchmarks.many_ranks", str(run_dir), str(nodes)]
-            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-            runs.append(json.loads(done.stdout))
+            arguments = [sys.executable, "-m", "benchmarks.many_ranks", str(run_dir), str(nodes)]
+            process = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
+            runs.append(json.loads(process.stdout))
             print(f"  {world} ranks: {runs[-1]}", file=sys.stderr, flush=True)
         found = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
         times = sorted(run["record_s"] for run in runs)

@@ -151,7 +151,7 @@ def measure_run(run_dir: Path) -> None:
     record.write_record(built, run_dir)
     recorded = time.perf_counter()
     write_pages([built], run_dir)
-    done = time.perf_counter()
+    rendered = time.perf_counter()
     assert built.status == "target_missed"  # nothing was evaluated; all else is in order
     assert built.counts.steps == STEPS
     assert built.counts.samples == RANKS * STEPS * 64
@@ -161,21 +161,25 @@ def measure_run(run_dir: Path) -> None:
     verified = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert shown.trust == trust  # the evidence has nothing to add
-    times = {"record_s": recorded - start, "pages_s": done - recorded, "verify_s": verified - done}
+    times = {
+        "record_s": recorded - start,
+        "pages_s": rendered - recorded,
+        "verify_s": verified - rendered,
+    }
     print(json.dumps(times | {"peak_mb": peak}))
 
 
 def main() -> bool:
-    with tempfile.TemporaryDirectory() as place:
-        run_dir = Path(place) / "run"
-        write_run(run_dir, Path(place) / "cache")
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        write_run(run_dir, Path(folder) / "cache")
         size = sum(path.stat().st_size for path in run_dir.iterdir())
         runs = []
         for _ in range(RUNS):
             (run_dir / "record.json").unlink(missing_ok=True)
-            words = [sys.executable, "-m", "benchmarks.million_steps", str(run_dir)]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
-            runs.append(json.loads(done.stdout))
+            arguments = [sys.executable, "-m", "benchmarks.million_steps", str(run_dir)]
+            process = subprocess.run(arguments, capture_output=True, text=True, check=True)
+            runs.append(json.loads(process.stdout))
             print(f"  {runs[-1]}", file=sys.stderr)
         record_bytes = (run_dir / "record.json").stat().st_size
     total = sorted(run["record_s"] + run["pages_s"] for run in runs)

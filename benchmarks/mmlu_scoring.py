@@ -32,7 +32,7 @@ ROUNDS = 9
 BAR = 3.0
 
 
-def draw_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, ScoringPlan]:
+def draw_questions(folder: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, ScoringPlan]:
     """Return generated questions and their prompts; ``place`` gets the tokenizer's files."""
     from trainmark.cases.llama2_7b_lora.data import generating
     from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
@@ -40,12 +40,12 @@ def draw_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mm
     from trainmark.cases.llama2_7b_lora.mmlu.questions import SUBJECTS as NAMES
     from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
 
-    generating.write_tokenizer(place, vocab_size=vocab_size)
+    generating.write_tokenizer(folder, vocab_size=vocab_size)
     mmlu = []
     for name in NAMES[:SUBJECTS]:
         drawn = generating.draw_questions(name, rows=DEV_ROWS + ITEMS, seed=1)
         mmlu.append(Subject(name, drawn[:DEV_ROWS], drawn[DEV_ROWS:]))
-    tokenizer = open_tokenizer(place, vocab_size=vocab_size)
+    tokenizer = open_tokenizer(folder, vocab_size=vocab_size)
     return tuple(mmlu), plan_scoring(tokenizer, tuple(mmlu), max_length=max_length)
 
 
@@ -76,11 +76,11 @@ class BothWays:
         from trainmark.cases.llama2_7b_lora.mmlu.scoring import score_mmlu
 
         started = time.perf_counter()
-        found = score_mmlu(
+        scored = score_mmlu(
             self.model, self.mmlu, self.plan, batch_tokens=self.batch_tokens, legacy=not reuse
         )
         seconds = time.perf_counter() - started
-        self.answers[reuse] = [item.predicted for item in found.items]
+        self.answers[reuse] = [item.predicted for item in scored.items]
         return seconds
 
     def interleaved(self, *, rounds: int) -> dict[str, list[float]]:
@@ -98,10 +98,10 @@ class BothWays:
         return Bar(what, f"{same} of {items}", "all", same == items)
 
 
-def make_speed_bar(found: dict[str, list[float]], least: float, what: str) -> Bar:
+def make_speed_bar(seconds_by_way: dict[str, list[float]], minimum: float, what: str) -> Bar:
     """Return the bar of the prefix's reuse over one prompt at a time."""
-    speed = compute_ratio(found["alone"], found["reuse"])
-    return Bar(what, str(speed), f"at least {least:g}", speed.median >= least)
+    speed = compute_ratio(seconds_by_way["alone"], seconds_by_way["reuse"])
+    return Bar(what, str(speed), f"at least {minimum:g}", speed.median >= minimum)
 
 
 def _build_model() -> Any:
@@ -117,15 +117,15 @@ def _build_model() -> Any:
 
 def main() -> bool:
     """Interleave both and hold their scores against each other."""
-    with tempfile.TemporaryDirectory() as place:
-        mmlu, plan = draw_questions(Path(place), vocab_size=SIZES["vocab_size"], max_length=2048)
+    with tempfile.TemporaryDirectory() as folder:
+        mmlu, plan = draw_questions(Path(folder), vocab_size=SIZES["vocab_size"], max_length=2048)
     both = BothWays(_build_model(), mmlu, plan, batch_tokens=BATCH_TOKENS)
-    found = both.interleaved(rounds=ROUNDS)
+    seconds_by_way = both.interleaved(rounds=ROUNDS)
     bars = [
-        make_speed_bar(found, BAR, "prefix reuse / one prompt at a time, speed"),
+        make_speed_bar(seconds_by_way, BAR, "prefix reuse / one prompt at a time, speed"),
         both.same_bar("same answers"),
     ]
-    middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+    middle = {name: sorted(values)[len(values) // 2] for name, values in seconds_by_way.items()}
     return conclude(
         "mmlu_scoring",
         "MMLU scoring",

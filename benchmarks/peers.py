@@ -95,8 +95,8 @@ class Peer:
         PeerFailedError: the process ended before it was ready.
     """
 
-    def __init__(self, module: str, *words: str) -> None:
-        self.words = (module, *words)
+    def __init__(self, module: str, *arguments: str) -> None:
+        self.words = (module, *arguments)
         self.more: list[list[float]] = []
         self.steps = 1  # of a turn
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - at exit
@@ -113,7 +113,7 @@ class Peer:
         except PeerFailedError:
             self.__exit__()
             raise
-        assert line == "ready\n", f"{words}: {line!r}"
+        assert line == "ready\n", f"{arguments}: {line!r}"
 
     def turn(self) -> float:
         """Ask for one turn of ``steps`` steps.
@@ -145,8 +145,10 @@ class Peer:
         if not line:
             code = self.process.wait()
             self._errors.seek(0)
-            words = self._errors.read().strip().splitlines()[-3:]
-            raise PeerFailedError(f"{' '.join(self.words)} ended with {code}: {' '.join(words)}")
+            last_lines = self._errors.read().strip().splitlines()[-3:]
+            raise PeerFailedError(
+                f"{' '.join(self.words)} ended with {code}: {' '.join(last_lines)}"
+            )
         return line
 
     def __enter__(self) -> Peer:
@@ -179,22 +181,31 @@ def compare_in_fp32(
     """
     with ExitStack() as stack:
         matmul = stack.enter_context(Peer("benchmarks.matmul", "cpu", "fp32"))
-        peers = {name: stack.enter_context(Peer(module, *words)) for name, words in parts.items()}
+        peers = {
+            name: stack.enter_context(Peer(module, *arguments)) for name, arguments in parts.items()
+        }
         variants = {name: peer.turn for name, peer in peers.items()}
-        found = interleave({**variants, "matmul": matmul.turn}, rounds=rounds, warmup=warmup)
+        seconds_by_name = interleave(
+            {**variants, "matmul": matmul.turn}, rounds=rounds, warmup=warmup
+        )
         peaks = {name: peer.more[-1][0] for name, peer in peers.items()}
         single = [rates[0] for rates in matmul.more[warmup:]]
     rows = []
     for name, label in labels.items():
-        speed = compute_ratio(found[name], found["ours"])
-        least = bars[name]
+        speed = compute_ratio(seconds_by_name[name], seconds_by_name["ours"])
+        minimum = bars[name]
         rows.append(
-            Bar(f"ours / {label}, speed", str(speed), f"at least {least:g}", speed.median >= least)
+            Bar(
+                f"ours / {label}, speed",
+                str(speed),
+                f"at least {minimum:g}",
+                speed.median >= minimum,
+            )
         )
         if "memory" in bars:
             rows.append(_make_memory_bar(label, peaks["ours"], peaks[name], bars["memory"]))
-    reached = [flops / seconds for seconds in found["ours"]]
-    share = compute_ratio(reached, found["matmul"])
+    reached = [flops / seconds for seconds in seconds_by_name["ours"]]
+    share = compute_ratio(reached, seconds_by_name["matmul"])
     if "matmul" in bars:
         rows.append(
             Bar(
@@ -204,7 +215,7 @@ def compare_in_fp32(
                 share.median >= bars["matmul"],
             )
         )
-    middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+    middle = {name: sorted(values)[len(values) // 2] for name, values in seconds_by_name.items()}
     each = ", ".join(f"{name} {middle[name]:.2f} s" for name in parts)
     details = (
         f"Medians of {rounds} rounds: {each} a step of {flops / 1e9:.0f} GFLOP; matmul "
@@ -217,18 +228,21 @@ def compare_in_fp32(
     return rows, details
 
 
-def _make_memory_bar(label: str, ours: float, theirs: float, most: float) -> Bar:
+def _make_memory_bar(label: str, ours: float, theirs: float, maximum: float) -> Bar:
     measured = f"{ours / theirs:.3f} ({ours / 2**20:.0f} MiB of {theirs / 2**20:.0f} MiB)"
     return Bar(
         f"ours / {label}, peak memory of the process",
         measured,
-        f"at most {most:g}",
-        ours <= most * theirs,
+        f"at most {maximum:g}",
+        ours <= maximum * theirs,
     )
 
 
 def compare_in_bf16(
-    module: str, parts_for: Callable[[bool], Mapping[str, Sequence[str]]], least: float, small: str
+    module: str,
+    parts_for: Callable[[bool], Mapping[str, Sequence[str]]],
+    minimum: float,
+    small: str,
 ) -> tuple[Bar, str]:
     """Compare our bf16 step with our fp32 step, at a size that ends where bf16 is slow.
 
@@ -238,18 +252,20 @@ def compare_in_bf16(
         small: what the small size is, in words.
     """
     with (
-        Peer("benchmarks.matmul", "cpu", "fp32") as one,
+        Peer("benchmarks.matmul", "cpu", "fp32") as fp32,
         Peer("benchmarks.matmul", "cpu", "bf16") as two,
     ):
-        rates = interleave({"fp32": one.turn, "bf16": two.turn}, rounds=3)
+        rates = interleave({"fp32": fp32.turn, "bf16": two.turn}, rounds=3)
     products = compute_ratio(rates["bf16"], rates["fp32"])
     fast = products.median > 1
     parts = parts_for(fast)
-    with Peer(module, *parts["fp32"]) as one, Peer(module, *parts["bf16"]) as two:
-        found = interleave({"fp32": one.turn, "bf16": two.turn}, rounds=9 if fast else 3)
-    speed = compute_ratio(found["fp32"], found["bf16"])
+    with Peer(module, *parts["fp32"]) as fp32, Peer(module, *parts["bf16"]) as two:
+        seconds_by_precision = interleave(
+            {"fp32": fp32.turn, "bf16": two.turn}, rounds=9 if fast else 3
+        )
+    speed = compute_ratio(seconds_by_precision["fp32"], seconds_by_precision["bf16"])
     bar = Bar(
-        "our bf16 / our fp32, speed", str(speed), f"at least {least:g}", speed.median >= least
+        "our bf16 / our fp32, speed", str(speed), f"at least {minimum:g}", speed.median >= minimum
     )
     size = "at full size" if fast else f"at {small}, because full size would take hours"
     return bar, (
@@ -260,5 +276,5 @@ def compare_in_bf16(
 
 def serve(parts: Mapping[str, Callable[..., None]]) -> None:
     """Run the part that the command line names, with its further words."""
-    name, *words = sys.argv[1:]
-    parts[name](*words)
+    name, *arguments = sys.argv[1:]
+    parts[name](*arguments)

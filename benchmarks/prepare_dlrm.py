@@ -120,9 +120,9 @@ def _encode_plain(
 
 
 def _number_categories(counts: Counter[str]) -> dict[str, int]:
-    kept = [name for name, count in counts.items() if name and count >= THRESHOLD]
-    kept.sort(key=lambda name: (-counts[name], name))
-    return {name: number for number, name in enumerate(kept, start=1)}
+    frequent_values = [name for name, count in counts.items() if name and count >= THRESHOLD]
+    frequent_values.sort(key=lambda name: (-counts[name], name))
+    return {name: number for number, name in enumerate(frequent_values, start=1)}
 
 
 def run_ours(log: Path, data: Path, threshold: int = THRESHOLD) -> float:
@@ -138,40 +138,40 @@ def run_ours(log: Path, data: Path, threshold: int = THRESHOLD) -> float:
 
 def refuse_other_bytes(plain: Path, ours: Path) -> int:
     """Hold all files to the plain loop's; return how many there are."""
-    found = {str(file.relative_to(ours)): file for file in ours.rglob("*.bin")}
-    assert found.keys() == {str(file.relative_to(plain)) for file in plain.rglob("*.bin")}
-    for name, file in found.items():
+    files = {str(file.relative_to(ours)): file for file in ours.rglob("*.bin")}
+    assert files.keys() == {str(file.relative_to(plain)) for file in plain.rglob("*.bin")}
+    for name, file in files.items():
         assert file.read_bytes() == (plain / name).read_bytes(), name
-    return len(found)
+    return len(files)
 
 
-def _time_with_processor_s(run: Callable[[], float], kept: list[float]) -> float:
+def _time_with_processor_s(run: Callable[[], float], frequent_values: list[float]) -> float:
     """Return the seconds of ``run`` and keep those of all processors."""
     before = time.process_time()
     seconds = run()
-    kept.append(time.process_time() - before)
+    frequent_values.append(time.process_time() - before)
     return seconds
 
 
-def _measure(place: Path) -> tuple[list[Bar], str]:
-    log = place / "train.txt"
+def _measure(folder: Path) -> tuple[list[Bar], str]:
+    log = folder / "train.txt"
     make_log(log, ROWS)
     variants = {
-        "plain": partial(run_plain, log, place / "plain"),
-        "ours": partial(run_ours, log, place / "ours"),
-        "all kept": partial(run_ours, log, place / "all kept", 1),
+        "plain": partial(run_plain, log, folder / "plain"),
+        "ours": partial(run_ours, log, folder / "ours"),
+        "all kept": partial(run_ours, log, folder / "all kept", 1),
     }
     processor_s: dict[str, list[float]] = {name: [] for name in variants}
     timed = {
         name: partial(_time_with_processor_s, run, processor_s[name])
         for name, run in variants.items()
     }
-    found = interleave(timed, rounds=ROUNDS, warmup=0)
-    files = refuse_other_bytes(place / "plain", place / "ours")
-    speed = compute_ratio(found["plain"], found["ours"])
+    seconds = interleave(timed, rounds=ROUNDS, warmup=0)
+    files = refuse_other_bytes(folder / "plain", folder / "ours")
+    speed = compute_ratio(seconds["plain"], seconds["ours"])
     label = "`prepare dlrm_criteo` / a plain `csv` loop, speed"
     bars = [Bar(label, str(speed), f"at least {BAR:g}", speed.median >= BAR)]
-    rates = {name: ROWS / sorted(found[name])[ROUNDS // 2] for name in variants}
+    rates = {name: ROWS / sorted(seconds[name])[ROUNDS // 2] for name in variants}
     hours = {name: PUBLISHED_ROWS / rate / 3600 for name, rate in rates.items()}
     work = {name: sorted(processor_s[name])[ROUNDS // 2] / ROWS * 1e6 for name in variants}
     size_bytes = log.stat().st_size / ROWS

@@ -57,13 +57,13 @@ def _iterate_texts() -> Iterator[str]:
 
 def make_corpus(file: Path) -> list[str]:
     """Write a corpus of ``CORPUS_BYTES`` and return its texts."""
-    kept, size_bytes = [], 0
+    texts, size_bytes = [], 0
     with file.open("w", encoding="utf-8") as stream:
         for text in _iterate_texts():
-            kept.append(text)
+            texts.append(text)
             size_bytes += stream.write(json.dumps({"text": text}) + "\n")
             if size_bytes >= CORPUS_BYTES:
-                return kept
+                return texts
     raise AssertionError("texts never end")
 
 
@@ -123,11 +123,11 @@ def refuse_other_ids(folder: Path, data: Path, texts: list[str]) -> int:
     return reader.num_tokens
 
 
-def _measure(place: Path) -> tuple[list[Bar], str]:
-    corpus, data = place / "corpus.jsonl", place / "data"
+def _measure(folder: Path) -> tuple[list[Bar], str]:
+    corpus, data = folder / "corpus.jsonl", folder / "data"
     texts = make_corpus(corpus)
-    tokenizer = make_tokenizer(place / "tokenizer", texts)
-    found = interleave(
+    tokenizer = make_tokenizer(folder / "tokenizer", texts)
+    seconds_by_name = interleave(
         {
             "library": partial(run_library, tokenizer, texts),
             "ours": partial(run_ours, tokenizer, corpus, data),
@@ -136,12 +136,12 @@ def _measure(place: Path) -> tuple[list[Bar], str]:
         warmup=0,
     )
     tokens = refuse_other_ids(tokenizer, data, texts)
-    speed = compute_ratio(found["library"], found["ours"])
+    speed = compute_ratio(seconds_by_name["library"], seconds_by_name["ours"])
     label = "`prepare gpt_megatron` / `tokenizers` in batches, speed"
     size_bytes = corpus.stat().st_size
     rates = ", ".join(
         f"{name} {size_bytes / sorted(values)[len(values) // 2] / 1e6:.1f}"
-        for name, values in found.items()
+        for name, values in seconds_by_name.items()
     )
     return [Bar(label, str(speed), f"at least {BAR:g}", speed.median >= BAR)], (
         f"{len(texts):,} texts, {size_bytes / 1e6:.0f} MB of JSON lines, {tokens:,} "

@@ -92,9 +92,9 @@ def _choose_activities(torch_type: str) -> list[Any]:
     name = torch_type.upper()
     if torch_type == torch._C._get_privateuse1_backend_name():
         name = "PrivateUse1"
-    found = getattr(ProfilerActivity, name, ProfilerActivity.CPU)
-    extra = found != ProfilerActivity.CPU and found in supported_activities()
-    return [ProfilerActivity.CPU, *([found] if extra else [])]
+    activity = getattr(ProfilerActivity, name, ProfilerActivity.CPU)
+    extra = activity != ProfilerActivity.CPU and activity in supported_activities()
+    return [ProfilerActivity.CPU, *([activity] if extra else [])]
 
 
 def _make_profiler(device: Device) -> profile:
@@ -117,21 +117,21 @@ def profile_steps(step: Callable[[], object], device: Device) -> Profile:
         with _make_profiler(device):
             step()
             device.synchronize()
-    with _make_profiler(device) as found:
+    with _make_profiler(device) as recording:
         for _ in range(steps):
             step()
         device.synchronize()
     # Annotations are mirrored onto the device and cover its idle time too.
     kernels = [
         event
-        for event in found.events()
+        for event in recording.events()
         if event.device_type != DeviceType.CPU and not event.is_user_annotation
     ]
     spent_us: Counter[str] = Counter()
     for event in kernels:
         spent_us[event.name] += event.time_range.elapsed_us()
     if not kernels:
-        for item in found.key_averages():
+        for item in recording.key_averages():
             spent_us[item.key] += item.self_cpu_time_total
     intervals = ((event.time_range.start, event.time_range.end) for event in kernels)
     return Profile(steps, spent_us, bool(kernels), compute_idle_share(intervals))
@@ -140,22 +140,24 @@ def profile_steps(step: Callable[[], object], device: Device) -> Profile:
 def print_profile(job: Any) -> None:
     """Print where the steps of ``job`` spend their time, as Markdown."""
     stream = iterate_batches_endlessly(job)
-    found = profile_steps(lambda: job.step(stream), job.context.device)
-    print(found.markdown())
+    profile = profile_steps(lambda: job.step(stream), job.context.device)
+    print(profile.markdown())
 
 
-def format_profile(head: str, module: str, *words: str, limit_s: float | None = None) -> str:
+def format_profile(head: str, module: str, *arguments: str, limit_s: float | None = None) -> str:
     """Return the profile that a part of ``module`` prints in a process of its own.
 
     A failing profile, or one that takes longer than ``limit_s``, says so in its place: the figures
     that it explains stay.
     """
-    command = [sys.executable, "-m", module, *words]
+    command = [sys.executable, "-m", module, *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+        process = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=limit_s
+        )
     except subprocess.TimeoutExpired:
         return f"{head}: the profile took more than {limit_s:g} s\n"
-    if done.returncode:
-        last = " ".join(done.stderr.strip().splitlines()[-1:])
-        return f"{head}: the profile failed with {done.returncode}: `{_shorten(last)}`\n"
-    return f"{head}:\n\n{done.stdout}"
+    if process.returncode:
+        last = " ".join(process.stderr.strip().splitlines()[-1:])
+        return f"{head}: the profile failed with {process.returncode}: `{_shorten(last)}`\n"
+    return f"{head}:\n\n{process.stdout}"

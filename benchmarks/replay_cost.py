@@ -41,12 +41,12 @@ def measure(name: str, case: str, fields: dict[str, Any]) -> tuple[list[Bar], st
         digests=StepDigests(job.trained_parameters(), job.stepper),
         is_on_any_rank=bool,
     )
-    kept: list[Any] = []
+    states: list[Any] = []
 
     def run_window(after_step: Callable[[], None]) -> tuple[float, list[float]]:
         """Return the seconds of a window, and its losses."""
-        kept[:] = [next(batches) for _ in range(WINDOW_STEPS)]
-        source, losses = iter(kept), []
+        states[:] = [next(batches) for _ in range(WINDOW_STEPS)]
+        source, losses = iter(states), []
         start_s = time.perf_counter()
         for _ in range(WINDOW_STEPS):
             losses.append(job.step(source))
@@ -65,7 +65,7 @@ def measure(name: str, case: str, fields: dict[str, Any]) -> tuple[list[Bar], st
         saved_s = time.perf_counter() - start_s
         window_s, losses = run_window(replay.end_step)
         start_s = time.perf_counter()
-        result = replay.repeat(kept, losses, first_step=0)
+        result = replay.repeat(states, losses, first_step=0)
         assert result.control == "not_needed", "this processor computes the same again"
         return window_s, saved_s + time.perf_counter() - start_s
 

@@ -36,11 +36,11 @@ def measure_matmul_gflops() -> float:
     """Return the rate of a matrix product by numpy, in GFLOP/s."""
     import numpy as np
 
-    one = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float32)
+    matrix = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float32)
     times = []
     for _ in range(5):
         start = time.perf_counter()
-        one @ one
+        matrix @ matrix
         times.append(time.perf_counter() - start)
     return 2e-9 * SIZE**3 / min(times)
 
@@ -117,10 +117,10 @@ def main() -> bool:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "report.html"
         for _ in range(RUNS):
-            words = [sys.executable, "-m", "benchmarks.report_page", str(path)]
-            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-            print(f"  {done.stdout.strip()}", file=sys.stderr, flush=True)
-            runs.append(json.loads(done.stdout))
+            arguments = [sys.executable, "-m", "benchmarks.report_page", str(path)]
+            process = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
+            print(f"  {process.stdout.strip()}", file=sys.stderr, flush=True)
+            runs.append(json.loads(process.stdout))
         size = path.stat().st_size
         opened = [found for _ in range(RUNS) if (found := time_opening_s(path))]
     times = sorted(run["page_s"] for run in runs)

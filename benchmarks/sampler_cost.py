@@ -37,12 +37,12 @@ STEPS, ROUNDS = choose_size(1_000, 4), 9  # 1,000 steps take about 5 s, and hold
 @contextmanager
 def run_sampler(interval_s: float) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Run a sampler that has begun, as the launcher starts it; close its input at the end."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         plan = {"device": {"vendor": "cpu"}, "nproc": 1, "sample_every_s": interval_s}
-        (Path(place) / PLAN_FILE).write_text(json.dumps(plan))
-        file = Path(place) / TELEMETRY_FILE
+        (Path(folder) / PLAN_FILE).write_text(json.dumps(plan))
+        file = Path(folder) / TELEMETRY_FILE
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainmark.telemetry.sampler", place, TELEMETRY_FILE],
+            [sys.executable, "-m", "trainmark.telemetry.sampler", folder, TELEMETRY_FILE],
             stdin=subprocess.PIPE,
         )
         while not (
@@ -67,18 +67,18 @@ def own_cost() -> tuple[float, float]:
 
     Start and end are subtracted: few and many readings have them alike.
     """
-    found = []
+    costs = []
     for wanted in (FEW, MANY):
         with run_sampler(FAST_S) as (process, file):
             while _count_readings(file) < wanted:
                 time.sleep(FAST_S)
             assert process.stdin is not None
             process.stdin.close()
-            _, _, used = os.wait4(process.pid, 0)
-            found.append(
-                (used.ru_utime + used.ru_stime, file.stat().st_size, _count_readings(file))
+            _, _, usage = os.wait4(process.pid, 0)
+            costs.append(
+                (usage.ru_utime + usage.ru_stime, file.stat().st_size, _count_readings(file))
             )
-    (short_s, short_bytes, few), (long_s, long_bytes, many) = found
+    (short_s, short_bytes, few), (long_s, long_bytes, many) = costs
     return (long_s - short_s) / (many - few), (long_bytes - short_bytes) / (many - few)
 
 
@@ -98,7 +98,9 @@ def main() -> bool:
         {"sampled": time_with_sampler, "alone": lambda: time_loop(endless, device, STEPS)},
         rounds=ROUNDS,
     )
-    pairs = [alone / beside for alone, beside in zip(times["alone"], times["sampled"], strict=True)]
+    pairs = [
+        alone / sampled for alone, sampled in zip(times["alone"], times["sampled"], strict=True)
+    ]
     rate = summarize_launches(pairs)
     interval = f"95% interval {rate.low:.4f} to {rate.high:.4f}, {len(pairs)} pairs"
     bars.append(

@@ -32,8 +32,8 @@ def main() -> bool:
         case_s = measure_median_s(
             lambda: lists.build_case_page(views.list_all_runs(database, lists.KEYS), CASE, links)
         )
-        words = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]
-        rows = list_runs(database, words, columns=["run_id"], limit=6).rows
+        arguments = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]
+        rows = list_runs(database, arguments, columns=["run_id"], limit=6).rows
         chosen = [row[0] for row in rows]
         compare_s = measure_median_s(lambda: views.compare_page(database, chosen))
         files_s = []

@@ -93,13 +93,13 @@ def main() -> bool:
         folder = Path(place) / "runs"
         folder.mkdir()
         write_records(folder, RECORDS)
-        one = sorted(folder.iterdir())[RECORDS // 2].name
+        run_id = sorted(folder.iterdir())[RECORDS // 2].name
         Index(str(folder)).refresh()
         print("  indexed", file=sys.stderr, flush=True)
-        words = ["serve", "--store", str(folder), "--port", "0"]
+        arguments = ["serve", "--store", str(folder), "--port", "0"]
         start = time.perf_counter()
         server = subprocess.Popen(
-            [sys.executable, "-m", "trainmark", *words], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "trainmark", *arguments], stdout=subprocess.PIPE, text=True
         )
         assert server.stdout is not None
         try:
@@ -110,11 +110,11 @@ def main() -> bool:
             square_s = time_matmul_s()
             quiet = {
                 name: _time_quiet_requests_s(address + path)
-                for name, (path, _) in _list_paths(one).items()
+                for name, (path, _) in _list_paths(run_id).items()
             }
             busy = {
                 name: _measure_pages_per_second(address, path)
-                for name, (path, most_s) in _list_paths(one).items()
+                for name, (path, most_s) in _list_paths(run_id).items()
                 if most_s
             }
         finally:
@@ -122,7 +122,7 @@ def main() -> bool:
             code = server.wait()
     assert code == 0, f"the server ended with {code}"
     bars = []
-    for name, (_, most_s) in _list_paths(one).items():
+    for name, (_, most_s) in _list_paths(run_id).items():
         middle_s = statistics.median(quiet[name])
         bar = f"under {1e3 * most_s:g}" if most_s else ""
         bars.append(

@@ -28,19 +28,19 @@ def _measure_processor_s(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _list_heavy_imports(words: list[str]) -> list[str]:
+def _list_heavy_imports(arguments: list[str]) -> list[str]:
     """Return which heavy packages a verb imports."""
     script = (
         "import sys\n"
         "from trainmark.cli.app import app\n"
-        f"sys.argv = {['trainmark', *words]!r}\n"
+        f"sys.argv = {['trainmark', *arguments]!r}\n"
         "try:\n    app()\nexcept SystemExit:\n    pass\n"
         f"print([name for name in {FORBIDDEN!r} if name in sys.modules], file=sys.stderr)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    names = done.stderr.strip().splitlines()[-1]
+    names = process.stderr.strip().splitlines()[-1]
     return [name for name in FORBIDDEN if f"'{name}'" in names]
 
 
@@ -52,9 +52,9 @@ def main() -> bool:
     )
     bars = []
     for name, bar in BARS.items():
-        found = compute_ratio(times[name], times["pass"])
+        ratio = compute_ratio(times[name], times["pass"])
         what = f"`trainmark {' '.join(COMMANDS[name][1:])}` / `python -c pass`"
-        bars.append(Bar(what, str(found), f"at most {bar:g}", found.median <= bar))
+        bars.append(Bar(what, str(ratio), f"at most {bar:g}", ratio.median <= bar))
         heavy = _list_heavy_imports(COMMANDS[name][1:])
         what = f"heavy imports of `{' '.join(COMMANDS[name][1:])}`"
         bars.append(Bar(what, ", ".join(heavy) or "none", "no torch", "torch" not in heavy))

@@ -99,8 +99,8 @@ def time_matmul_s() -> float:
 
 def _read_processor_s() -> float:
     """Return the processor time of this process and of children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def measure_median_s(call: Callable[[], object]) -> float:
@@ -127,13 +127,13 @@ def main() -> bool:
         index.refresh()
         built_s, spent_s = time.perf_counter() - start, _read_processor_s() - before_s
         print(f"  built in {built_s:.1f} s", file=sys.stderr, flush=True)
-        found = list_runs(index, columns=COLUMNS, limit=50)
-        assert (found.total, len(found.rows)) == (RECORDS, min(50, RECORDS))
+        runs = list_runs(index, columns=COLUMNS, limit=50)
+        assert (runs.total, len(runs.rows)) == (RECORDS, min(50, RECORDS))
         query_s = {
             name: measure_median_s(
-                lambda words=words: list_runs(index, columns=COLUMNS, limit=50, **words)
+                lambda arguments=arguments: list_runs(index, columns=COLUMNS, limit=50, **arguments)
             )
-            for name, words in QUERIES.items()
+            for name, arguments in QUERIES.items()
         }
         index.refresh()
         check_s = measure_median_s(index.refresh)

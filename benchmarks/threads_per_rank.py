@@ -59,8 +59,8 @@ class Block(NamedTuple):
 
 def _read_busy_seconds() -> float:
     """Return the processor time that all programs have used."""
-    words = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    user, nice, system, _, _, irq, softirq, *_ = map(int, words)
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, *_ = map(int, fields)
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
@@ -133,10 +133,10 @@ def _measure(case: str, ranks: int, folder: Path, threads: tuple[int, int]) -> l
             "GOMP_SPINCOUNT": SPIN_COUNT,
             "OMP_NUM_THREADS": str(max(threads)),
         }
-    words = [case, str(ranks), str(plan.data.folder), *map(str, threads)]
+    arguments = [case, str(ranks), str(plan.data.folder), *map(str, threads)]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.threads_per_rank", str(rank), *words],
+            [sys.executable, "-m", "benchmarks.threads_per_rank", str(rank), *arguments],
             env=environment,
             stdout=subprocess.PIPE,
             text=True,

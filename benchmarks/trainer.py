@@ -51,9 +51,9 @@ def run_trainer(
         def __getitem__(self, index: int) -> Any:
             return items[index]
 
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
-            output_dir=place,
+            output_dir=folder,
             per_device_train_batch_size=batch,
             max_steps=planned,
             use_cpu=device.torch_type == "cpu",

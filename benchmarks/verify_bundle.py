@@ -35,40 +35,40 @@ def verify_bundle(path: Path) -> None:
     start = time.perf_counter()
     from trainmark.results import bundle
 
-    found = bundle.verify(path)
+    verification = bundle.verify(path)
     spent = time.perf_counter() - start
-    assert found.exit_code == 0
-    states = {check.name: check.state for check in found.checks}
+    assert verification.exit_code == 0
+    states = {check.name: check.state for check in verification.checks}
     assert states["archive"] == states["record"] == "held"
-    (check,) = [check for check in found.checks if check.name == "record"]
+    (check,) = [check for check in verification.checks if check.name == "record"]
     assert check.sentences[0].args["steps"] == STEPS
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(
         json.dumps(
             {
                 "verify_s": spent,
-                "processor_s": sum(one.ru_utime + one.ru_stime for one in used),
-                "peak_mb": used[0].ru_maxrss / 1024,
+                "processor_s": sum(usage.ru_utime + usage.ru_stime for usage in usages),
+                "peak_mb": usages[0].ru_maxrss / 1024,
             }
         )
     )
 
 
-def _call(*words: object) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.verify_bundle", *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    print(f"  {done.stdout.strip()}", file=sys.stderr, flush=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def _call(*arguments: object) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.verify_bundle", *map(str, arguments)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    print(f"  {process.stdout.strip()}", file=sys.stderr, flush=True)
+    times: dict[str, float] = json.loads(process.stdout)
+    return times
 
 
 def main() -> bool:
     bars, details = [], []
     for ranks in RANKS:
         judged = ranks == 1
-        with tempfile.TemporaryDirectory() as place:
-            run_dir, path = Path(place) / "run", Path(place) / "run.trainmark.zip"
-            write_run(run_dir, Path(place) / "cache", ranks)
+        with tempfile.TemporaryDirectory() as folder:
+            run_dir, path = Path(folder) / "run", Path(folder) / "run.trainmark.zip"
+            write_run(run_dir, Path(folder) / "cache", ranks)
             size = sum(file.stat().st_size for file in run_dir.iterdir())
             pack_s = _call("pack", run_dir, path)["pack_s"]
             runs = [_call("verify", path) for _ in range(RUNS)]

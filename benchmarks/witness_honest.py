@@ -91,11 +91,11 @@ def measure(program: Program, folder: Path) -> tuple[Record, dict[str, list[Any]
         f"tokens = {program.samples * LENGTH}",
     ]
     work.write_text("\n".join(lines), encoding="utf-8")
-    words = ["run", "--witness", str(work), "--device", "cpu", "--out", str(folder / "run")]
+    arguments = ["run", "--witness", str(work), "--device", "cpu", "--out", str(folder / "run")]
     command = [sys.executable, "-m", f"benchmarks.programs.{program.module}"]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     subprocess.run(
-        [sys.executable, "-m", "trainmark", *words, "--", *command, str(STEPS), str(LENGTH)],
+        [sys.executable, "-m", "trainmark", *arguments, "--", *command, str(STEPS), str(LENGTH)],
         env=os.environ
         | {RESULT_VARIABLE: str(folder / "stopwatch.json"), "PYTHONPATH": paths.strip(os.pathsep)},
         cwd=folder,
@@ -129,12 +129,12 @@ def list_suspicions(record: Record) -> list[str]:
     """Return what would make a reader doubt a program."""
     from trainmark.record.witnessed import GRAVE_CODES
 
-    found = [x.code for x in record.findings if x.code in {*GRAVE_CODES, "printed_differs"}]
+    codes = [x.code for x in record.findings if x.code in {*GRAVE_CODES, "printed_differs"}]
     if record.trust.grade == "do_not_quote":
-        found += [reason.code for reason in record.trust.reasons]
+        codes += [reason.code for reason in record.trust.reasons]
     if record.status != "passed":
-        found.append(record.status)
-    return found
+        codes.append(record.status)
+    return codes
 
 
 def main() -> bool:

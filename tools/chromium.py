@@ -24,9 +24,9 @@ def start_chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     # As root its sandbox does not start, in containers for example.
-    words = ["--no-sandbox"] if os.geteuid() == 0 else []
-    words += ["--font-render-hinting=none", "--disable-lcd-text", "--disable-dev-shm-usage"]
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    arguments += ["--font-render-hinting=none", "--disable-lcd-text", "--disable-dev-shm-usage"]
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=find_program(), args=words)
+        browser = driver.chromium.launch(executable_path=find_program(), args=arguments)
         yield browser
         browser.close()

@@ -43,9 +43,9 @@ def measure_coverage(kind: str, count: int, *, repetitions: int, seed: int = 0) 
     rng, held = np.random.default_rng(seed), {"mean": 0, "ratio": 0, "paired": 0}
     for _ in range(repetitions):
         a, b = (np.exp(simulate_launches(kind, count, 0.02, rng)).tolist() for _ in range(2))
-        one = summarize_launches(a)
+        shares = summarize_launches(a)
         ends = {
-            "mean": (one.low, one.high),
+            "mean": (shares.low, shares.high),
             "ratio": estimate_ratio(a, b)[1:],
             "paired": estimate_ratio(a, b, paired=True)[1:],
         }
@@ -92,7 +92,7 @@ def iterate_coverage_rows(repetitions: int) -> Iterator[list[str]]:
     yield ["launches", *map(str, LAUNCHES)]
     for kind in KINDS:
         found = (measure_coverage(kind, count, repetitions=repetitions) for count in LAUNCHES)
-        yield [kind, *(", ".join(f"{100 * x:.1f}" for x in one.values()) for one in found)]
+        yield [kind, *(", ".join(f"{100 * x:.1f}" for x in shares.values()) for shares in found)]
 
 
 def iterate_power_rows(repetitions: int) -> Iterator[list[str]]:
@@ -102,7 +102,7 @@ def iterate_power_rows(repetitions: int) -> Iterator[list[str]]:
         found = (measure_power(count, cv, repetitions=repetitions) for count in LAUNCHES)
         yield [
             f"{100 * cv:g}%",
-            *("{:.1f}; {:.0f}; {:.2f}".format(*(100 * x for x in one)) for one in found),
+            *("{:.1f}; {:.0f}; {:.2f}".format(*(100 * x for x in shares)) for shares in found),
         ]
 
 

@@ -31,8 +31,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         for path in sorted(ROOT.glob(form))
     }
     (GATHERED / "tree").mkdir()
-    for source, place in copies.items():
-        shutil.copy(ROOT / source, GATHERED / place)
+    for source, target in copies.items():
+        shutil.copy(ROOT / source, GATHERED / target)
     for page in GATHERED.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         up = "../" * (len(page.relative_to(GATHERED).parts) - 1)
@@ -50,8 +50,8 @@ def _rewrite_links(text: str, copies: dict[str, str], *, up: str) -> str:
     """Return a page whose links out of docs/ lead to the copies, or are their text alone."""
 
     def rewrite_link(link: re.Match[str]) -> str:
-        words, path, anchor = link.group(1), link.group(2), link.group(3) or ""
-        place = copies.get(path, path.removeprefix("docs/") if path.startswith("docs/") else None)
-        return words if place is None else f"[{words}]({up}{place}{anchor})"
+        label, path, anchor = link.group(1), link.group(2), link.group(3) or ""
+        target = copies.get(path, path.removeprefix("docs/") if path.startswith("docs/") else None)
+        return label if target is None else f"[{label}]({up}{target}{anchor})"
 
     return _LINK.sub(rewrite_link, text)

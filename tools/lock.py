@@ -60,7 +60,7 @@ def format_lines(names: set[str], requirers: Requirers) -> Iterator[str]:
     for name in sorted(names):
         known = canonicalize_name(distribution(name).metadata["Name"])
         yield f"{known}=={Version(version(name)).public}"
-        yield from (f"    # {words}" for words in sorted(requirers[name]))
+        yield from (f"    # {requirer_names}" for requirer_names in sorted(requirers[name]))
 
 
 def main() -> None:

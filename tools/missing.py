@@ -75,13 +75,13 @@ def find_missing(
     """Return by name each requirement that nothing meets, and which package has it."""
     found: dict[str, list[tuple[Requirement, str]]] = defaultdict(list)
     waiting = [(need, "trainmark") for line in needed if (need := _select_applying(line))]
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     while waiting:
         requirement, of = waiting.pop(0)
         name = canonicalize_name(requirement.name)
-        if (str(requirement), of) in seen:
+        if (str(requirement), of) in visited:
             continue
-        seen.add((str(requirement), of))
+        visited.add((str(requirement), of))
         candidates = [find_installed(name), *wheels.get(name, [])]
         fits = next(
             (
@@ -156,11 +156,11 @@ def list_fixes(
         f"--platform manylinux2014_{arch} --platform manylinux_2_28_{arch} --dest wheels"
     )
     if ours:
-        words = " ".join(f"{name}=={pins[name]}" for name in sorted(ours))
-        yield f"python3 -m pip download --no-deps {options} {words}"
+        requirements = " ".join(f"{name}=={pins[name]}" for name in sorted(ours))
+        yield f"python3 -m pip download --no-deps {options} {requirements}"
     if others:
-        words = " ".join(f"'{word}'" for word in sorted(others))
-        yield f"python3 -m pip download {options} {words}"
+        quoted_names = " ".join(f"'{word}'" for word in sorted(others))
+        yield f"python3 -m pip download {options} {quoted_names}"
 
 
 def main() -> int:
@@ -180,13 +180,11 @@ def main() -> int:
     lock = read_locks()
     found = find_missing(needed, list_wheels(given.wheels) if given.wheels else {}, lock)
     for name, needs in found.items():
-        words = ", ".join(f"{need} (for {of})" for need, of in needs)
+        needs_text = ", ".join(f"{need} (for {of})" for need, of in needs)
         here = find_installed(name)
-        print(f"  {words}" + (f"; {here.version} is installed" if here else ""))
+        print(f"  {needs_text}" + (f"; {here.version} is installed" if here else ""))
     if found:
-        print(
-            "  way out: fetch them on a machine with a network, copy the folder here, and name it"
-        )
+        print("  fix: fetch them on a machine with a network, copy the folder here, and name it")
         print("  as WHEELS=wheels:")
         for line in list_fixes(found, lock.pins):
             print(f"    {line}")

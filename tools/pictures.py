@@ -29,7 +29,7 @@ FONT = "ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, mo
 ELSEWHERE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-def run_in_terminal(folder: Path, *words: str) -> str:
+def run_in_terminal(folder: Path, *arguments: str) -> str:
     """Run the program in ``folder`` and return what it wrote to its terminal.
 
     Raises:
@@ -37,33 +37,33 @@ def run_in_terminal(folder: Path, *words: str) -> str:
     """
     ours, theirs = pty.openpty()
     env = os.environ | {"COLUMNS": str(COLUMNS), "LINES": "50", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "trainmark", *words]
+    command = [sys.executable, "-m", "trainmark", *arguments]
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     process = subprocess.Popen(command, cwd=folder, env=env, **streams)
     os.close(theirs)
-    seen = bytearray()
+    output = bytearray()
     try:
         while data := os.read(ours, 1 << 16):
-            seen += data
+            output += data
     except OSError:  # EIO: nobody holds the other end any more
         pass
     finally:
         os.close(ours)
     if process.wait():
-        raise subprocess.CalledProcessError(process.returncode, command, bytes(seen))
-    return seen.decode()
+        raise subprocess.CalledProcessError(process.returncode, command, bytes(output))
+    return output.decode()
 
 
-def draw_terminal(command: str, seen: str) -> str:
+def draw_terminal(command: str, output: str) -> str:
     """Return a picture of a terminal after a command; lines that were overwritten are gone."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor")
     console.print(Text.assemble(("$ ", "bold green"), command))
-    for line in seen.replace("\r\n", "\n").rstrip().split("\n"):
-        left = next((part for part in reversed(line.split("\r")) if part.strip()), "")
-        console.print(Text.from_ansi(left.rstrip()))
+    for line in output.replace("\r\n", "\n").rstrip().split("\n"):
+        last_part = next((part for part in reversed(line.split("\r")) if part.strip()), "")
+        console.print(Text.from_ansi(last_part.rstrip()))
     console.print()  # letters below the last line would be cut
     drawn = console.export_svg(title="trainmark", unique_id="terminal")
     return ELSEWHERE.sub("", drawn).replace("Fira Code, monospace", FONT).replace("Fira Code", FONT)
@@ -95,16 +95,16 @@ def shrink_png(png: bytes) -> bytes:
     return out.getvalue()
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Make all pictures; return the exit code."""
-    if len(words) != 1:
+    if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    folder = Path(words[0])
+    folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        seen = run_in_terminal(Path(place), "run", CASE)
-        drawn = draw_terminal(f"trainmark run {CASE}", seen)
+        output = run_in_terminal(Path(place), "run", CASE)
+        drawn = draw_terminal(f"trainmark run {CASE}", output)
         (folder / "terminal.svg").write_text(drawn, encoding="utf-8")
         (run,) = (Path(place) / "runs").iterdir()
         made = report_pictures(run / "page.html", folder)

@@ -88,33 +88,35 @@ def format_page(
     lang: str, found: Sequence[Finding], counts: dict[str, int], source: Sequence[str]
 ) -> str:
     """Return the page in one language."""
-    words, (repository, path, commit) = WORDS[lang], source
+    texts, (repository, path, commit) = WORDS[lang], source
     url = f"https://github.com/{repository}/tree/{commit}/{path}"
     name = repository.partition("/")[2]
     lines = [
-        f"# {words['title']}\n",
-        words["intro"].format(name=name, url=url, commit=commit),
+        f"# {texts['title']}\n",
+        texts["intro"].format(name=name, url=url, commit=commit),
         f"\n```\npython tools/published.py FOLDER {repository} {path} {commit}\n```\n",
-        words["after"] + "\n",
-        words["counts"],
-        *(f"| {words[what]} | {number} |" for what, number in counts.items()),
-        "\n" + words["rules"],
+        texts["after"] + "\n",
+        texts["counts"],
+        *(f"| {texts[what]} | {number} |" for what, number in counts.items()),
+        "\n" + texts["rules"],
     ]
-    by_rule = Counter((one.rule, one.severity) for one in found)
+    by_rule = Counter((finding.rule, finding.severity) for finding in found)
     for rule in RULES:
         numbers = [str(by_rule[rule, severity]) for severity in ("error", "warning")]
         if set(numbers) != {"0"}:
             checks = render(message(f"audit_rule.{rule}"), lang)
             lines.append(f"| `{rule}` | {escape_cell(checks)} | {' | '.join(numbers)} |")
-    placed = sorted(found, key=lambda one: (one.subject.file, one.subject.line, one.rule))
-    for file, group in groupby(placed, key=lambda one: one.subject.file):
+    placed = sorted(
+        found, key=lambda finding: (finding.subject.file, finding.subject.line, finding.rule)
+    )
+    for file, group in groupby(placed, key=lambda finding: finding.subject.file):
         where = f"https://github.com/{repository}/blob/{commit}/{path}/{file}?plain=1"
-        lines += [f"\n## [{file.removesuffix('/README.md')}]({where})\n", words["table"]]
+        lines += [f"\n## [{file.removesuffix('/README.md')}]({where})\n", texts["table"]]
         lines += [
-            f"| [{one.subject.line}]({where}#L{one.subject.line}) "
-            f"| {escape_cell(one.subject.configuration)} | `{one.rule}` | {one.severity} "
-            f"| {escape_cell(render(one.message, lang))} |"
-            for one in group
+            f"| [{finding.subject.line}]({where}#L{finding.subject.line}) "
+            f"| {escape_cell(finding.subject.configuration)} | `{finding.rule}` "
+            f"| {finding.severity} | {escape_cell(render(finding.message, lang))} |"
+            for finding in group
         ]
     return "\n".join(lines) + "\n"
 
@@ -128,12 +130,12 @@ def main(folder: str, *source: str) -> None:
         for row, file in zip(chosen.rows, below, strict=True)
     ]
     found = audit(views)
-    marked = {(one.subject.file, one.subject.line) for one in found}
+    marked = {(finding.subject.file, finding.subject.line) for finding in found}
     counts = {
         "audited": len(views),
-        "timed": sum(bool(TIMED & one.figures.keys()) for one in views),
+        "timed": sum(bool(TIMED & finding.figures.keys()) for finding in views),
         "with": len(marked),
-        "without": len({(one.file, one.line) for one in views} - marked),
+        "without": len({(finding.file, finding.line) for finding in views} - marked),
         "unread": sum(entry.file.endswith(".md") for entry in chosen.unread),
         "others": len({entry.file for entry in chosen.unread if not entry.file.endswith(".md")}),
     }

@@ -39,7 +39,7 @@ FACTS = "benchmarks.card.facts"
 BUILT = ROOT / "build" / "card"
 
 
-def _parse_arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.card")
     parser.add_argument(
         "--device", help="as `trainmark list devices` names it; default: the first accelerator"
@@ -74,7 +74,7 @@ def _parse_arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Nam
         help="minutes (8m) or seconds (90s) for all: the most important sections, each within "
         f"its share of what is left; default of --sections: {', '.join(BRIEF_SHARES)}",
     )
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     given.sections = given.sections.split() or _choose_default_sections(names, given.budget)
     unknown = sorted(set(given.sections) - set(names))
     if unknown:
@@ -162,9 +162,11 @@ def measure(
 ) -> int:
     """Run the sections asked for that are not finished; return the exit code over all."""
     card = Card(_choose_device(given.device), given.size, given.scratch.resolve())
-    for one in devices.list_occupants(card.device, 1):
-        if one.computes:
-            print(f"{one.description()}: the figures are not the device's alone", file=sys.stderr)
+    for occupant in devices.list_occupants(card.device, 1):
+        if occupant.computes:
+            print(
+                f"{occupant.description()}: the figures are not the device's alone", file=sys.stderr
+            )
     opened = run(FACTS, card, limit_s=min(budget.limit_s, budget.left_s()), stop=stop)
     if opened.state == "interrupted":
         return EXIT_FAILED
@@ -200,9 +202,9 @@ def measure(
         if ended.state == "interrupted":
             break
         results.keep(name, ended)
-        found = results.document["sections"][name]
+        section = results.document["sections"][name]
         print(f"{name}: {ended.state}, {ended.seconds:.0f} s")
-        rows = [*(Bar(**bar).row() for bar in found["bars"]), found["output"]]
+        rows = [*(Bar(**bar).row() for bar in section["bars"]), section["output"]]
         print("\n".join(filter(None, rows)), flush=True)
     failures = results.failures(given.sections)
     unjudged = results.unjudged(given.sections)
@@ -213,7 +215,7 @@ def measure(
 
 
 def main(
-    words: Sequence[str],
+    arguments: Sequence[str],
     modules: Mapping[str, str] | None = None,
     *,
     limit_s: float = LIMIT_S,
@@ -228,7 +230,7 @@ def main(
     """
     start_s = clock()
     modules = modules or {name: f"benchmarks.card.{name}" for name in SECTIONS}
-    given = _parse_arguments(words, list(modules))
+    given = _parse_arguments(arguments, list(modules))
     budget = Budget(math.inf if given.budget is None else given.budget, limit_s, start_s, clock)
     try:
         given.scratch.mkdir(parents=True, exist_ok=True)

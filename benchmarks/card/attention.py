@@ -146,20 +146,20 @@ def run(card: Card) -> Findings:
         "|---|---|---|---|",
     ]
     for shape in SHAPES:
-        taken = find_chosen_kernel(device, shape)
-        found = {kernel: time_kernel_ms(device, shape, kernel) for kernel in KERNELS}
-        later = {kernel: times[1] for kernel, times in found.items() if times is not None}
-        for kernel, times in found.items():
+        chosen_kernel = find_chosen_kernel(device, shape)
+        times_by_kernel = {kernel: time_kernel_ms(device, shape, kernel) for kernel in KERNELS}
+        later = {kernel: times[1] for kernel, times in times_by_kernel.items() if times is not None}
+        for kernel, times in times_by_kernel.items():
             figures[f"{shape.name}_{kernel}_ms"] = None if times is None else times[1]
             cells = ("–", "–") if times is None else (f"{times[1]:.3f}", f"{times[0]:.1f}")
-            mark = " (taken)" if kernel == taken else ""
+            mark = " (taken)" if kernel == chosen_kernel else ""
             rows.append(f"| {shape.name} | {kernel}{mark} | {cells[0]} | {cells[1]} |")
-        slower = later[taken] / min(later.values()) if taken in later else None
+        slower = later[chosen_kernel] / min(later.values()) if chosen_kernel in later else None
         measured = "–" if slower is None else f"{slower:.2f}"
         met = None if slower is None else slower <= MOST_SLOWER
         bars.append(
             Bar(
-                f"{shape.name}: time of {taken} / of the fastest kernel",
+                f"{shape.name}: time of {chosen_kernel} / of the fastest kernel",
                 measured,
                 f"at most {MOST_SLOWER:g}",
                 met,

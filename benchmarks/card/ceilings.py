@@ -148,13 +148,13 @@ def read_clocks_under_load(
     """Return the clocks while fp32 matmuls are queued; empty where nothing reads them."""
     import torch
 
-    left = device.place(torch.ones(size, size))
-    out = torch.empty_like(left)
+    matrix = device.place(torch.ones(size, size))
+    out = torch.empty_like(matrix)
     for _ in range(matmuls):
-        torch.mm(left, left, out=out)
-    found = read_clocks(vendor)
+        torch.mm(matrix, matrix, out=out)
+    clocks = read_clocks(vendor)
     device.synchronize()
-    return found
+    return clocks
 
 
 class LaunchTimes(NamedTuple):
@@ -180,7 +180,7 @@ def launch_times(
     import torch
 
     value = device.place(torch.zeros(1))
-    found = LaunchTimes([], [])
+    times = LaunchTimes([], [])
     for number in range(rounds + 1):
         device.synchronize()
         start_ns = clock()
@@ -193,6 +193,6 @@ def launch_times(
             device.synchronize()
         end_ns = clock()
         if number > 0:  # the first round warms up
-            found.queued_ns.append((queued_ns - start_ns) / launches)
-            found.round_trip_ns.append((end_ns - queued_ns) / launches)
-    return found
+            times.queued_ns.append((queued_ns - start_ns) / launches)
+            times.round_trip_ns.append((end_ns - queued_ns) / launches)
+    return times

@@ -17,11 +17,13 @@ from benchmarks.card.section import Card
 from trainmark.errors import RunError
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     from trainmark.documents import write_atomically
     from trainmark.rank.parent import die_with_parent
 
-    parent, module_name, device, size, scratch, stacks_after_s, ends_at_s, extent, result = words
+    parent, module_name, device, size, scratch, stacks_after_s, ends_at_s, extent, result = (
+        arguments
+    )
     die_with_parent(int(parent))
     # Before the parent ends this process, its output says where it hung.
     faulthandler.dump_traceback_later(float(stacks_after_s))
@@ -29,10 +31,10 @@ def main(words: list[str]) -> None:
     module = importlib.import_module(module_name)
     card = Card(device, size, Path(scratch), float(ends_at_s), is_brief=extent == "brief")
     try:
-        found = module.run(card)
+        findings = module.run(card)
     except RunError as error:
         sys.exit(describe(error))
-    document: dict[str, Any] = {"title": module.TITLE, "found": asdict(found)}
+    document: dict[str, Any] = {"title": module.TITLE, "found": asdict(findings)}
     with write_atomically(Path(result)) as file:
         file.write(json.dumps(document, allow_nan=False).encode())
 

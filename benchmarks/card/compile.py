@@ -140,51 +140,53 @@ def _measure(case: str, device: str, changes: dict[str, object], folder: Path) -
     folder.mkdir(parents=True)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ[name] = str(folder / name.lower())
-    words: dict[str, list[str]] = {}
+    arguments: dict[str, list[str]] = {}
     for name, compiled in VARIANTS.items():
         asked = json.dumps(changes | {"compile": compiled})
-        words[name] = ["variant", case, device, asked, str(folder / f"{name}.json")]
+        arguments[name] = ["variant", case, device, asked, str(folder / f"{name}.json")]
     # Its errors go to the section's log.
-    cold = subprocess.run([sys.executable, "-m", MODULE, *words["cold"], "end"], check=False)
+    cold = subprocess.run([sys.executable, "-m", MODULE, *arguments["cold"], "end"], check=False)
     if cold.returncode:
         raise PeerFailedError(f"the first compiled steps of {case} ended with {cold.returncode}")
     with ExitStack() as stack:
         peers = {
-            name: stack.enter_context(Peer(MODULE, *words[name], "stay"))
+            name: stack.enter_context(Peer(MODULE, *arguments[name], "stay"))
             for name in ("eager", "warm")
         }
         turns = {name: peer.turn for name, peer in peers.items()}
         times = interleave(turns, rounds=ROUNDS, warmup=WARMUP)
-    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("cold", *peers)}
+    documents = {
+        name: json.loads((folder / f"{name}.json").read_text()) for name in ("cold", *peers)
+    }
     for name, values in times.items():
-        found[name]["steady"] = [value / found[name]["steps"] for value in values]
-    return found
+        documents[name]["steady"] = [value / documents[name]["steps"] for value in values]
+    return documents
 
 
-def _compute_steps_to_pay(found: Mapping[str, Any], start: str) -> float | None:
+def _compute_steps_to_pay(documents: Mapping[str, Any], start: str) -> float | None:
     """Return after how many steps compiled ones have taken less time.
 
     None: compiled steps are not faster, or not by more than the noise.
     """
-    speed = compute_ratio(found["eager"]["steady"], found["warm"]["steady"])
+    speed = compute_ratio(documents["eager"]["steady"], documents["warm"]["steady"])
     if speed.low <= 1:
         return None
-    saved_s = statistics.median(found["eager"]["steady"]) * (1 - 1 / speed.median)
-    lost_s = sum(found[start]["first"]) - sum(found["eager"]["first"])
+    saved_s = statistics.median(documents["eager"]["steady"]) * (1 - 1 / speed.median)
+    lost_s = sum(documents[start]["first"]) - sum(documents["eager"]["first"])
     return FIRST_STEPS + max(0.0, lost_s) / saved_s
 
 
-def _format_row(case: str, name: str, found: Mapping[str, Any]) -> str:
-    one, counts = found[name], found[name]["compiler"] or {}
+def _format_row(case: str, name: str, documents: Mapping[str, Any]) -> str:
+    document, counts = documents[name], documents[name]["compiler"] or {}
     hits, misses = counts.get("cache_hits", "-"), counts.get("cache_misses", "-")
     steady = gain = pays = "-"
-    if "steady" in one:
-        steady = f"{1e3 * statistics.median(one['steady']):.2f}"
-        gain = str(compute_ratio(found["eager"]["steady"], one["steady"]))
+    if "steady" in document:
+        steady = f"{1e3 * statistics.median(document['steady']):.2f}"
+        gain = str(compute_ratio(documents["eager"]["steady"], document["steady"]))
     if name != "eager":
-        steps = _compute_steps_to_pay(found, name)
+        steps = _compute_steps_to_pay(documents, name)
         pays = "not seen" if steps is None else f"{steps:,.0f}"
-    first = " + ".join(f"{seconds:.2f}" for seconds in one["first"])
+    first = " + ".join(f"{seconds:.2f}" for seconds in document["first"])
     return f"| {case} | {name} | {first} | {hits} / {misses} | {steady} | {gain} | {pays} |"
 
 
@@ -201,26 +203,26 @@ def run(card: Card) -> Findings:
     figures: dict[str, float | None] = {}
     bars: list[Bar] = []
     rows: list[str] = []
-    left: list[str] = []
+    left_out: list[str] = []
     for case, changes in sizes.items():
         if time.perf_counter() - start > BUDGET_S:
-            left.append(case)
+            left_out.append(case)
             figures[f"{case}_cold_first_step_s"] = None
             continue
         try:
-            found = _measure(case, card.device, changes, card.scratch / "compile" / case)
+            documents = _measure(case, card.device, changes, card.scratch / "compile" / case)
         except PeerFailedError as error:
             # A variant that fails must not take the other cases' figures with it.
             bars.append(Bar(f"{case}: compiled steps", str(error), "no variant fails", False))
             figures[f"{case}_cold_first_step_s"] = None
             continue
-        rows += [_format_row(case, name, found) for name in found]
-        for name, one in found.items():
-            figures[f"{case}_{name}_first_step_s"] = one["first"][0]
-            if "steady" in one:
-                figures[f"{case}_{name}_step_s"] = statistics.median(one["steady"])
+        rows += [_format_row(case, name, documents) for name in documents]
+        for name, document in documents.items():
+            figures[f"{case}_{name}_first_step_s"] = document["first"][0]
+            if "steady" in document:
+                figures[f"{case}_{name}_step_s"] = statistics.median(document["steady"])
         for name in ("cold", "warm"):
-            figures[f"{case}_{name}_steps_to_pay"] = _compute_steps_to_pay(found, name)
+            figures[f"{case}_{name}_steps_to_pay"] = _compute_steps_to_pay(documents, name)
     changed = "; ".join(
         f"{case}: {', '.join(f'{key}={value}' for key, value in changes.items()) or 'as it is'}"
         for case, changes in sizes.items()
@@ -234,8 +236,8 @@ def run(card: Card) -> Findings:
         f"{TURN_S:g} s. The steps after which it pays count the first ones of either, not the "
         "import of the compiler; not seen: compiled steps were not faster beyond the noise."
     )
-    if left:
-        text += f" No time was left for {', '.join(left)}."
+    if left_out:
+        text += f" No time was left for {', '.join(left_out)}."
     return Findings(bars, figures, text)
 
 

@@ -146,28 +146,28 @@ def read(report: Path) -> list[Case]:
     """Return the tests of a JUnit report; none where pytest wrote no report."""
     if not report.exists():
         return []
-    found = []
+    cases = []
     # Written by the process that reads it: no stranger's entities.
     for item in ElementTree.parse(report).iter("testcase"):
         name = f"{item.get('classname', '').rpartition('.')[2]}::{item.get('name')}"
         ended = next((part for part in item if part.tag in ("failure", "error", "skipped")), None)
         if ended is None:
-            found.append(Case(name, "passed", ""))
+            cases.append(Case(name, "passed", ""))
             continue
         verdict = "skipped" if ended.tag == "skipped" else "failed"
         lines = (ended.get("message") or "").strip().splitlines()
-        found.append(Case(name, verdict, lines[0] if lines else "no message"))
-    return found
+        cases.append(Case(name, verdict, lines[0] if lines else "no message"))
+    return cases
 
 
-def collect_findings(found: Sequence[Case], *, exit_code: int, not_run: int = 0) -> Findings:
+def collect_findings(cases: Sequence[Case], *, exit_code: int, not_run: int = 0) -> Findings:
     """Return counts, and each test that did not pass with its reason.
 
     Args:
         not_run: tests that were skipped for lack of time: without them nothing is judged, unless
             another test failed.
     """
-    verdicts = [case.verdict for case in found]
+    verdicts = [case.verdict for case in cases]
     counts = {verdict: verdicts.count(verdict) for verdict in ("passed", "failed", "skipped")}
     measured = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
     # A report without failures is no proof: pytest may have ended before its tests.
@@ -178,7 +178,7 @@ def collect_findings(found: Sequence[Case], *, exit_code: int, not_run: int = 0)
     bar = Bar("tests/device", f"{measured}; exit code {exit_code}", "none fails", met)
     rows = [
         f"| {case.name} | {case.verdict} | {case.reason.replace('|', chr(92) + '|')} |"
-        for case in sorted(found, key=lambda case: (case.verdict, case.name))
+        for case in sorted(cases, key=lambda case: (case.verdict, case.name))
         if case.verdict != "passed"
     ]
     table = "\n".join(["| test | | reason |", "|---|---|---|", *rows]) if rows else ""

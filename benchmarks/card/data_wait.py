@@ -105,10 +105,10 @@ def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     from trainmark.events.timeline import read_rank
 
     delayed = Delayed(job, device, delay_s, depth=depth)
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / name_rank_file(0)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / name_rank_file(0)
         run_loop(delayed, device, file, STEPS, depth=depth)
-        rank, _ = read_rank(Path(place), 0)
+        rank, _ = read_rank(Path(folder), 0)
     assert rank.train_ns is not None
     samples, waited_ns = rank.counts.samples, rank.total_wait_ns
     train_s, core_s = rank.train_ns / 1e9, (rank.train_ns - waited_ns) / 1e9
@@ -128,8 +128,8 @@ pairs = partial(zip, strict=True)
 
 
 def _make_equality_bar(what: str, above: Sequence[float], below: Sequence[float]) -> Bar:
-    found = compute_ratio(above, below)
-    return Bar(what, str(found), f"within {100 * NOISE:g}% of 1", abs(found.median - 1) <= NOISE)
+    ratio = compute_ratio(above, below)
+    return Bar(what, str(ratio), f"within {100 * NOISE:g}% of 1", abs(ratio.median - 1) <= NOISE)
 
 
 def _iterate_jobs(card: Card) -> Iterator[tuple[str, str, Any, Device]]:
@@ -149,10 +149,10 @@ def _iterate_jobs(card: Card) -> Iterator[tuple[str, str, Any, Device]]:
 def run(card: Card) -> Findings:
     whole = Findings([])
     for name, told, job, device in _iterate_jobs(card):
-        found = _measure_job(name, told, Endless(job), device)
-        whole.bars += found.bars
-        whole.figures |= found.figures
-        whole.text += found.text
+        findings = _measure_job(name, told, Endless(job), device)
+        whole.bars += findings.bars
+        whole.figures |= findings.figures
+        whole.text += findings.text
     whole.text += (
         "The last row of each shows that reading ahead hides a wait that is shorter than a step; a "
         "wait that is not hidden must be seen in p_train alone."
@@ -169,7 +169,7 @@ def _measure_job(name: str, told: str, endless: Endless, device: Device) -> Find
     step_s = train(endless, device, 0.0, depth=0).core_s / STEPS
     round_s = STEPS * step_s * (1 + (1 + LONG) + 1 + 1 + LONG)
     rounds = min(ROUNDS, max(3, int(MEASURE_S / round_s)))
-    found = interleave(
+    runs_by_kind = interleave(
         {
             "bare": make_variant(0, 0),
             "waiting": make_variant(LONG, 0),
@@ -179,7 +179,7 @@ def _measure_job(name: str, told: str, endless: Endless, device: Device) -> Find
         },
         rounds=rounds,
     )
-    bare, waiting, ahead, short, long = found.values()
+    bare, waiting, ahead, short, long = runs_by_kind.values()
 
     def get_column(runs: Sequence[Trained], name: str) -> list[float]:
         return [getattr(item, name) for item in runs]
@@ -221,7 +221,7 @@ def _measure_job(name: str, told: str, endless: Endless, device: Device) -> Find
         ),
     ]
     figures: dict[str, float | None] = {}
-    for kind, runs in found.items():
+    for kind, runs in runs_by_kind.items():
         for figure in ("p_train", "p_core"):
             values = sorted(get_column(runs, figure))
             figures[f"{name}_{kind}_{figure}"] = values[len(values) // 2]

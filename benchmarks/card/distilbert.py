@@ -72,23 +72,23 @@ def get_published_samples_per_second() -> float:
     return float(row.cells["p_core"])
 
 
-def compare_with_published(found: Measured, batch: int) -> tuple[Bar | None, str]:
+def compare_with_published(measured: Measured, batch: int) -> tuple[Bar | None, str]:
     """Return a bar if this is the published figure's card and batch, and what to read beside."""
-    published, ours = get_published_samples_per_second(), batch / median(found.seconds["ours"])
-    beside = (
+    published, ours = get_published_samples_per_second(), batch / median(measured.seconds["ours"])
+    comparison = (
         f"Published: {published:g} samples/s on one {PUBLISHED_PRODUCT} with a batch of {LARGE}; "
         f"its page says fp32, its rate says {PUBLISHED_PRECISION}. Here in {PUBLISHED_PRECISION}: "
-        f"{ours:.1f} samples/s on {found.product_name} with a batch of {batch}."
+        f"{ours:.1f} samples/s on {measured.product_name} with a batch of {batch}."
     )
-    if found.product_name != PUBLISHED_PRODUCT or batch != LARGE:
-        return None, f"{beside} Another card or batch: the two do not compare."
+    if measured.product_name != PUBLISHED_PRODUCT or batch != LARGE:
+        return None, f"{comparison} Another card or batch: the two do not compare."
     bar = Bar(
         f"{PUBLISHED_PRECISION}, samples/s on the card that was published",
         f"{ours:.1f}",
         f"at least {published:g}",
         ours >= published,
     )
-    return bar, beside
+    return bar, comparison
 
 
 def run(card: Card) -> Findings:
@@ -113,12 +113,12 @@ def run(card: Card) -> Findings:
         if why is not None:
             lines.append(f"\n{precision}: {why}.")
             continue
-        words = (card.device, str(folder), precision, str(batch))
+        arguments = (card.device, str(folder), precision, str(batch))
         try:
-            found = take_turns(
+            measured = take_turns(
                 card,
                 MODULE,
-                {"ours": ("ours", *words), "trainer": ("trainer", *words)},
+                {"ours": ("ours", *arguments), "trainer": ("trainer", *arguments)},
                 precision=precision,
                 flops=flops,
                 units=units,
@@ -127,17 +127,19 @@ def run(card: Card) -> Findings:
             findings.bars.append(Bar(f"{precision}: ours", "failed", "ends", False))
             lines.append(f"\n{precision}: ours failed: `{failure}`")
             continue
-        bars = [found.speed_bar("ours", "trainer", f"{precision}: ours / `transformers.Trainer`")]
-        lines += [f"\n{precision}:\n", found.table(LABELS)]
+        bars = [
+            measured.speed_bar("ours", "trainer", f"{precision}: ours / `transformers.Trainer`")
+        ]
+        lines += [f"\n{precision}:\n", measured.table(LABELS)]
         if precision == PUBLISHED_PRECISION:
-            bar, beside = compare_with_published(found, batch)
+            bar, comparison = compare_with_published(measured, batch)
             bars += [] if bar is None else [bar]
-            lines += ["", beside]
+            lines += ["", comparison]
         if not all(bar.met for bar in bars) or card.size == "tiny":
             head = f"\nWhere our steps in {precision} spend their time"
-            lines.append(format_profile(head, MODULE, "profile", *words, limit_s=PROFILE_S))
+            lines.append(format_profile(head, MODULE, "profile", *arguments, limit_s=PROFILE_S))
         findings.bars += bars
-        findings.figures |= {f"{precision}_{name}": x for name, x in found.figures().items()}
+        findings.figures |= {f"{precision}_{name}": x for name, x in measured.figures().items()}
     findings.text = "\n".join(lines)
     return findings
 

@@ -85,11 +85,11 @@ def run_ours(device_name: str, folder: str) -> None:
     job = build_job(device_name, folder)
     context, device = job.context, job.context.device
     placed = cycle(list(islice(iterate_batches(job, device, 0, depth=0), PLACED)))
-    found = _time_blocks(device, lambda: job.step(placed), lambda: context.stages.take_ns(device))
+    times = _time_blocks(device, lambda: job.step(placed), lambda: context.stages.take_ns(device))
     read = iterate_batches_endlessly(job)
-    found["read_seconds"] = _time_blocks(device, lambda: job.step(read))["seconds"]
+    times["read_seconds"] = _time_blocks(device, lambda: job.step(read))["seconds"]
     facts = job.facts()
-    _print(device, found | {name: facts[name] for name in FACTS})
+    _print(device, times | {name: facts[name] for name in FACTS})
 
 
 def run_bags(device_name: str, folder: str) -> None:
@@ -114,12 +114,12 @@ def run_bags(device_name: str, folder: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=chosen.learning_rate)
     dtype = AUTOCAST_DTYPES.get(chosen.precision)
     scaler = torch.amp.GradScaler(device.torch_type, enabled=chosen.precision == "fp16")
-    taken = 0
+    num_batches = 0
 
     def step() -> None:
-        nonlocal taken
-        numerical, labels, ids = batches[taken % len(batches)]
-        taken += 1
+        nonlocal num_batches
+        numerical, labels, ids = batches[num_batches % len(batches)]
+        num_batches += 1
         with torch.autocast(device.torch_type, dtype, enabled=dtype is not None):
             logits = model(numerical, ids)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), labels)
@@ -139,15 +139,15 @@ def _time_blocks(
         step()
     device.synchronize()
     stages_ns()
-    found: dict[str, Any] = {"seconds": [], "embedding_seconds": []}
+    times: dict[str, Any] = {"seconds": [], "embedding_seconds": []}
     for _ in range(BLOCKS):
         started = time.perf_counter()
         for _ in range(STEPS):
             step()
         device.synchronize()
-        found["seconds"].append((time.perf_counter() - started) / STEPS)
-        found["embedding_seconds"].append(stages_ns().get("embedding", 0) * 1e-9 / STEPS)
-    return found
+        times["seconds"].append((time.perf_counter() - started) / STEPS)
+        times["embedding_seconds"].append(stages_ns().get("embedding", 0) * 1e-9 / STEPS)
+    return times
 
 
 def _print(device: Device, measured: dict[str, Any]) -> None:
@@ -158,19 +158,19 @@ def run_profile(device_name: str, folder: str) -> None:
     print_profile(build_job(device_name, folder))
 
 
-def measure_part(*words: str) -> dict[str, Any]:
+def measure_part(*arguments: str) -> dict[str, Any]:
     """Return what a part prints.
 
     Raises:
         PartFailedError: with its last words.
     """
-    command = [sys.executable, "-m", MODULE, *words]
+    command = [sys.executable, "-m", MODULE, *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         last = " ".join(ended.stderr.strip().splitlines()[-3:])
-        raise PartFailedError(f"{' '.join(words)} ended with {ended.returncode}: {last}")
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+        raise PartFailedError(f"{' '.join(arguments)} ended with {ended.returncode}: {last}")
+    document: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return document
 
 
 def run(card: Card) -> Findings:
@@ -201,16 +201,21 @@ def run(card: Card) -> Findings:
         finally:
             longest_s = max(longest_s, time.monotonic() - started_s)
 
-    found = interleave(
+    documents = interleave(
         {name: partial(turn, name) for name in parts},
         rounds=ROUNDS,
         warmup=0,
         can_go_on=lambda: 2 * longest_s < card.seconds_left(),
     )
     results = {
-        name: each for name, each in found.items() if name not in failed and name not in left_out
+        name: each
+        for name, each in documents.items()
+        if name not in failed and name not in left_out
     }
-    seconds = {name: [s for one in each for s in one["seconds"]] for name, each in results.items()}
+    seconds = {
+        name: [s for document in each for s in document["seconds"]]
+        for name, each in results.items()
+    }
     bars = []
     for name in parts:
         what = f"ours / {PEERS.get(name)}, speed"
@@ -251,19 +256,22 @@ def run(card: Card) -> Findings:
 
 
 def _make_figures(
-    name: str, found: list[dict[str, Any]], seconds: float
+    name: str, documents: list[dict[str, Any]], seconds: float
 ) -> dict[str, float | None]:
     """Return a variant's figures; units in the names."""
     figures: dict[str, float | None] = {
         f"{name}_step_seconds": seconds,
         f"{name}_samples_per_second": BATCH / seconds,
-        f"{name}_peak_memory_bytes": max((one["peak_bytes"] or 0) for one in found) or None,
+        f"{name}_peak_memory_bytes": max((document["peak_bytes"] or 0) for document in documents)
+        or None,
     }
-    if "copy_bytes_per_second" in found[0]:
-        spent = statistics.median([s for one in found for s in one["embedding_seconds"]])
-        copied = statistics.median(one["copy_bytes_per_second"] for one in found)
-        moved = BATCH * found[0]["embedding_bytes_per_sample"]
-        read = statistics.median([s for one in found for s in one["read_seconds"]])
+    if "copy_bytes_per_second" in documents[0]:
+        spent = statistics.median(
+            [s for document in documents for s in document["embedding_seconds"]]
+        )
+        copied = statistics.median(document["copy_bytes_per_second"] for document in documents)
+        moved = BATCH * documents[0]["embedding_bytes_per_sample"]
+        read = statistics.median([s for document in documents for s in document["read_seconds"]])
         figures |= {
             f"{name}_read_samples_per_second": BATCH / read,
             f"{name}_embedding_step_seconds": spent,
@@ -280,10 +288,10 @@ def _format_table(results: dict[str, Any], seconds: dict[str, list[float]]) -> l
         "| | ms a step | samples/s | from files | embedding GB/s | share of the copy rate |",
         "|---|---|---|---|---|---|",
     ]
-    for name, found in results.items():
+    for name, documents in results.items():
         values = sorted(seconds[name])
         quarter, middle = len(values) // 4, statistics.median(values)
-        figures = _make_figures(name, found, middle)
+        figures = _make_figures(name, documents, middle)
         moved = figures.get(f"{name}_embedding_bytes_per_second")
         share = figures.get(f"{name}_embedding_share_of_copy_rate")
         read = figures.get(f"{name}_read_samples_per_second")

@@ -84,9 +84,9 @@ def run_plain(device_name: str) -> None:
     optimizer = torch.optim.AdamW(groups, lr=chosen.learning_rate, fused=True)
     stream = iterate_batches_endlessly(job)
     for _ in iterate_turns(device):
-        sequences, places = next(stream).tensors
+        sequences, layout = next(stream).tensors
         with job.stepper.autocast():
-            loss = places.compute_loss_sum(model(*spread(sequences.inputs))) / places.samples
+            loss = layout.compute_loss_sum(model(*spread(sequences.inputs))) / layout.samples
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), chosen.max_grad_norm)
         optimizer.step()
@@ -107,7 +107,7 @@ def run(card: Card) -> Findings:
     sequences = samples * CANDIDATES
     tokens = sequences * SEQ_LENGTH
     shape = chosen.shape
-    found = take_turns(
+    measured = take_turns(
         card,
         MODULE,
         {
@@ -120,10 +120,10 @@ def run(card: Card) -> Findings:
         flops=shape.compute_flops_per_token(SEQ_LENGTH) * tokens,
         units={"samples": samples, "tokens": tokens},
     )
-    fastest = found.fastest("ours", "compiled")
+    fastest = measured.fastest("ours", "compiled")
     bars = [
-        found.mfu_bar(fastest, LABELS[fastest], MFU),
-        found.speed_bar(
+        measured.mfu_bar(fastest, LABELS[fastest], MFU),
+        measured.speed_bar(
             "recomputed", "plain", "ours / the original's arithmetic, blocks recomputed"
         ),
     ]
@@ -133,14 +133,14 @@ def run(card: Card) -> Findings:
         "count once. Peak memory is what the allocator held at most, or the process where there "
         "is none.",
         "",
-        found.table(LABELS),
+        measured.table(LABELS),
     ]
     if not bars[0].met:
         head = f"\nWhere our steps spend their time, {LABELS[fastest]}"
         lines.append(
             format_profile(head, MODULE, "profile", card.device, fastest, limit_s=PROFILE_S)
         )
-    return Findings(bars, found.figures(), "\n".join(lines))
+    return Findings(bars, measured.figures(), "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -96,34 +96,34 @@ def measure(card: Card, kind: Compiled) -> Findings:
     chosen = make_recipe()
     cases.import_part(CASE, "data").generate(folder, chosen)
     flops, tokens = step_flops(str(folder))
-    words = (card.device, str(folder), kind)
-    found = take_turns(
+    arguments = (card.device, str(folder), kind)
+    measured = take_turns(
         card,
         MODULE,
-        {name: (name, *words) for name in LABELS},
+        {name: (name, *arguments) for name in LABELS},
         precision=chosen.precision,
         flops=flops,
         units={"samples": chosen.micro_batch_size, "tokens": tokens},
     )
     bars = [
         *(
-            found.speed_bar("ours", name, f"{kind}: ours / {LABELS[name]}")
+            measured.speed_bar("ours", name, f"{kind}: ours / {LABELS[name]}")
             for name in ("plain", "trainer")
         ),
-        found.mfu_bar("ours", f"{kind}: ours", MFU),
+        measured.mfu_bar("ours", f"{kind}: ours", MFU),
     ]
     lines = [
         f"Batch {chosen.micro_batch_size}, {chosen.seq_length} tokens, dropout {chosen.dropout:g}, "
         f"{flops / 1e12:.4g} TFLOP a step. The plain loop has its tokens on the device already; "
         "Trainer as it comes, without logging or saving.\n",
-        found.table(LABELS),
+        measured.table(LABELS),
     ]
     if card.is_brief:
-        return Findings(bars, found.figures(), "\n".join(lines))
+        return Findings(bars, measured.figures(), "\n".join(lines))
     if not all(bar.met for bar in bars) or card.size == "tiny":
         head = f"\nWhere our {kind} steps spend their time"
-        lines.append(format_profile(head, MODULE, "profile", *words, limit_s=PROFILE_S))
-    return Findings(bars, found.figures(), "\n".join(lines))
+        lines.append(format_profile(head, MODULE, "profile", *arguments, limit_s=PROFILE_S))
+    return Findings(bars, measured.figures(), "\n".join(lines))
 
 
 def run(card: Card) -> Findings:

@@ -108,7 +108,7 @@ def run(card: Card) -> Findings:
     }
     if not card.is_brief:  # to compile takes longer than a budget has
         parts["compiled"] = ("ours", card.device, folder, "compiled")
-    found = take_turns(
+    measured_variants = take_turns(
         card,
         MODULE,
         parts,
@@ -116,30 +116,32 @@ def run(card: Card) -> Findings:
         flops=tokens * per_token,
         units={"tokens": tokens},
     )
-    fastest = found.fastest("library", "own", "compiled")
+    fastest = measured_variants.fastest("library", "own", "compiled")
     bars = [
-        found.mfu_bar(fastest, f"the fastest of ours, {LABELS[fastest]}", MFU),
-        found.speed_bar("library", "trainer", "ours / `transformers.Trainer`"),
+        measured_variants.mfu_bar(fastest, f"the fastest of ours, {LABELS[fastest]}", MFU),
+        measured_variants.speed_bar("library", "trainer", "ours / `transformers.Trainer`"),
     ]
-    figures = found.figures() | {"own_over_library_speed": None}
+    figures = measured_variants.figures() | {"own_over_library_speed": None}
     lines = [
         f"{count_parameters(config):,} frozen weights drawn on the device in "
         f"{chosen.weights_dtype}, {chosen.micro_batch_size} x {chosen.seq_length} tokens a step. "
         "Peak memory is what the allocator held at most, or the process where there is none.",
         "",
-        found.table(LABELS),
+        measured_variants.table(LABELS),
         "",
     ]
-    if "own" in found.seconds:
-        speed = compute_ratio(found.seconds["library"], found.seconds["own"])
+    if "own" in measured_variants.seconds:
+        speed = compute_ratio(
+            measured_variants.seconds["library"], measured_variants.seconds["own"]
+        )
         figures["own_over_library_speed"] = speed.median
         lines.append(f"- `kernels=own` over `kernels=library`, speed: {speed}.")
     kinds: tuple[Kernels, ...] = ("library", "own")
     for kernels in kinds:
-        if kernels not in found.seconds:
+        if kernels not in measured_variants.seconds:
             continue
         predicted = predict_peak_bytes(config, make_recipe(kernels), 1).total
-        measured = found.peak_bytes[kernels]
+        measured = measured_variants.peak_bytes[kernels]
         figures[f"{kernels}_predicted_memory_bytes"] = predicted
         lines.append(
             f"- Peak of `kernels={kernels}` over the case's prediction of "

@@ -104,13 +104,13 @@ def run(card: Card) -> Findings:
         f"8 of 32 layers, {first.flops / 1e12:.4g} TFLOP a step with full attention.\n",
         first.table({"bf16": "ours, bf16, 8 layers"}),
     ]
-    what, least = "fp8 / bf16, speed", f"at least {FP8_SPEED:g}"
+    what, minimum = "fp8 / bf16, speed", f"at least {FP8_SPEED:g}"
     if reason := explain_missing_fp8(card.device):
-        bars.append(Bar(what, f"not measured: {reason}", least, None))
+        bars.append(Bar(what, f"not measured: {reason}", minimum, None))
     else:
         second = measure(card, {"fp8": "ours"}, "fp8", 8)
         speed = compute_ratio(first.seconds["bf16"], second.seconds["fp8"])
-        bars.append(Bar(what, str(speed), least, speed.median >= FP8_SPEED))
+        bars.append(Bar(what, str(speed), minimum, speed.median >= FP8_SPEED))
         figures |= {name: x for name, x in second.figures().items() if name.startswith("fp8")}
         lines.append(second.table({"fp8": "ours, fp8, 8 layers"}))
     peers = measure(card, {"ours_4_layers": "ours", "trainer": "trainer"}, "bf16", 4)
@@ -120,8 +120,8 @@ def run(card: Card) -> Findings:
     if bars[0].met is False:
         folder = str(card.scratch / "llama31")
         head = "\nWhere our bf16 steps spend their time, 8 layers"
-        words = (card.device, folder, "bf16", "8")
-        lines.append(format_profile(head, MODULE, "profile", *words, limit_s=PROFILE_S))
+        arguments = (card.device, folder, "bf16", "8")
+        lines.append(format_profile(head, MODULE, "profile", *arguments, limit_s=PROFILE_S))
     return Findings(bars, figures, "\n".join(lines))
 
 

@@ -42,8 +42,8 @@ class Row:
     @property
     def label(self) -> str:
         """The recipe as a table shows it."""
-        words = [f"{name}={value}" for name, value in self.changes.items()]
-        return " ".join([self.case, self.recipe, *words])
+        arguments = [f"{name}={value}" for name, value in self.changes.items()]
+        return " ".join([self.case, self.recipe, *arguments])
 
 
 LIBRARY, OWN = {"kernels": "library"}, {"kernels": "own"}
@@ -135,8 +135,8 @@ def measure_row(card: Card, number: int) -> dict[str, Any] | None:
     if ended.returncode:
         last = "".join(ended.stderr.strip().splitlines()[-1:])
         raise RowFailedError(f"ended with {ended.returncode}: {last}")
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+    document: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return document
 
 
 def run(card: Card) -> Findings:
@@ -155,34 +155,34 @@ def run(card: Card) -> Findings:
             continue
         started_s = time.monotonic()
         try:
-            found = measure_row(card, number)
+            reading = measure_row(card, number)
         except RowFailedError as failure:
             failed.append(f"- {row.label}: {failure}.")
             continue
         longest_s = max(longest_s, time.monotonic() - started_s)
-        if found is None:
+        if reading is None:
             left_out.append(row.label)
             continue
-        reserved = found["reserved"]
-        off = None if reserved is None else found["predicted_reserved"] / reserved - 1
+        reserved = reading["reserved"]
+        off = None if reserved is None else reading["predicted_reserved"] / reserved - 1
         if off is not None:
             differences.append(abs(off))
         cells = [
-            found[name] for name in ("predicted", "allocated", "predicted_reserved", "reserved")
+            reading[name] for name in ("predicted", "allocated", "predicted_reserved", "reserved")
         ]
         shown = "unknown" if off is None else f"{100 * off:+.1f}%"
         lines.append(f"| {row.label} | {' | '.join(map(_format_gib, cells))} | {shown} |")
-        for name, value in found.items():
+        for name, value in reading.items():
             findings.figures[f"{row.label}: {name}_bytes"] = value
-    most = max(differences, default=None)
+    maximum = max(differences, default=None)
     findings.bars.append(
         Bar(
             "prediction / reserved memory",
             "unknown: the device does not count what it reserves"
-            if most is None
-            else f"off by {100 * most:.1f}% at most, of {len(differences)} recipes",
+            if maximum is None
+            else f"off by {100 * maximum:.1f}% at most, of {len(differences)} recipes",
             f"off by at most {100 * OFF_BY:g}%",
-            None if most is None else most <= OFF_BY,
+            None if maximum is None else maximum <= OFF_BY,
         )
     )
     findings.bars.append(Bar("recipes that failed", f"{len(failed)}", "none", not failed))

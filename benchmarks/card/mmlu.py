@@ -36,9 +36,9 @@ def run(card: Card) -> Findings:
     chosen: Any = replace(
         cases.load(CASE).recipes[RECIPE], model_size=SIZE, precision="fp32", weights_dtype="fp32"
     )
-    with tempfile.TemporaryDirectory(dir=card.scratch) as place:
+    with tempfile.TemporaryDirectory(dir=card.scratch) as folder:
         mmlu, plan = draw_questions(
-            Path(place), vocab_size=config.vocab_size, max_length=config.max_positions
+            Path(folder), vocab_size=config.vocab_size, max_length=config.max_positions
         )
     model = (
         cases.import_part(CASE, "model")
@@ -53,15 +53,17 @@ def run(card: Card) -> Findings:
         if not parameter.requires_grad:  # adapters stay fp32, as the case has them
             parameter.data = parameter.data.to(torch.bfloat16)
     with torch.autocast(device.torch_type, torch.bfloat16):
-        found = both.interleaved(rounds=ROUNDS)
+        seconds_by_way = both.interleaved(rounds=ROUNDS)
         bars.append(
-            make_speed_bar(found, BAR, "prefix reuse / one prompt at a time, speed in bf16")
+            make_speed_bar(
+                seconds_by_way, BAR, "prefix reuse / one prompt at a time, speed in bf16"
+            )
         )
         missed = not bars[-1].met
         profile = profile_steps(lambda: both.seconds(True), device) if missed else None
     same = both.same()
     figures: dict[str, float | None] = {"same_answers_in_bf16": same / plan.items}
-    for name, seconds in found.items():
+    for name, seconds in seconds_by_way.items():
         middle = statistics.median(seconds)
         quarters = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [middle] * 3
         figures |= {
@@ -71,7 +73,7 @@ def run(card: Card) -> Findings:
         }
     text = (
         f"{describe_plan(plan)} {batch_tokens:,} tokens of questions at a time, "
-        f"{len(found['alone'])} rounds in bf16. There both ways answer {same} of {plan.items} "
+        f"{len(seconds_by_way['alone'])} rounds in bf16. Both ways answer {same} of {plan.items} "
         "questions alike: random weights leave answers nearly as likely as each other, and bf16 "
         "rounds sums of another order differently."
     )

@@ -34,8 +34,8 @@ _COMPUTES_NOTHING = {
 def digest_sources() -> str:
     """Return the sha256 of the files that a result depends on, with or without a checkout."""
     digest = hashlib.sha256()
-    found = {path for pattern in _MEASURED for path in ROOT.glob(pattern)}
-    for path in sorted(found):
+    paths = {path for pattern in _MEASURED for path in ROOT.glob(pattern)}
+    for path in sorted(paths):
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -132,16 +132,16 @@ class Results:
 
     def keep(self, name: str, ended: Ended) -> None:
         """Put a section's findings in the place of earlier ones, and write both files."""
-        found = ended.document or {"title": name, "found": {}}
+        document = ended.document or {"title": name, "found": {}}
         section = {
-            "title": found["title"],
+            "title": document["title"],
             "state": ended.state,
             "date": _format_now(),
             "seconds": round(ended.seconds, 1),
             "bars": [],
             "figures": {},
             "text": "",
-            **found["found"],
+            **document["found"],
             "output": ended.output,
         }
         if not self.document["computes"]:
@@ -163,17 +163,17 @@ class Results:
         A bar counts at size full only: at size tiny no figure means anything. A device that
         computes nothing fails every section.
         """
-        found = []
+        failures = []
         for name in asked:
             section = self.document["sections"].get(name, {"state": "not run", "bars": []})
             if section["state"] != "finished":
-                found.append(f"{name}: {section['state']}")
+                failures.append(f"{name}: {section['state']}")
             elif not self.document["computes"]:
-                found.append(f"{name}: nothing was computed")
+                failures.append(f"{name}: nothing was computed")
             elif self.document["size"] == "full":
                 missed = [bar["what"] for bar in section["bars"] if bar["met"] is False]
-                found += [f"{name}: {what}: missed" for what in missed]
-        return found
+                failures += [f"{name}: {what}: missed" for what in missed]
+        return failures
 
     def unjudged(self, asked: Iterable[str]) -> list[str]:
         """Return the bars of the sections asked for that nothing could be held against."""
@@ -205,8 +205,10 @@ class Results:
         missing = [name for name in self.names if not self.finished(name)]
         if missing:
             states = {name: document["sections"].get(name, {}).get("state") for name in missing}
-            words = ", ".join(f"{name} ({state or 'not run'})" for name, state in states.items())
-            yield f"**Missing:** {words}.\n"
+            states_text = ", ".join(
+                f"{name} ({state or 'not run'})" for name, state in states.items()
+            )
+            yield f"**Missing:** {states_text}.\n"
         for name in self.names:
             if name in document["sections"]:
                 yield from _format_section(name, document["sections"][name])

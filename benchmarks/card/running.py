@@ -73,7 +73,7 @@ def run(
     parent = str(os.getpid())
     # By the clock that all processes share: to start one takes long on a busy machine.
     ends_at_s = time.monotonic() + limit_s * _SHARE_TO_MEASURE
-    words = [
+    arguments = [
         parent,
         module,
         card.device,
@@ -87,7 +87,7 @@ def run(
     start = clock()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.card.child", *words],
+            [sys.executable, "-m", "benchmarks.card.child", *arguments],
             cwd=ROOT,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -99,14 +99,14 @@ def run(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        left = kill_run(token, variable=SECTION_VARIABLE)
+        survivors = kill_run(token, variable=SECTION_VARIABLE)
     seconds = clock() - start
     ending = {
         "timed out": f"[ended after {limit_s:g} s]",
         "interrupted": f"[ended by {stop.signal_name}]",
     }.get(state, f"[exit code {process.returncode}]")
-    if left:
-        ending += f" [processes that did not end: {left}]"
+    if survivors:
+        ending += f" [processes that did not end: {survivors}]"
     if state == "finished":
         return Ended(state, seconds, json.loads(result.read_bytes()))
     return Ended(state, seconds, output=f"{_read_tail(log)}\n{ending}".strip())

@@ -67,45 +67,45 @@ class Measured:
         known = [name for name in names if name in self.seconds]
         return min(known, key=lambda name: statistics.median(self.seconds[name]))
 
-    def mfu_bar(self, name: str, what: str, least: float) -> Bar:
+    def mfu_bar(self, name: str, what: str, minimum: float) -> Bar:
         """Return the bar of a variant's MFU, not judged where no peak is known."""
-        found = self.mfu(name)
-        if found is None:
+        share = self.mfu(name)
+        if share is None:
             measured = f"unknown: no published peak of {self.product_name}"
         else:
-            measured = str(found)
-        met = None if found is None else found.median >= least
-        return Bar(f"{what}, MFU", measured, f"at least {least:g}", met)
+            measured = str(share)
+        met = None if share is None else share.median >= minimum
+        return Bar(f"{what}, MFU", measured, f"at least {minimum:g}", met)
 
-    def speed_bar(self, name: str, other: str, what: str, least: float = 1.0) -> Bar:
+    def speed_bar(self, name: str, other: str, what: str, minimum: float = 1.0) -> Bar:
         """Return the bar of one variant's speed over another's.
 
         It is missed if one failed, and not judged if there was no time for one.
         """
-        if failed := [one for one in (name, other) if one in self.failed]:
+        if failed := [variant for variant in (name, other) if variant in self.failed]:
             unknown = f"unknown: {' and '.join(failed)} failed"
-            return Bar(f"{what}, speed", unknown, f"at least {least:g}", False)
+            return Bar(f"{what}, speed", unknown, f"at least {minimum:g}", False)
         if absent := [item for item in (name, other) if item in self.left_out]:
             unknown = f"unknown: no time for {' and '.join(absent)}"
-            return Bar(f"{what}, speed", unknown, f"at least {least:g}", None)
-        found = compute_ratio(self.seconds[other], self.seconds[name])
-        return Bar(f"{what}, speed", str(found), f"at least {least:g}", found.median >= least)
+            return Bar(f"{what}, speed", unknown, f"at least {minimum:g}", None)
+        speed = compute_ratio(self.seconds[other], self.seconds[name])
+        return Bar(f"{what}, speed", str(speed), f"at least {minimum:g}", speed.median >= minimum)
 
     def figures(self) -> dict[str, float | None]:
         """Return every variant's figures; units in the names."""
-        found: dict[str, float | None] = {
+        figures: dict[str, float | None] = {
             "matmul_flops_per_second": statistics.median(self.matmul),
             "step_model_flops": self.flops,
         }
         for name, seconds in self.seconds.items():
             middle, mfu = statistics.median(seconds), self.mfu(name)
-            found[f"{name}_step_seconds"] = middle
+            figures[f"{name}_step_seconds"] = middle
             for unit, count in self.units.items():
-                found[f"{name}_{unit}_per_second"] = count / middle
-            found[f"{name}_mfu"] = None if mfu is None else mfu.median
-            found[f"{name}_mamfu"] = self.mamfu(name).median
-            found[f"{name}_peak_memory_bytes"] = self.peak_bytes[name]
-        return found
+                figures[f"{name}_{unit}_per_second"] = count / middle
+            figures[f"{name}_mfu"] = None if mfu is None else mfu.median
+            figures[f"{name}_mamfu"] = self.mamfu(name).median
+            figures[f"{name}_peak_memory_bytes"] = self.peak_bytes[name]
+        return figures
 
     def table(self, labels: Mapping[str, str]) -> str:
         """Return a Markdown table of the variants with their spread, and what failed.
@@ -166,7 +166,7 @@ def take_turns(
     longest_start_s = 0.0
     with ExitStack() as stack:
         matmul = stack.enter_context(Peer("benchmarks.matmul", card.device, precision))
-        for name, words in parts.items():
+        for name, arguments in parts.items():
             # A round is a turn of each that has started, of this one and of the matmuls.
             round_s = TURN_S * (len(variants) + 2)
             if variants and card.seconds_left() < longest_start_s + 2 * round_s:
@@ -174,7 +174,7 @@ def take_turns(
                 continue
             started_s = time.monotonic()
             try:
-                peer = stack.enter_context(Peer(module, *words))
+                peer = stack.enter_context(Peer(module, *arguments))
                 _warm_up(peer, limit_s=min(SETTLE_S, card.seconds_left()))
             except PeerFailedError as failure:
                 if not variants:

@@ -46,8 +46,8 @@ class Gpt(nn.Module):
         self.head.weight = self.words.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(x.shape[1])
-        return self.head(self.blocks(self.words(x) + self.places(places)))
+        positions = torch.arange(x.shape[1])
+        return self.head(self.blocks(self.words(x) + self.places(positions)))
 
 
 torch.set_num_threads(1)
@@ -57,9 +57,9 @@ data = torch.randint(0, WORDS, (100_000,))
 
 def get_batch() -> tuple[torch.Tensor, torch.Tensor]:
     """Cut rows from the array at random places."""
-    places = torch.randint(len(data) - LENGTH, (ROWS,))
-    inputs = torch.stack([data[i : i + LENGTH] for i in places])
-    return inputs, torch.stack([data[i + 1 : i + 1 + LENGTH] for i in places])
+    positions = torch.randint(len(data) - LENGTH, (ROWS,))
+    inputs = torch.stack([data[i : i + LENGTH] for i in positions])
+    return inputs, torch.stack([data[i + 1 : i + 1 + LENGTH] for i in positions])
 
 
 model = Gpt()

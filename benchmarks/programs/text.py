@@ -19,9 +19,9 @@ class Texts(Dataset):  # type: ignore[type-arg]
     def __len__(self) -> int:
         return self.rows
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        if place >= self.rows:
-            raise IndexError(place)
-        generator = torch.Generator().manual_seed(place)
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= self.rows:
+            raise IndexError(index)
+        generator = torch.Generator().manual_seed(index)
         tokens = torch.randint(0, WORDS, (self.length,), generator=generator)
         return {"input_ids": tokens, "labels": tokens}

@@ -56,8 +56,8 @@ def write_assets() -> None:
     folder = Path("tests/assets")
     (folder / "tokenizer").mkdir(parents=True)
     (folder / "c4_test").mkdir()
-    words = {name: number for number, name in enumerate(["<s>", "</s>", " ", *LETTERS])}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token=" "))
+    numbers = {name: number for number, name in enumerate(["<s>", "</s>", " ", *LETTERS])}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=" "))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
@@ -65,8 +65,8 @@ def write_assets() -> None:
     generator = torch.Generator().manual_seed(0)
     with (folder / "c4_test" / "data.json").open("w") as file:
         for _ in range(500):
-            places = torch.randint(0, len(LETTERS), (400,), generator=generator).tolist()
-            file.write(json.dumps({"text": "".join(LETTERS[i] for i in places)}) + "\n")
+            positions = torch.randint(0, len(LETTERS), (400,), generator=generator).tolist()
+            file.write(json.dumps({"text": "".join(LETTERS[i] for i in positions)}) + "\n")
 
 
 def main() -> None:
