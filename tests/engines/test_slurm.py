@@ -121,7 +121,7 @@ def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path
         read_checked_record(runs / name).run_id for name in ("a/r1", "a-2/r2")
     ]
     assert done["a"]["did_not_pass_before"] == []
-    assert done["big"]["reason"] == "9 nodes needed, at most 2"
+    assert done["big"]["reason"].startswith("9 nodes ")
 
 
 @pytest.mark.nightly

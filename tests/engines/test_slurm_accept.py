@@ -80,7 +80,7 @@ def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept,
     result = read_result(out)
     assert [member.name for member in result.members] == list(NODES)
     assert all(member.step is not None for member in result.members)
-    assert "devices: 2 of 2 rounds ended" in ended.stderr
+    assert "devices: 2 of 2 rounds " in ended.stderr
 
     ended = accept(*args, "--repeats", "3")
 
