@@ -158,15 +158,19 @@ def read_headers(
             are not figures of training.
     """
     columns = []
-    for place, header in enumerate(headers):
-        cells = [row[place] for row in rows if place < len(row)]
+    for index, header in enumerate(headers):
+        cells = [row[index] for row in rows if index < len(row)]
         column = _choose_role_by_cells(read_header(header, unknown=unknown), cells)
         columns.append(_name_inference_figure(column) if is_inference else column)
     return _assign_target(columns)
 
 
 def _name_inference_figure(column: Column) -> Column:
-    """Return a column under a name with the word ``inference``, if it is a figure with a unit."""
+    """Return a column of a table of inference; a figure gets a name with the word ``inference``.
+
+    So it is not taken for a figure of training. Figures without a unit, such as a loss, keep their
+    name.
+    """
     if column.role != "figure" or not (column.has_open_unit or column.printed_unit):
         return column
     name = split_unit(strip_markup(column.header)).name
@@ -188,8 +192,12 @@ def _assign_target(columns: list[Column]) -> list[Column]:
     qualities = {column.name for column in columns if column.role == "quality"}
     if len(qualities) != 1:
         return columns
-    (quality,) = qualities
-    return [replace(x, name=quality) if x.role == "target" else x for x in columns]
+    quality = qualities.pop()
+    assigned_columns = []
+    for column in columns:
+        is_target = column.role == "target"
+        assigned_columns.append(replace(column, name=quality) if is_target else column)
+    return assigned_columns
 
 
 def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
@@ -246,6 +254,7 @@ def _make_known_column(
 
     Args:
         role, name: as in ``_Meaning``.
+        printed_unit: the unit in the header; None: it has none.
     """
     if role == "figure":
         cell_kind = _CELL_KINDS.get(name, "number")
@@ -271,7 +280,8 @@ def _make_setting_column(header: str, text: str, name: str) -> Column:
     """
     multiple = _MULTIPLE.search(header)
     if name == "parameters" and multiple:
-        return Column(header, "setting", name, unit=multiple[1][0].upper())
+        initial = multiple[1][0].upper()  # of `B`, `billions`, `M` or `millions`
+        return Column(header, "setting", name, unit=initial)
     if name == "global_batch_size" and _TOKEN_WORDS.search(header):
         name = "global_batch_tokens"
     return Column(header, "setting", text if name == "other" else name)
@@ -296,17 +306,17 @@ def split_unit(text: str) -> _SplitHeader:
             return _SplitHeader(re.sub(r"\s+", " ", name).strip(" -,"), unit)
     bracketed = " ".join(match.strip() for match in _BRACKETS.findall(text))
     body = _BRACKETS.sub(" ", text).partition("@")[0].strip()  # `ms/iter @ step 10`
-    parts = re.split(r"(?<=[a-zA-Z0-9])_(?=[a-zA-Z])|[ ,]+", body)
-    # The longest end of the header that is a unit.
-    for size in range(min(_MAX_UNIT_WORDS, len(parts)), 0, -1):
-        tail = " ".join(parts[-size:])
+    words = re.split(r"(?<=[a-zA-Z0-9])_(?=[a-zA-Z])|[ ,]+", body)
+    max_words = min(_MAX_UNIT_WORDS, len(words))
+    for num_words in range(max_words, 0, -1):  # the longest end of the header that is a unit
+        tail = " ".join(words[-num_words:])
         unit = parse_unit(tail)
         # One letter may be anything: `dataset M`.
-        is_clear = len(tail) > 1 or tail == "%" or size == len(parts)
+        is_clear = len(tail) > 1 or tail == "%" or num_words == len(words)
         if unit is not None and is_clear:
-            name = " ".join(parts[:-size]).removesuffix(" in").strip(" -,:")
+            name = " ".join(words[:-num_words]).removesuffix(" in").strip(" -,:")
             return _SplitHeader(f"{name} {bracketed}".strip(), unit)
-    return _SplitHeader(text, None)
+    return _SplitHeader(text, unit=None)
 
 
 def remove_precision_words(name: str) -> str:
@@ -322,6 +332,9 @@ def _classify_header(header: str, name: str, unit: Unit | None, unknown: str) ->
     """Return the column of a header that is not known as a whole, by its name and unit.
 
     Args:
+        header: as printed.
+        name: the header without its unit and precision.
+        unit: the unit in the header; None: it has none.
         unknown: role of the column if neither its name nor its unit is known.
     """
     if has_phrase(name, _PHRASES["derived"]):
@@ -375,7 +388,7 @@ def _make_quality_column(header: str, name: str, unit: Unit | None) -> Column:
 
 
 def _is_figure_name(name: str) -> bool:
-    """Tell whether a name is that of a figure, which its unit would tell."""
+    """Tell whether a name is that of a figure; which one, only its unit would tell."""
     kinds = (
         "performance", "step_time", "train_time", "e2e_time", "time", "memory", "flops",
         "other_utilization", "inference",
@@ -384,22 +397,25 @@ def _is_figure_name(name: str) -> bool:
 
 
 def make_unit_column(header: str, name: str, unit: Unit) -> Column:
-    """Return the column of a figure whose unit is known from its header or from a cell."""
+    """Return the column of a figure whose unit is known from its header or from a cell.
+
+    Args:
+        header: as printed.
+        name: the header without its unit.
+    """
     if unit.quantity in {"rate", "flops"} and _PER_DEVICE_WORDS.search(strip_markup(header)):
         unit = replace(unit, per_device=True)
     figure = _find_figure(name, unit)
     if figure is None:  # records do not have this figure: it keeps its name and its unit
-        kept_name = name or unit.printed
         return Column(
             header,
-            "figure",
-            kept_name,
+            role="figure",
+            name=name or unit.printed,
             unit=unit.printed,
             printed_unit=unit,
             unit_factor=unit.factor,
         )
-    cell_kind = _CELL_KINDS.get(figure, "number")
-    return Column(header, "figure", figure, cell_kind, _get_record_unit(figure), unit)
+    return _make_known_column(header, "figure", figure, unit)
 
 
 def _find_figure(name: str, unit: Unit) -> str | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _RECORD_NAME = re.compile(r".*?_(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
 _KEY_WITH_RANK = re.compile(r"(.*):([0-9]+)")  # `throughput_train_fp16:3`
 _CASE_RECORD_KEYS = {field.name for field in fields(IndexRecord)}
+# Records of the public log analyzer may lack the unit.
 _REQUIRED_KEYS = {x.name for x in fields(IndexRecord) if x.default is MISSING} - {"UNIT"}
 _CASE_RECORD_MARKS = {"FINAL_RESULT", "JOB_FAIL_FLAG", "model_name"}  # only case records have these
 _HOST_KEYS = {"node", "host", "hostname"}
@@ -44,14 +45,14 @@ def read_json(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield the rows of JSON text, and what cannot be read.
 
     The text is one document with objects in it, or has an object a line. That an object has no
-    figure is reported only once of a file.
+    figure is reported only for the first such object of a file.
     """
-    is_reported = False
+    has_reported = False
     for entry in _read_text(text, page):
         if isinstance(entry, Unread) and entry.reason.code in _WITHOUT_RESULTS:
-            if is_reported:
+            if has_reported:
                 continue
-            is_reported = True
+            has_reported = True
         yield entry
 
 
@@ -109,20 +110,20 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(document, dict):
         return
     scalars, parts = _split_object(document)
-    items = []
+    row_objects = []
     for value in document.values():
         if isinstance(value, list):
-            items += [item for item in value if isinstance(item, dict)]
+            row_objects += [item for item in value if isinstance(item, dict)]
     if _have_common_keys(parts.values()):
-        items += [{"model": name, **part} for name, part in parts.items()]
+        row_objects += [{"model": name, **part} for name, part in parts.items()]
     else:
         for part in parts.values():
             for record in _flatten_objects(part):
-                scalars = record | scalars
-    for item in items:
-        for record in _flatten_objects(item):
-            yield scalars | record
-    if scalars and not items:
+                scalars = record | scalars  # for a key of both, the outer value counts
+    for row_object in row_objects:
+        for record in _flatten_objects(row_object):
+            yield scalars | record  # for a key of both, the inner value counts
+    if scalars and not row_objects:
         yield scalars
 
 
@@ -163,13 +164,12 @@ def _read_object(
         if not path:
             shared_values[_make_shared_header(key)] = value
             continue
-        with_rank = _KEY_WITH_RANK.fullmatch(name)
-        if with_rank:  # each rank has a row of its own
-            name = with_rank[1]
-            path_of_row = f"{path}:{with_rank[2]}"
-        else:
-            path_of_row = path
-        values_by_path.setdefault(path_of_row, {})[_make_header(name, path)] = value
+        row_path = path
+        rank_match = _KEY_WITH_RANK.fullmatch(name)
+        if rank_match:  # each rank has a row of its own
+            name, rank = rank_match.groups()
+            row_path = f"{path}:{rank}"
+        values_by_path.setdefault(row_path, {})[_make_header(name, path)] = value
     if not values_by_path:
         yield from _read_values(shared_values, page, number, raw)
     for path, values in values_by_path.items():
@@ -182,15 +182,17 @@ def _split_path(key: str) -> tuple[str, str]:
 
     A slash in a unit or in brackets does not separate them: ``tokens/s``, ``speed (it/s)``.
     """
-    slashes = [match.start() for match in re.finditer(r"/(?![^(\[]*[)\]])", key)]
     if parse_unit(key):
         return "", key
-    for slash in slashes:
-        if parse_unit(key[slash + 1 :]):
-            return key[:slash], key[slash + 1 :]
+    slashes = [match.start() for match in re.finditer(r"/(?![^(\[]*[)\]])", key)]
     if not slashes:
         return "", key
-    return key[: slashes[-1]], key[slashes[-1] + 1 :]
+    separator = slashes[-1]
+    for slash in slashes:
+        if parse_unit(key[slash + 1 :]):  # `model/tokens/s`: the later slashes are in the unit
+            separator = slash
+            break
+    return key[:separator], key[separator + 1 :]
 
 
 def _make_shared_header(key: str) -> str:
@@ -199,9 +201,13 @@ def _make_shared_header(key: str) -> str:
 
 
 def _make_header(name: str, path: str) -> str:
-    """Return a key as a header: its words, with the unit that a known program documents."""
+    """Return a key as a header: its words, with the unit that a known program documents.
+
+    SuperBench prints keys without units, ``throughput_train_fp16``, which ``columns.toml`` lists.
+    """
     text = name.replace("_", " ")
-    if not any(part in f"{path}/{name}" for part in WORDS["superbench"]["paths"]):
+    is_of_superbench = any(part in f"{path}/{name}" for part in WORDS["superbench"]["paths"])
+    if not is_of_superbench:
         return text
     header = WORDS["superbench"]["keys"].get(remove_precision_words(text))
     return f"{header} {' '.join(find_precisions(text))}" if header else text
@@ -225,12 +231,8 @@ def _read_case_record(
     record: dict[str, Any], page: Page, number: int, raw: str
 ) -> Iterator[Row | Unread]:
     """Yield the row of a record of one case, or why it cannot be read."""
-    unknown = record.keys() - _CASE_RECORD_KEYS
-    missing = _REQUIRED_KEYS - record.keys()
     try:
-        if unknown or missing:
-            keys = ", ".join(sorted(unknown or missing)[:_NUM_SHOWN_KEYS])
-            raise UsageError(f"{'unknown' if unknown else 'missing'} keys: {keys}")
+        _refuse_wrong_keys(record)
         parsed = parse_record(record)
     except (TypeError, ValueError, UsageError) as error:
         reason = error.what if isinstance(error, UsageError) else "a value has the wrong type"
@@ -241,22 +243,32 @@ def _read_case_record(
     yield from _read_index_record(parsed, page, number, raw)
 
 
+def _refuse_wrong_keys(record: dict[str, Any]) -> None:
+    """Raise a UsageError if a record of one case has unknown keys, or lacks required ones."""
+    unknown = record.keys() - _CASE_RECORD_KEYS
+    missing = _REQUIRED_KEYS - record.keys()
+    if unknown:
+        raise UsageError(f"unknown keys: {', '.join(sorted(unknown)[:_NUM_SHOWN_KEYS])}")
+    if missing:
+        raise UsageError(f"missing keys: {', '.join(sorted(missing)[:_NUM_SHOWN_KEYS])}")
+
+
 def _read_index_record(
     record: IndexRecord, page: Page, number: int, raw: str
 ) -> Iterator[Row | Unread]:
     """Yield a record of one case as a row; a failed job has no figure."""
     values = {key: str(value) for key, value in asdict(record).items() if value is not None}
     values["configuration"] = values.pop("model_name")
-    name = _RECORD_NAME.fullmatch(record.model_name)
-    if name:
-        values["fix_hp"] = f"bs={name['bs']}"
-        values["model"] = name["model"]
-        values["precision"] = name["precision"]
+    name_parts = _RECORD_NAME.fullmatch(record.model_name)
+    if name_parts:
+        values["fix_hp"] = f"bs={name_parts['bs']}"
+        values["model"] = name_parts["model"]
+        values["precision"] = name_parts["precision"]
     if record.gpu_num == 1:  # with more, the number of machines is not known
         values |= {"nnodes": "1", "nproc": "1"}
     del values["gpu_num"]
-    result = "/" if record.JOB_FAIL_FLAG else values["FINAL_RESULT"]
-    del values["FINAL_RESULT"]
+    printed_result = values.pop("FINAL_RESULT")
+    result = "/" if record.JOB_FAIL_FLAG else printed_result  # "/": no value
     if INDEXES[record.index] == "mem":
         values["mem"] = f"{result} {record.UNIT}"
     elif INDEXES[record.index] == "speed":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -11,13 +12,14 @@ from trainmark.spec import Message, message
 
 _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
 _MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
-# A world is the number of machines and the number of cards of each.
+# A world is the number of machines and the number of cards of each. The patterns of a world have
+# these two as groups.
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
 _WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
 _BARE = re.compile(r"(?:^|\s)([0-9]{1,2}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`; not `4090 x8`
 _NUMBERED = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
 _WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
-# Its empty first group stands for the machines of `_WORDS`, whose number is not printed.
+# The number of machines is not printed: the first group is empty.
 _ALL_CARDS = re.compile(rf"(?<![0-9A-Za-z])()([0-9]{{1,5}}){_CARDS}")
 _ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
 _FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
@@ -64,89 +66,106 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     """
     text = _NUMBERED.sub("", strip_markup(label)).replace("×", "x")
     world_in_label = _WORLD.search(text) or _BARE.search(text)
-    printed = world_in_label or _WORLD.fullmatch(columns)
-    head = text[: world_in_label.start()].rstrip() if world_in_label else text
-    words = _find_counting_words(head, printed)
-    file = _FILE.fullmatch(strip_markup(config_file))
-    device = _read_device(head, words, printed, file)
-    if printed:
-        world = int(printed[1]), int(printed[2])
-    elif file:
-        world = int(file[2]), int(file[3])
-    elif words:
-        world = _read_counting_words(words)
+    printed_world = world_in_label or _WORLD.fullmatch(columns)
+    head = text[: world_in_label.start()].rstrip() if world_in_label else text  # before the world
+    counting_words = _find_counting_words(head, printed_world)
+    file_name = _FILE.fullmatch(strip_markup(config_file))
+    device = _read_device(head, counting_words, printed_world, file_name)
+    if printed_world:
+        world = int(printed_world[1]), int(printed_world[2])
+    elif file_name:
+        world = int(file_name[2]), int(file_name[3])
+    elif counting_words:
+        world = _read_counting_words(counting_words)
     else:
         world = _UNKNOWN_WORLD
     if 0 in world:  # unknown, or printed as 0
         return _read_counted_label(text, device)
     notes = []
-    if words and not _count_same_world(words, world):
+    if counting_words and not _count_same_world(counting_words, world):
+        words = counting_words[0].strip()
         world_text = f"{world[0]}x{world[1]}"
-        notes = [message("label_contradicts_itself", words=words[0].strip(), world=world_text)]
+        notes = [message("label_contradicts_itself", words=words, world=world_text)]
     return Label(device or None, *world, notes)
 
 
 def _read_device(
     head: str,
-    words: re.Match[str] | None,
-    printed: re.Match[str] | None,
-    file: re.Match[str] | None,
+    counting_words: re.Match[str] | None,
+    printed_world: re.Match[str] | None,
+    file_name: re.Match[str] | None,
 ) -> str:
-    """Return the device before the words or the world, else that of the file; empty: none."""
+    """Return the device before the words or the world, else that of the file; empty: none.
+
+    Args:
+        head: the label before its world.
+        counting_words: the words in it that count machines and cards.
+        printed_world: the world in the label or in other columns.
+        file_name: a match of ``_FILE``.
+    """
     device = ""
-    if words:
-        device = head[: words.start()].strip(_SEPARATORS)
-    elif printed:
+    if counting_words:
+        device = head[: counting_words.start()].strip(_SEPARATORS)
+    elif printed_world:
         device = head.strip(_SEPARATORS)
-    if not device and file and _PRODUCT.fullmatch(file[1]):
-        device = file[1]
+    if not device and file_name and _PRODUCT.fullmatch(file_name[1]):
+        device = file_name[1]
     return device
 
 
-def _find_counting_words(head: str, printed: re.Match[str] | None) -> re.Match[str] | None:
+def _find_counting_words(head: str, printed_world: re.Match[str] | None) -> re.Match[str] | None:
     """Return the words that count machines and cards: ``四机32卡``, ``16卡``, ``2 nodes x 8``."""
-    if printed:
+    if printed_world:
         # `H1004机32卡（4x8）`: the name of the device ends before the number of machines.
-        exact = re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
+        exact = re.search(rf"({printed_world[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
         if exact:
             return exact
     return _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
 
 
-def _count_nodes_and_cards(words: re.Match[str]) -> tuple[int, int]:
-    """Return the machines and cards that words count."""
-    cards = _NUMERALS.get(words[2]) or int(words[2])
-    nodes = _NUMERALS.get(words[1]) or int(words[1] or split_devices(cards)[0])
-    return nodes, cards
+def _count_nodes_and_cards(counting_words: re.Match[str]) -> tuple[int, int]:
+    """Return the machines and cards that words count, as numbers or numerals: ``四机``."""
+    nodes_text, cards_text = counting_words.groups()
+    cards = _NUMERALS.get(cards_text) or int(cards_text)
+    if not nodes_text:  # as few machines as hold the cards
+        return split_devices(cards)[0], cards
+    return _NUMERALS.get(nodes_text) or int(nodes_text), cards
 
 
-def _read_counting_words(words: re.Match[str]) -> tuple[int, int]:
+def _read_counting_words(counting_words: re.Match[str]) -> tuple[int, int]:
     """Return the machines that words count, and the cards of each.
 
     More than 8 cards are those of all machines: ``四机32卡``.
     """
-    nodes, cards = _count_nodes_and_cards(words)
+    nodes, cards = _count_nodes_and_cards(counting_words)
     is_total = cards > _MAX_PER_MACHINE and nodes > 0 and cards % nodes == 0
     return nodes, cards // nodes if is_total else cards
 
 
-def _count_same_world(words: re.Match[str], world: tuple[int, int]) -> bool:
+def _count_same_world(counting_words: re.Match[str], world: tuple[int, int]) -> bool:
     """Tell whether words count the machines and cards of a world, per machine or in total."""
-    if _read_counting_words(words) == world:
+    if _read_counting_words(counting_words) == world:
         return True
-    nodes, cards = _count_nodes_and_cards(words)
-    are_nodes_equal = nodes == world[0] or not words[1]
+    nodes, cards = _count_nodes_and_cards(counting_words)
+    has_nodes = bool(counting_words[1])
+    are_nodes_equal = nodes == world[0] or not has_nodes
     return cards == world[0] * world[1] and are_nodes_equal
 
 
 def _read_counted_label(text: str, device: str) -> Label:
-    """Return the product and number of ``8x A100`` if the product is known; else the device."""
+    """Return the product and number of ``8x A100`` if the product is known; else the device.
+
+    Args:
+        text: the label without marks.
+        device: the device that the label names otherwise; empty: none.
+    """
     name, count = split_count(text)
     if not count or not peaks.find_products(name):
-        return Label(device or None, None, None, [])
+        return Label(device or None, nnodes=None, nproc=None, notes=[])
     if is_machine(name):
-        return Label(name, count, None, [])
-    return Label(name, *split_devices(count), [])
+        return Label(name, nnodes=count, nproc=None, notes=[])
+    nnodes, nproc = split_devices(count)
+    return Label(name, nnodes, nproc, notes=[])
 
 
 def is_machine(name: str) -> bool:
@@ -157,12 +176,15 @@ def is_machine(name: str) -> bool:
     if _MACHINE_NAME.search(name):
         return True
     products = peaks.find_products(name)
-    known = {word for row in products for word in row["product"].lower().split()}
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    return bool(products) and any(
-        word not in known and word not in _VENDORS and not _SPECIFIER.fullmatch(word)
-        for word in words
-    )
+    if not products:
+        return False
+    known_words = set(_VENDORS)
+    for product in products:
+        known_words.update(product["product"].lower().split())
+    for word in re.findall(r"[a-z0-9]+", name.lower()):
+        if word not in known_words and not _SPECIFIER.fullmatch(word):
+            return True
+    return False
 
 
 def split_count(text: str) -> tuple[str, int]:
@@ -170,22 +192,32 @@ def split_count(text: str) -> tuple[str, int]:
     match = _COUNTED.fullmatch(strip_markup(text).replace("×", "x"))
     if match is None:
         return text, 0
-    name, count = match[2] or match[4], match[1] or match[3]
+    # The two alternatives of the pattern have separate groups.
+    count = match[1] or match[3]
+    name = match[2] or match[4]
     return name.partition(",")[0].strip(), int(count)
 
 
 def split_devices(count: int) -> tuple[int, int]:
-    """Return the machines and the devices of each; up to 8 devices are in one machine."""
+    """Return the machines and the devices of each; up to 8 devices are in one machine.
+
+    So is a number of devices that cannot be divided equally.
+    """
     machines = max(1, count // _MAX_PER_MACHINE)
-    return (machines, count // machines) if count % machines == 0 else (1, count)
+    if count % machines != 0:
+        return 1, count
+    return machines, count // machines
 
 
 def count_devices(text: str) -> int | None:
     """Return the number of devices in a heading: ``LoRA on 4 GPUs``; None: it has no number."""
-    match = _COUNT_OF_DEVICES.search(text) or _COUNT_OF_PRODUCTS.search(text)
-    if match is None or (match.re is _COUNT_OF_PRODUCTS and not peaks.find_products(match[2])):
-        return None
-    return int(match[1])
+    count = _COUNT_OF_DEVICES.search(text)
+    if count is not None:
+        return int(count[1])
+    product_count = _COUNT_OF_PRODUCTS.search(text)
+    if product_count is not None and peaks.find_products(product_count[2]):
+        return int(product_count[1])
+    return None
 
 
 def find_device(text: str) -> str | None:
@@ -194,38 +226,47 @@ def find_device(text: str) -> str | None:
     It is the product, with the word before it if that narrows it down, and the memory and form
     factor after it: ``V100 32G`` of ``DGX-1 (8x V100 32G)``.
     """
-    parts = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", strip_markup(text)))
-    names = [_read_product(parts, place) for place in range(len(parts))]
-    candidates = [name for name in names if name is not None]
-    # Of equally exact names the last, which is in brackets: `DGX A100 (8x A100 80GB)`.
-    return min(reversed(candidates), key=lambda name: len(peaks.find_products(name)), default=None)
+    words = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", strip_markup(text)))
+    most_exact = None
+    min_products = math.inf
+    for index in range(len(words)):
+        name = _read_product(words, index)
+        if name is None:
+            continue
+        num_products = len(peaks.find_products(name))
+        # Of equally exact names the last, which is in brackets: `DGX A100 (8x A100 80GB)`.
+        if num_products <= min_products:
+            most_exact = name
+            min_products = num_products
+    return most_exact
 
 
-def _read_product(parts: list[str], place: int) -> str | None:
-    """Return the product that the word at ``place`` names, with the words that narrow it down."""
-    products = peaks.find_products(parts[place])
-    first = place
-    last = place + 1
-    if place:
-        before = peaks.find_products(parts[place - 1])
-        both = peaks.find_products(f"{parts[place - 1]} {parts[place]}")
-        if both not in ((), products, before):  # `BI V100` is no V100
-            products = both
-            first = place - 1
+def _read_product(words: list[str], index: int) -> str | None:
+    """Return the product that a word names, with the words around it that narrow it down."""
+    products = peaks.find_products(words[index])
+    first = index
+    end = index + 1
+    if index > 0:
+        products_before = peaks.find_products(words[index - 1])
+        products_of_both = peaks.find_products(f"{words[index - 1]} {words[index]}")
+        # `BI V100` is another product than `V100`.
+        if products_of_both not in ((), products, products_before):
+            products = products_of_both
+            first = index - 1
     if not products:
         return None
-    while last < len(parts) and _SPECIFIER.fullmatch(parts[last]):
-        last += 1
-    return " ".join(parts[first:last])
+    while end < len(words) and _SPECIFIER.fullmatch(words[end]):
+        end += 1
+    return " ".join(words[first:end])
 
 
 def split_vendor(short_name: str) -> tuple[str | None, str | None]:
     """Return ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``."""
     text = strip_markup(short_name).partition("(")[0].strip(" /")
-    first, _, rest = text.partition(" ")
-    known = first.casefold() in WORDS["names"]["vendors"]
-    device = rest.strip(" /") if known else text
-    return device or None, first.casefold() if known else None
+    first_word, _, rest = text.partition(" ")
+    if first_word.casefold() in WORDS["names"]["vendors"]:
+        return rest.strip(" /") or None, first_word.casefold()
+    return text or None, None
 
 
 def read_changes(text: str) -> dict[str, str]:
@@ -244,7 +285,7 @@ def find_precision(flags: dict[str, str]) -> str | None:
     if chosen:
         return chosen
     for name in ("fp8", "bf16", "fp16"):
-        if flags.get(name, "0").casefold() not in _FALSE:
+        if name in flags and flags[name].casefold() not in _FALSE:
             return name
     if "tf32" in flags:
         return "fp32" if flags["tf32"].casefold() in _FALSE else "tf32"

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from trainmark.record.work import Unread
     from trainmark.spec import Message
 
-_CASE_KEY_PARTS = ("model", "framework", "vendor", "nnodes", "nproc", "repeat")  # with colons
+_CASE_KEY_PARTS = ("model", "framework", "vendor", "nnodes", "nproc", "repeat")  # between colons
 
 
 def read_log(path: Path, page: Page) -> Iterator[Row | Unread]:
     """Yield the row of each run in a log, and what of it cannot be read."""
-    count = 0
+    has_runs = False
     try:
         for run in read_runs(read_numbered_lines(str(path))):
-            count += 1
+            has_runs = True
             yield from _read_run(run, page)
     except DataError as error:
         yield page.make_unread(0, "file", message("file_unreadable", why=error.what))
         return
-    if not count:
+    if not has_runs:
         yield page.make_unread(0, "file", message("log_without_events"))
 
 
@@ -58,7 +58,10 @@ def _read_run(run: EventRun, page: Page) -> Iterator[Row | Unread]:
 
 
 def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
-    """Yield the row of a run: its facts are the cells, their names the headers."""
+    """Yield the row of a run: its facts are the cells of a table, and their names the headers.
+
+    Speed and loss of the events are added unless the program printed totals.
+    """
     columns = describe_run(run, Path(page.file).name)
     configuration = columns.pop("configuration")
     figures = WORDS["columns"]["figure"]
@@ -85,18 +88,26 @@ def describe_run(run: EventRun, file_name: str) -> dict[str, str]:
     parts = configuration.split(":")
     if len(parts) == len(_CASE_KEY_PARTS):
         columns |= dict(zip(_CASE_KEY_PARTS, parts, strict=True))
-        if columns["vendor"] not in WORDS["names"]["vendors"]:
+        if columns["vendor"] not in WORDS["names"]["vendors"]:  # some programs put a device there
             columns["device"] = columns.pop("vendor")
     if "throughput(ips)_raw" in columns:
         # In such logs, figures that end in `_per_second` are computed from the planned steps, not
         # from the samples that were trained.
-        columns = {k: v for k, v in columns.items() if not k.endswith("_per_second")}
-    return columns | {"configuration": configuration}
+        for name in list(columns):
+            if name.endswith("_per_second"):
+                del columns[name]
+    columns["configuration"] = configuration
+    return columns
 
 
 def read_world_size(columns: dict[str, str]) -> int | None:
-    """Return the number of devices of a run; None: not known."""
-    nnodes, nproc = columns.get("nnodes", ""), columns.get("nproc", "")
+    """Return the number of devices of a run; None: not known.
+
+    Args:
+        columns: the facts of the run, as ``describe_run`` returns them.
+    """
+    nnodes = columns.get("nnodes", "")
+    nproc = columns.get("nproc", "")
     if not nnodes.isdecimal() or not nproc.isdecimal():
         return None
     return int(nnodes) * int(nproc)
@@ -115,6 +126,9 @@ def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
     """Yield notes on a run: that it failed, its log's contradictions, and what is not checkable.
 
     What cannot be checked is listed only of a run that succeeded: no figure of the others counts.
+
+    Args:
+        columns: the facts of the run, as ``describe_run`` returns them.
     """
     if columns.get("converged") == "False":
         yield message("run_not_converged")

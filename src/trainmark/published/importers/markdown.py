@@ -83,7 +83,9 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     has_results = False
     for part in parts:
         if part.kind == "heading":
-            headings = [x for x in headings if x.level < part.level] + [part]
+            # A heading ends those of its own level and of deeper ones.
+            headings = [heading for heading in headings if heading.level < part.level]
+            headings.append(part)
         elif part.kind == "fact":
             page = _add_facts(page, {part.name: part.text})
         elif not _is_fact_table(part):
@@ -119,7 +121,13 @@ def _read_fact_tables(tables: list[_Part]) -> dict[str, str]:
 
 
 def _add_facts(page: Page, facts: dict[str, str]) -> Page:
-    """Return ``page`` with model, device, devices and precision from its facts."""
+    """Return ``page`` with model, vendor, device, devices and precision from its facts.
+
+    Model and vendor of ``page`` are kept if it has them.
+
+    Args:
+        facts: values by their names, as ``normalize_header`` returns them.
+    """
     device, vendor = split_vendor(_find_fact(facts, "device"))
     count = _find_fact(facts, "devices")
     return replace(
@@ -133,17 +141,22 @@ def _add_facts(page: Page, facts: dict[str, str]) -> Page:
 
 
 def _find_fact(facts: dict[str, str], kind: str) -> str:
-    """Return the first fact of a kind; empty: there is none, or it points to a column."""
+    """Return the first fact of a kind; empty: there is none, or it points to a column.
+
+    Args:
+        kind: ``model``, ``device``, ``devices`` or ``precision``.
+    """
     for name in WORDS["facts"][kind]:
-        if name in facts:
-            value = facts[name]
-            is_pointer = any(word in value for word in WORDS["facts"]["pointer"])
-            return "" if is_pointer or is_without_value(value) else strip_markup(value)
+        if name not in facts:
+            continue
+        value = facts[name]
+        is_pointer = any(word in value for word in WORDS["facts"]["pointer"])
+        return "" if is_pointer or is_without_value(value) else strip_markup(value)
     return ""
 
 
 def _add_model(page: Page, parts: list[_Part]) -> Page:
-    """Return ``page`` with the model that its title or its file's name is, if it is known."""
+    """Return ``page`` with its title or its file's name as the model, if it is that of a model."""
     if page.model:
         return page
     headings = [part.text for part in parts if part.kind == "heading"]
@@ -157,12 +170,13 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     Args:
         headings: outermost first. If several say something, the nearest to the table counts.
     """
-    nearest_first = [strip_markup(heading.text) for heading in reversed(headings)]
+    outermost_first = [strip_markup(heading.text) for heading in headings]
+    nearest_first = outermost_first[::-1]
     file_words = PurePath(page.file).stem.replace("_", " ")
     device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
     return replace(
         page,
-        section=" > ".join(reversed(nearest_first)),
+        section=" > ".join(outermost_first),
         device=device,
         devices=_find_first(_count_run_devices, nearest_first) or page.devices,
         precision=page.precision or _find_first(_find_single_precision, nearest_first),
@@ -172,7 +186,7 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
 
 
 def _find_first(find: Callable[[str], _Result | None], texts: list[str]) -> _Result | None:
-    """Return what ``find`` finds in the first text that has it; None: no text has it."""
+    """Return the result of ``find`` for the first text with a result; None: no text has one."""
     for text in texts:
         result = find(text)
         if result:
@@ -203,7 +217,10 @@ def _is_inference(nearest_first: list[str]) -> bool:
 
 
 def _count_run_devices(heading: str) -> int | None:
-    """Return the devices that a heading counts; None: none. Those in brackets are the machine's."""
+    """Return the number of devices of a run that a heading counts; None: it counts none.
+
+    A number in brackets is that of the machine: ``1 GPU (DGX with 8 GPUs)``.
+    """
     return count_devices(re.sub(r"\([^()]*\)", " ", heading))
 
 
@@ -211,14 +228,15 @@ def _split_page(text: str) -> Iterator[_Part]:
     """Yield the tables, headings and facts of a page in the order of its lines."""
     text = re.sub(r"\r(?!\n)", " ", text)  # the parser would end a line at a lone return
     lines = re.split(r"\r?\n", text)
-    tokens = [token for token in _MARKDOWN.parse(text) if token.map is not None]
+    blocks = [token for token in _MARKDOWN.parse(text) if token.map is not None]
     heads: dict[int, _Head] = {}  # by the line at which the parser begins the table
-    for token in tokens:
+    for token in blocks:
         if token.type == "table_open" and token.map is not None:
             start = token.map[0]
             heads[start] = _read_head(lines, start)
-    for token in tokens:
-        start, end = token.map or (0, 0)  # the first line, and the line after the last one
+    for token in blocks:
+        assert token.map is not None, "other tokens were left out above"
+        start, end = token.map  # the first line, and the line after the last one
         if token.type == "table_open":
             # Between the headers and the rows there is a line of dashes.
             rows = [_read_line(lines, index) for index in range(start + 2, end)]
@@ -267,8 +285,10 @@ def _read_head(lines: list[str], start: int) -> _Head:
         first -= 1
     if first == start:
         return _Head(start, last_line)
-    columns = zip(*(_split_cells(line) for line in lines[first : start + 1]), strict=True)
-    headers = [" ".join(filter(None, column)) for column in columns]
+    cells_of_lines = [_split_cells(line) for line in lines[first : start + 1]]
+    headers = []
+    for cells_of_column in zip(*cells_of_lines, strict=True):
+        headers.append(" ".join(cell for cell in cells_of_column if cell))
     return _Head(first, TableLine(first + 1, headers, last_line.raw))
 
 
@@ -298,27 +318,28 @@ def _split_plain_text(
         end: index of the line after the last one.
         needs_dashes: a table must have a line of dashes; others are commands joined by pipes.
     """
-    block: list[TableLine] = []  # of a table
+    rows: list[TableLine] = []  # of the table so far; a single one is no table
     has_dashes = False
     for index in range(start, end):
         line = _read_line(lines, index)
         is_separator = _SEPARATOR.fullmatch(line.raw) is not None
-        is_row = len(line.cells) > 1 and (not block or len(line.cells) == len(block[0].cells))
+        has_same_cells = not rows or len(line.cells) == len(rows[0].cells)
+        is_row = len(line.cells) > 1 and has_same_cells
         if is_row and not is_separator:
-            block.append(line)
+            rows.append(line)
             continue
-        if block and is_separator:
+        if rows and is_separator:
             has_dashes = True
             continue
-        if len(block) > 1 and (has_dashes or not needs_dashes):
-            yield _Part("table", block)
-        block = []
+        if len(rows) > 1 and (has_dashes or not needs_dashes):
+            yield _Part("table", rows)
+        rows = []
         has_dashes = False
         fact = _read_fact(line.raw)
         if fact is not None:
             yield fact
-    if len(block) > 1 and (has_dashes or not needs_dashes):
-        yield _Part("table", block)
+    if len(rows) > 1 and (has_dashes or not needs_dashes):
+        yield _Part("table", rows)
 
 
 def _read_fact(line: str) -> _Part | None:

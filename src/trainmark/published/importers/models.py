@@ -11,8 +11,12 @@ from trainmark.published.audit.workloads import find_workload
 @cache
 def _list_case_names() -> dict[str, str]:
     """Return the name of the case by each of its names and aliases in lower case."""
-    loaded, _ = cases.load_all()
-    return {name.casefold(): case.name for case in loaded for name in (case.name, *case.aliases)}
+    loaded_cases, _ = cases.load_all()  # without the errors of those that cannot be loaded
+    case_by_name = {}
+    for case in loaded_cases:
+        for name in (case.name, *case.aliases):
+            case_by_name[name.casefold()] = case.name
+    return case_by_name
 
 
 def find_case(model: str) -> str | None:
@@ -23,6 +27,6 @@ def find_case(model: str) -> str | None:
 def find_known_model(*names: str) -> str:
     """Return the first name that means a case, or a model that the audit knows; empty: none."""
     for name in names:
-        if find_case(name) is not None or find_workload(None, name).names:
+        if find_case(name) is not None or find_workload(case=None, model=name).names:
             return name
     return ""

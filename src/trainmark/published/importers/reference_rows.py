@@ -21,7 +21,7 @@ def read_references(case: str) -> Iterator[Row]:
         UsageError: no such case.
         RecordError: its file is not valid.
     """
-    loaded = cases.load(case)
+    loaded = cases.load(case)  # ``case`` may be an alias
     references = reference.read_references(loaded.name)
     head = TableLine(0, ["configuration", *references.columns], "")
     for number, entry in enumerate(references.rows, 1):
@@ -52,6 +52,7 @@ def read_references(case: str) -> Iterator[Row]:
 def read_published(names: Iterable[str]) -> Iterator[Row]:
     """Yield the published rows of the installed cases among ``names``, of each case once."""
     installed = cases.list_names()
-    for name in dict.fromkeys(names):
+    unique_names = dict.fromkeys(names)  # in the order of ``names``
+    for name in unique_names:
         if name in installed:
             yield from read_references(name)

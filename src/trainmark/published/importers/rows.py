@@ -74,11 +74,23 @@ class RowReading(NamedTuple):
 
 
 class _FigureReading(NamedTuple):
-    """A figure that was read from a cell of a column."""
+    """A figure that was read from a cell of a column.
+
+    Args:
+        name: of the figure.
+        reading: its value with the cell's text.
+    """
 
     column: Column
     name: str
     reading: Reading
+
+
+class _World(NamedTuple):
+    """The number of machines of a row, and of devices of each; None: not known."""
+
+    nnodes: int | None
+    nproc: int | None
 
 
 def pair_cells(columns: Sequence[Column], cells: Sequence[str]) -> list[Cell]:
@@ -171,7 +183,11 @@ def _read_facts(pairs: Sequence[Cell]) -> dict[str, str]:
 
 
 def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
-    """Return the settings of a row by name, with the unknown columns that are not its label."""
+    """Return the settings of a row by name, with the unknown columns that are not its label.
+
+    Args:
+        label: text that names the row.
+    """
     settings = {}
     for column, cell in pairs:
         is_unknown = column.role == "unknown" and cell != label
@@ -188,19 +204,21 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     """
     device = strip_markup(facts["device"]) if "device" in facts else None
     configuration = facts.get("configuration") or device or ""
-    nnodes, nproc = _read_world(facts)
-    world_of_columns = f"({nnodes}x{nproc})" if nnodes and nproc else ""
-    label = read_label(configuration, facts.get("config_file", ""), world_of_columns)
+    world = _read_world(facts)
+    text_of_world = f"({world.nnodes}x{world.nproc})" if world.nnodes and world.nproc else ""
+    label = read_label(configuration, facts.get("config_file", ""), text_of_world)
     if label.nnodes is None:
-        if device and not (nnodes or nproc):
+        is_world_known = bool(world.nnodes or world.nproc)
+        if device and not is_world_known:
             name, count = split_count(device)
-            if count:
+            if count:  # `8x A100`
                 device = name
-                nnodes, nproc = (count, None) if is_machine(name) else split_devices(count)
+                world = _World(count, None) if is_machine(name) else _World(*split_devices(count))
+                is_world_known = True
         is_device_of_page = not device or not page.device or device == page.device
-        if page.devices and is_device_of_page and not (nnodes or nproc):
-            nnodes, nproc = split_devices(page.devices)
-        label = label._replace(nnodes=nnodes, nproc=nproc)
+        if page.devices and is_device_of_page and not is_world_known:
+            world = _World(*split_devices(page.devices))
+        label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
     if "configuration" not in facts:
         device = label.device or device
     elif device is None:
@@ -208,16 +226,23 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     return label, device or page.device or find_device(configuration)
 
 
-def _read_world(facts: dict[str, str]) -> tuple[int | None, int | None]:
-    """Return the number of machines that columns state, and the number of devices of each."""
+def _read_world(facts: dict[str, str]) -> _World:
+    """Return the world that columns state.
+
+    Args:
+        facts: texts of the row by the role of their column.
+    """
     counts = {role: _read_count(facts[role]) for role in COUNT_ROLES if role in facts}
-    nnodes, nproc, devices = (counts.get(role) for role in COUNT_ROLES)
+    nnodes = counts.get("nnodes")
+    nproc = counts.get("nproc")
+    devices = counts.get("devices")
     if devices and nnodes is None and nproc is None:
-        return split_devices(devices)
+        return _World(*split_devices(devices))
     if devices and nnodes and nproc is None:
+        # A number of devices that the machines cannot share equally is that of each machine.
         is_total = devices % nnodes == 0 and devices >= nnodes
-        return nnodes, devices // nnodes if is_total else devices
-    return nnodes, nproc
+        return _World(nnodes, devices // nnodes if is_total else devices)
+    return _World(nnodes, nproc)
 
 
 def _read_count(text: str) -> int | None:
@@ -231,7 +256,12 @@ def _read_count(text: str) -> int | None:
 def _name_row(
     facts: dict[str, str], label: Label, device: str | None, model: str, pairs: Sequence[Cell]
 ) -> str:
-    """Return the name of a row: its label, else its device or model with the world."""
+    """Return the name of a row: its label, else its device or model with the world.
+
+    Args:
+        facts: texts of the row by the role of their column.
+        label: the world of the row.
+    """
     for role in ("configuration", "variant"):
         if role in facts:
             return facts[role]
@@ -270,18 +300,21 @@ def _find_row_precision(
         flags: options of a command line by name.
         column_precision: that of the headers of its figures.
     """
-    names = WORDS["facts"]["precision"]
-    precisions_in_changes = [changes[name] for name in names if name in changes]
-    changed = precisions_in_changes[0] if precisions_in_changes else None
+    setting_names = WORDS["facts"]["precision"]
+    precisions_in_changes = [changes[name] for name in setting_names if name in changes]
+    changed_precision = precisions_in_changes[0] if precisions_in_changes else None
     printed = (
         facts.get("precision")
         or column_precision
         or find_precision(flags)
-        or changed
+        or changed_precision
         or find_only_precision(facts.get("variant", ""))
         or page.precision
     )
-    return strip_markup(printed).split(",")[0].strip().lower() if printed else None
+    if not printed:
+        return None
+    first_part = strip_markup(printed).split(",")[0]  # of `fp16, O2`
+    return first_part.strip().lower()
 
 
 def _find_failures(facts: dict[str, str]) -> list[Message]:
@@ -289,7 +322,7 @@ def _find_failures(facts: dict[str, str]) -> list[Message]:
     label_marks = _STATUS_MARK.findall(strip_markup(facts.get("configuration", "")))
     words = [normalize_word(word) for word in (facts.get("status", ""), *label_marks)]
     codes = {_STATUS_CODES[word] for word in words if word in _STATUS_CODES}
-    if _read_count(facts.get("failures", "")):
+    if _read_count(facts.get("failures", "")):  # more than 0 failures
         codes.add("run_not_successful")
     return [message(code) for code in sorted(codes)]
 
@@ -297,7 +330,13 @@ def _find_failures(facts: dict[str, str]) -> list[Message]:
 def _read_figures(
     pairs: Sequence[Cell], facts: dict[str, str], page: Page, line: int, world_size: int | None
 ) -> tuple[dict[str, Reading], list[Unread]]:
-    """Return the figures of a row by name, and its cells that cannot be read."""
+    """Return the figures of a row by name, and its cells that cannot be read.
+
+    Args:
+        facts: texts of the row by the role of their column.
+        line: number of the line in the file.
+        world_size: devices of the row; None: not known.
+    """
     figure_readings: list[_FigureReading] = []
     unread_cells = []
     for column, cell in pairs:
@@ -339,7 +378,10 @@ def _complete_cell(
 
 
 def _is_ambiguous(figure: _FigureReading, row_figures: Sequence[_FigureReading]) -> bool:
-    """Tell whether several columns of a row have the same figure, and none has its exact name."""
+    """Tell whether other columns of a row give the same figure another value.
+
+    A column whose whole header is known has the figure for sure.
+    """
     column = figure.column
     if column.is_known_header or column.role != "figure":
         return False

@@ -56,7 +56,8 @@ def read_table(
     """Yield the rows of a table, and the parts that cannot be read.
 
     Args:
-        head: the headers; its number is that of the table, 0: each line of ``body`` is a row.
+        head: the headers; its number is that of the table's line in the file; 0: the table is made
+            by a reader, and each line of ``body`` is a row.
         body: the lines below the headers.
         unknown: role of columns with an unknown header: ``unknown`` in foreign tables, where
             settings are kept and other columns of numbers are listed as not read; ``quality`` in
@@ -66,7 +67,8 @@ def read_table(
     if is_count_table(printed):
         yield from _read_count_table(printed, page)
         return
-    head, body = printed.head, printed.body
+    head = printed.head
+    body = printed.body
     complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = read_headers(
         head.cells, complete_rows, unknown=unknown, is_inference=page.is_inference
@@ -116,9 +118,10 @@ def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) ->
     has_device = bool(table.page.device or table.page.devices)
     if has_name or has_device:
         return None
-    # A first column under an unknown header, such as `who`, may name anything.
-    label_place = _find_text_column(table.columns, rows)
-    if label_place is None or label_place == 0:
+    # A column of texts names the rows; the first one under an unknown header, such as `who`, may
+    # name anything.
+    index = _find_text_column(table.columns, rows)
+    if index is None or index == 0:
         return message("table_without_configuration", columns=headers)
     return None
 
@@ -139,11 +142,11 @@ def _is_result(column: Column) -> bool:
 
 def _find_text_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
     """Return the index of the first unknown column that has only texts; None: there is none."""
-    for place, column in enumerate(columns):
-        texts = [row[place] for row in rows if not is_without_value(row[place])]
+    for index, column in enumerate(columns):
+        texts = [row[index] for row in rows if not is_without_value(row[index])]
         has_numbers = any(is_number(text) for text in texts)
         if column.role in {"unknown", "ignored"} and texts and not has_numbers:
-            return place
+            return index
     return None
 
 
@@ -151,11 +154,10 @@ def _report_unknown_columns(
     table: HeaderedTable, head: TableLine, rows: Sequence[Sequence[str]]
 ) -> Iterator[Unread]:
     """Yield an entry for the columns of numbers that are not read: their headers are unknown."""
-    headers = [
-        column.header
-        for place, column in enumerate(table.columns)
-        if column.role == "unknown" and any(is_number(row[place]) for row in rows)
-    ]
+    headers = []
+    for index, column in enumerate(table.columns):
+        if column.role == "unknown" and any(is_number(row[index]) for row in rows):
+            headers.append(column.header)
     if headers:
         reason = message("columns_not_read", columns=", ".join(headers)[:_MAX_TEXT])
         yield table.page.make_unread(head.number, "table", reason, head.raw)
@@ -164,8 +166,9 @@ def _report_unknown_columns(
 def _read_lines(table: HeaderedTable, body: Sequence[TableLine]) -> Iterator[Row | Unread]:
     """Yield the rows of each line below the headers, or why it has none."""
     for line in body:
-        # In a table without a number, each line is a row.
-        reason = _find_reason_against_row(line.cells, table.columns) if table.line else None
+        reason = None
+        if table.line:  # else each line is a row
+            reason = _find_reason_against_row(line.cells, table.columns)
         if reason is None:
             yield from _read_line(line, table)
             continue
@@ -184,10 +187,12 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
     labels = [cell for column, cell in pairs if column.role == "configuration"]
     other_cells = [cell.strip() for column, cell in pairs if column.role != "configuration"]
     has_ruled_cell = any(_RULED_CELL.fullmatch(cell) for cell in other_cells)
-    is_empty = all(is_without_value(cell) or _RULED_CELL.fullmatch(cell) for cell in other_cells)
+    has_only_label = all(
+        is_without_value(cell) or _RULED_CELL.fullmatch(cell) for cell in other_cells
+    )
     has_world = any(read_label(label).nnodes for label in labels)
     is_blank_line = not any(cell.strip() for cell in cells)
-    if is_empty and not has_world and (labels or is_blank_line):
+    if has_only_label and not has_world and (labels or is_blank_line):
         text = " ".join(labels).strip()[:_MAX_TEXT]
         return message("row_is_heading" if has_ruled_cell else "row_is_text", text=text)
     has_extra_cells = any(cell.strip() for cell in cells[len(columns) :])
@@ -197,24 +202,29 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
 
 
 def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
-    """Yield the rows of a line, one for each precision that its columns name, and its faults."""
+    """Yield the rows of a line, one for each precision of its columns, and its unread cells."""
     pairs = pair_cells(table.columns, line.cells)
-    precisions = dict.fromkeys(x.precision for x in table.columns if x.is_figure and x.precision)
+    precisions: list[str | None] = []
+    for column in table.columns:
+        if column.is_figure and column.precision and column.precision not in precisions:
+            precisions.append(column.precision)
     rows: list[Row] = []
-    faults: list[Unread] = []
-    for precision in precisions or (None,):  # None: the headers name no precision
+    unread_cells: list[Unread] = []
+    for precision in precisions or [None]:  # None: the headers name no precision
         pairs_of_precision = [
             (column, cell)
             for column, cell in pairs
             if _is_column_of_precision(column, precision, precisions)
         ]
-        row, unread_cells = read_row(line, pairs_of_precision, precision, table)
-        faults += [fault for fault in unread_cells if fault not in faults]
+        row, unread_cells_of_row = read_row(line, pairs_of_precision, precision, table)
+        for unread_cell in unread_cells_of_row:
+            if unread_cell not in unread_cells:  # a cell may belong to several rows
+                unread_cells.append(unread_cell)
         if not table.line or has_figure(row):
             rows.append(row)
     if rows:
         yield from rows
-        yield from faults
+        yield from unread_cells
     else:
         reason = _explain_missing_figure(pairs)
         yield table.page.make_unread(line.number, "row", reason, line.raw)
@@ -226,7 +236,7 @@ def _is_column_of_precision(
     """Tell whether a column belongs to the row of a precision.
 
     Args:
-        precision: None: no column names one.
+        precision: of the row; None: no column names one.
         precisions: those that columns of the table name.
     """
     if precision is None or column.precision in (None, precision):

@@ -49,8 +49,10 @@ def join_unit_line(table: Table) -> Table:
     ``Memory`` above ``GB`` becomes ``Memory (GB)``. A table without such a line is returned as it
     is.
     """
-    head, body = table.head, table.body
-    if not head.number or not body or len(body[0].cells) != len(head.cells):
+    head = table.head
+    body = table.body
+    is_printed = head.number > 0  # else a reader has made the table
+    if not is_printed or not body or len(body[0].cells) != len(head.cells):
         return table
     first_cells = [strip_markup(cell) for cell in body[0].cells]
     are_units = [parse_unit(cell.strip("()[]")) is not None for cell in first_cells]
@@ -67,7 +69,10 @@ def join_unit_line(table: Table) -> Table:
 
 
 def is_count_table(table: Table) -> bool:
-    """Tell whether the headers are numbers of nodes or devices, and the first column has names."""
+    """Tell whether the headers are numbers of nodes or devices, and the first column has names.
+
+    Such a table has a figure of a model in each cell, by the model's line and the count's column.
+    """
     count_headers = [strip_markup(cell) for cell in table.head.cells[1:]]
     has_names = any(not is_number(line.cells[0]) for line in table.body if line.cells)
     if len(count_headers) < 2 or not has_names:
@@ -83,32 +88,39 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
     Returns:
         The reason why it cannot be read if nothing says what is counted, or what the figure is.
     """
-    first, *counts = [strip_markup(cell) for cell in table.head.cells]
-    titles = [first, *reversed(page.section.split(" > "))]
-    context = f"{first} {page.section} {page.file}".replace("_", " ")
-    is_mlperf = has_phrase(context, WORDS["names"]["minutes_by_nodes"])
-    figure = "time to train (min)" if is_mlperf else _find_figure(first, titles)
-    role = "nnodes" if is_mlperf else _find_counted_role(" ".join([*counts, *titles]))
-    if not figure or not role:
+    first_header, *counts = [strip_markup(cell) for cell in table.head.cells]
+    titles = [first_header, *reversed(page.section.split(" > "))]
+    context = f"{first_header} {page.section} {page.file}".replace("_", " ")
+    if has_phrase(context, WORDS["names"]["minutes_by_nodes"]):  # MLPerf's tables say neither
+        figure_header = "time to train (min)"
+        role = "nnodes"
+    else:
+        figure_header = _make_figure_header(first_header, titles)
+        role = _find_counted_role(" ".join([*counts, *titles]))
+    if not figure_header or not role:
         code = "counts_without_unit" if role else "counts_of_what"
         return message(code, columns=", ".join(counts)[:_MAX_TEXT])
-    head = TableLine(table.head.number, ["model", role, figure], table.head.raw)
+    head = TableLine(table.head.number, ["model", role, figure_header], table.head.raw)
     tables = []
     for line in table.body:
-        name, *values = line.cells or ("",)
-        lines = [
-            TableLine(line.number, [name, _keep_digits(count), value], line.raw)
-            for count, value in zip(counts, values, strict=False)
-            if not is_without_value(value)
-        ]
+        name, *values = line.cells or [""]
+        lines = []
+        for count, value in zip(counts, values, strict=False):
+            if not is_without_value(value):
+                cells = [name, _keep_digits(count), value]
+                lines.append(TableLine(line.number, cells, line.raw))
         tables.append(Table(head, lines))
     return tables
 
 
-def _find_figure(first_header: str, titles: Sequence[str]) -> str:
-    """Return the first header with the unit of the nearest title; empty: no title has a unit."""
+def _make_figure_header(first_header: str, titles: Sequence[str]) -> str:
+    """Return the first header with the unit of the nearest title; empty: no title has a unit.
+
+    Args:
+        titles: the first header and the headings above the table, the nearest first.
+    """
     for title in titles:
-        _, unit = split_unit(title)
+        unit = split_unit(title).unit
         if unit is not None:
             return f"{first_header} ({unit.printed})"
     return ""

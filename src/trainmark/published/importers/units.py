@@ -89,9 +89,10 @@ def _parse_simple_unit(printed: str) -> Unit | None:
 
 
 def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
-    """Return a unit of several parts, such as ``tokens/s/GPU`` or ``ms/iter``.
+    """Return a unit of several parts, such as ``tokens/s/GPU`` or ``ms/iter``; None: no unit.
 
     Args:
+        printed: the whole text.
         parts: the numerator and each denominator.
     """
     numerator, *denominators = parts
@@ -112,20 +113,23 @@ def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
     if len(times) != 1 or len(devices) > 1 or not has_only_times_and_devices:
         return None
     factor = work.factor / _TIME[times[0]]
-    return Unit("rate", printed, factor, work.name, per_device=bool(devices))
+    return Unit("rate", printed, factor=factor, work=work.name, per_device=bool(devices))
 
 
 def _parse_quotient_without_time(
     printed: str, numerator: str, denominators: list[str]
 ) -> Unit | None:
-    """Return a unit that is not a rate: the time of a step, the memory of a device, others."""
+    """Return a unit that is not a rate: the time of a step, the memory of a device, others.
+
+    None: the text is not a unit.
+    """
     if len(denominators) != 1:
         return None
-    (denominator,) = denominators
+    denominator = denominators[0]
     word = numerator.lower()
     if word in _MEMORY and denominator in _DEVICE:
         return Unit("memory", printed, _MEMORY[word], per_device=True)
-    if word in _TIME and numerator not in _WORK:
+    if word in _TIME and numerator not in _WORK:  # a capital `S` stands for samples
         is_step = _WORK.get(denominator) == "steps"
         return Unit("step_time", printed, _TIME[word]) if is_step else None
     is_other = word in _OTHER or word in _MEMORY
