@@ -389,7 +389,7 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
     can_submit = plan.node_processes > 0 and submission.build_command(plan, cluster).submits
     if not can_submit or plan.repeat_count > 1:
         raise UsageError(
-            f"{plan.repeat_count} launch(es) on {plan.launcher}",
+            f"--detach with {plan.repeat_count} launch(es) on launcher {plan.launcher}",
             where="--detach",
             rule="--detach needs a scheduler and a single launch",
             fix="remove --detach, or use --repeat 1 and a launcher that submits a job",
@@ -502,7 +502,7 @@ def _find_run_folders(folder: Path) -> list[Path]:
         plans += sorted(folder.glob(f"{prefix}{PLAN_FILE}"))
     if not plans:
         raise RecordError(
-            "no run in this folder", where=str(folder), fix="name the folder of a run"
+            "no run in this folder", where=str(folder), fix="pass the folder of a run"
         )
     return [plan.parent for plan in plans]
 

@@ -36,7 +36,7 @@ def read_bytes(path: Path) -> bytes:
         OSError: the file does not exist or cannot be read.
     """
     if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(f"larger than {_MAX_BYTES >> 20} MiB")
+        raise ValueError(f"the file is larger than {_MAX_BYTES >> 20} MiB")
     return path.read_bytes()
 
 

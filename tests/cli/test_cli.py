@@ -79,7 +79,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["run", "distilbrt"], ["distilbrt", "did you mean distilbert"]),
         (["run", "toy", "bs=many"], ["micro_batch_size", "whole number"]),
         (["run", "toy", "batchsize=8"], ["unknown recipe field 'batchsize'", "batch_size"]),
-        (["run", "toy", "bs"], ["'bs' is not KEY=VALUE"]),
+        (["run", "toy", "bs"], ["'bs' is not of the form KEY=VALUE"]),
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["there is no cluster file"]),
@@ -90,7 +90,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
         (
             ["prepare", "distilbert", "text_key=y", "--from", ".", "--data", "x"],
-            ["no such option of case distilbert_sst2", "takes no option"],
+            ["case distilbert_sst2 has no such option", "takes no option"],
         ),
         (
             ["prepare", "gpt_megatron", "--from", ".", "--data", "x"],

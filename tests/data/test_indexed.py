@@ -96,7 +96,7 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
         (".idx", lambda old: old[:-8], "must match its header"),
         (".idx", lambda old: old[:17] + b"\x07" + old[18:], "element type 7"),
         (".bin", lambda old: old[:-4], "belong together"),
-        (".bin", lambda old: old[:-1], "an element takes"),
+        (".bin", lambda old: old[:-1], "the length must be a multiple of"),
     ],
 )
 def test_a_damaged_pair_is_refused(pair, ending, content, says):

@@ -122,7 +122,7 @@ def test_vocabulary_may_differ_from_the_model_only_by_padding(
     tmp_path, entries, vocab_size, multiple, refused
 ):
     expectation = pytest.raises(
-        DataError, match=f"{entries} entries, but the model has {vocab_size}"
+        DataError, match=f"{entries} entries, but the model expects {vocab_size}"
     )
     with expectation if refused else nullcontext():
         refuse_short_vocabulary(

@@ -128,7 +128,7 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
         ),
         (
             make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
-            "nothing makes timed events: -1.0 ms between two events",
+            "nothing makes timed events: the time between two events is -1.0 ms",
         ),
         (
             make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),

@@ -99,7 +99,7 @@ def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
         ("parquet", (), "-o FILE"),
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
-        ("perflog", (run[1],), "2 runs in one log"),
+        ("perflog", (run[1],), "2 runs do not fit into one log"),
     ):
         code, out, err = cli("export", run[1], *args, "--to", form)
         assert (code, out) == (2, "")

@@ -68,7 +68,7 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
         write_new_case(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "points").mkdir()
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         write_new_case("points", tmp_path)
     assert list((tmp_path / "points").iterdir()) == []
 

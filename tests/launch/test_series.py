@@ -284,7 +284,7 @@ runs:
     outcomes = run_plan_text(text)
     assert list_states(outcomes)["sp"] == "passed"
     assert {outcome.name: outcome.reason for outcome in outcomes[1:]} == {
-        "mp": "8 fake devices needed, 2 here",
+        "mp": "8 fake devices are needed, but this machine has 2",
         "cores": "5 cores needed, 4 here",
     }
     assert choose_exit_code(outcomes) == 0

@@ -131,7 +131,10 @@ def register_vendors(monkeypatch):
 
 def test_too_few_devices_stop_a_run(tmp_path):
     condition = read_single_condition(doctor.check_device(make_machine(tmp_path, nproc=3)))
-    assert (condition.severity, condition.what) == ("stops", "3 fake devices needed, 2 here")
+    assert (condition.severity, condition.what) == (
+        "stops",
+        "3 fake devices are needed, but this machine has 2",
+    )
     assert "--nproc 2" in condition.fix
     cores = make_machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
     assert (

@@ -591,7 +591,7 @@ def test_larger_batch_is_advised_for_an_underused_device():
 def test_price_gives_the_cost_per_million_samples():
     document = page.build_document([make_record()], price=Price.of("36 EUR"))
     assert Price.of("$2.50") == Price(2.5, "$")
-    with pytest.raises(UsageError, match="no price: free"):
+    with pytest.raises(UsageError, match="not a price: free"):
         Price.of("free")
     text = to_markdown([document])
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000

@@ -84,9 +84,9 @@ def make_tiny_plan(**plan_changes):
 def test_another_world_or_other_data_is_other_work():
     data = read_golden_record().plan.data.model_copy(update={"content_id": "feed"})
     for changes, words in (
-        ({"nproc": 2}, "ran_world is '1x2', elsewhere '1x1'"),
-        ({"nnodes": 2}, "ran_world is '2x1', elsewhere '1x1'"),
-        ({"data": data}, "content_id is 'feed', elsewhere '9ae5ab26d6dc5efc'"),
+        ({"nproc": 2}, "ran_world is '1x2', but '1x1' in the first launch"),
+        ({"nnodes": 2}, "ran_world is '2x1', but '1x1' in the first launch"),
+        ({"data": data}, "content_id is 'feed', but '9ae5ab26d6dc5efc' in the first launch"),
     ):
         first, second = (
             read_golden_record(run_id="one", plan=make_tiny_plan()),

@@ -173,7 +173,7 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
         ("bs=0", "it must be more than 0", "own value is 64"),
         ("bs=none", "recipe field micro_batch_size: None is not valid", "own value is 64"),
         ("lr=inf", "it must be a finite number", "own value is 0.003"),
-        ("precision=fp8", "precision=fp8 is not possible in toy", "use precision=bf16"),
+        ("precision=fp8", "precision=fp8 is not possible with toy", "use precision=bf16"),
         ("compile=maybe", "recipe field compile: 'maybe' is not valid", "own value is False"),
         ("data=real", "data cannot be set directly", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
@@ -195,12 +195,22 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
 @pytest.mark.parametrize(
     ("case", "args", "what", "fix"),
     [
-        ("dlrm_criteo", (), "replay_every_windows=5 in dlrm_criteo", "replay_every_windows=none"),
-        ("gpt_oss_20b", (), "replay_every_windows=5 in gpt_oss_20b", "replay_every_windows=none"),
+        (
+            "dlrm_criteo",
+            (),
+            "replay_every_windows=5 is not possible with dlrm_criteo",
+            "replay_every_windows=none",
+        ),
+        (
+            "gpt_oss_20b",
+            (),
+            "replay_every_windows=5 is not possible with gpt_oss_20b",
+            "replay_every_windows=none",
+        ),
         (
             "gpt_megatron",
             ("tensor_parallel=2",),
-            "replay_every_windows=5 with tensor_parallel=2",
+            "replay_every_windows=5 is not possible with tensor_parallel=2",
             "or tensor_parallel=1",
         ),
         (
@@ -276,7 +286,9 @@ def test_data_without_samples_is_refused(
 
 def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
     assert resolve(device="fake", nproc=2).device.product_names == ["Fake Accelerator 1"] * 2
-    with pytest.raises(EnvironmentFault, match="3 fake devices needed, 2 here") as caught:
+    with pytest.raises(
+        EnvironmentFault, match="3 fake devices are needed, but this machine has 2"
+    ) as caught:
         resolve(device="fake", nproc=3)
     assert "--nproc" in (caught.value.fix or "")
 

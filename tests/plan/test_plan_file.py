@@ -134,7 +134,7 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         ("runs:\n- {case: toy, nproc: two}\n", ["runs[1]: nproc", "'two'", "whole number"]),
         ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "folder name"]),
         ("runs:\n- {case: toy, name: A}\n- {case: toy, name: a}\n", ["name a is used twice"]),
-        ("runs:\n- {case: []}\n", ["runs[1]", "an empty list"]),
+        ("runs:\n- {case: []}\n", ["runs[1]", "the list is empty"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),
     ],
 )

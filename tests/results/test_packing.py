@@ -181,7 +181,7 @@ def test_bundle_is_written_atomically(
     ]
     bundle.pack([[run_dir]], path)
     assert bundle.verify(path).exit_code == 0
-    with pytest.raises(BundleError, match="not a valid name of a bundle"):
+    with pytest.raises(BundleError, match="not a valid bundle name"):
         bundle.pack([[run_dir]], tmp_path / "x.zip")
 
 

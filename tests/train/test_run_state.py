@@ -198,7 +198,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
         ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015, but is 0.0001 now"),
         ({"seed": 2}, "seed was 1, but is 2 now"),
         pytest.param({"nproc": 2}, "samples of a step was 16, but is 32 now", marks=needs_fsdp),
-        ({"overrides": {"steps": "100"}}, "100 of max_steps=100 are done"),
+        ({"overrides": {"steps": "100"}}, "100 of max_steps=100 steps are already done"),
         ({"repeat": 2}, "2 launches"),
     ],
 )

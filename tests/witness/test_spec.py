@@ -132,7 +132,7 @@ def test_name_of_a_case_is_refused(tmp_path):
     )
     with pytest.raises(UsageError) as fault:
         resolve(request, dry_run=True)
-    assert "is that of a case" in fault.value.what
+    assert "already belongs to a case" in fault.value.what
 
 
 def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):

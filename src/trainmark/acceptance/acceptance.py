@@ -57,14 +57,14 @@ def plan_acceptance(
     """
     if (request.nnodes or 1) > 1:
         raise UsageError(
-            f"{request.nnodes} nodes",
+            f"{request.nnodes} nodes without a launcher",
             where="--nnodes",
-            rule="several nodes need a launcher",
+            rule="an acceptance of several nodes needs a launcher",
             fix="add --launcher ssh or --launcher slurm; see `trainmark list launchers`",
         )
     if request.phases is not None and "groups" in request.chosen_phases:
         raise UsageError(
-            "the groups phase on one machine",
+            "the groups phase cannot run on one machine",
             where="--phases",
             rule=(
                 "the groups phase compares nodes; the nodes phase already trains all devices of "

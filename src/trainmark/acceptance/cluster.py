@@ -104,7 +104,7 @@ def plan_session(
     nproc = request.nproc or cluster.devices_per_node
     if num_nodes < 2:
         raise UsageError(
-            f"{num_nodes} nodes",
+            f"the number of nodes is {num_nodes}",
             where="--nnodes",
             rule="an acceptance with a launcher needs at least 2 nodes",
             fix="set --nnodes; without --launcher, the devices of this machine are compared",
@@ -214,8 +214,8 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
         raise RecordError(
             "no acceptance of several nodes in this folder",
             where=str(folder),
-            rule="an acceptance with a launcher has a folder `sessions`",
-            fix="pass the --out of the command that submitted it",
+            rule="the folder of an acceptance with a launcher contains `sessions`",
+            fix="pass the --out folder of the command that submitted the acceptance",
         )
     try:
         with run_dir.lock_folder(folder):

@@ -91,7 +91,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         raise UsageError(
             f"not the request of an acceptance: {str(error).splitlines()[0]}",
             where=str(path),
-            rule="accept can only continue what it started itself",
+            rule="`trainmark accept` can only continue an acceptance that it started",
             fix="choose another --out",
         ) from None
     for name in AcceptRequest.model_fields:

@@ -91,12 +91,12 @@ class AcceptRequest(Frozen):
             return [*PHASES]
         chosen = [name.strip() for name in self.phases.split(",") if name.strip()]
         if not chosen:
-            rule = f"of: {', '.join(PHASES)}"
+            rule = f"the phases are {', '.join(PHASES)}"
             raise UsageError(
-                "no phase",
+                "no phase is given",
                 where="--phases",
                 rule=rule,
-                fix="leave the option out to run all phases",
+                fix="omit the option to run all phases",
             )
         for name in chosen:
             if name not in PHASES:
@@ -107,7 +107,7 @@ class AcceptRequest(Frozen):
             raise UsageError(
                 "groups needs the phases nodes and pairs",
                 where="--phases",
-                rule="the expected time of a group is predicted from nodes alone and in pairs",
+                rule="the expected time of a group is predicted from its nodes alone and in pairs",
                 fix="add nodes,pairs; results of an earlier session are reused",
             )
         return [name for name in PHASES if name in chosen]

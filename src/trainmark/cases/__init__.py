@@ -64,7 +64,7 @@ def _find_packages() -> dict[str, Path | str]:
             raise UsageError(
                 f"{root} is not a folder",
                 where=PATH_VARIABLE,
-                fix="set it to folders that contain cases",
+                fix="set the variable to folders that contain cases",
             )
         for file in root.glob("*/case.py"):
             packages[file.parent.name] = file.parent
@@ -260,7 +260,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     except OSError as error:
         if not folder.is_dir():  # else another process has finished the same content first
             raise EnvironmentFault(
-                f"cannot write there: {error.strerror or error}",
+                f"cannot write to this folder: {error.strerror or error}",
                 where=str(folder.parent),
                 fix=f"free some space, or set {ROOT_VARIABLE} to a writable folder",
             ) from error

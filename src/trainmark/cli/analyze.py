@@ -44,7 +44,9 @@ def analyze(
 
     logs, assignments = _split_logs_and_assignments(words)
     if not logs:
-        raise UsageError("no log", where="LOG", fix="name a log, or - for standard input")
+        raise UsageError(
+            "no log is given", where="LOG", fix="pass a log file, or - for standard input"
+        )
     options = parse_options(parse_assignments(assignments))
     analyses = [analyze_log(log, options) for log in logs]
     for analysis in analyses:

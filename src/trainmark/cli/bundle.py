@@ -53,7 +53,7 @@ def bundle(
         what = (
             "neither -o nor --push is given" if output is None else "both -o and --push are given"
         )
-        raise UsageError(what, where="bundle", fix="give -o FILE, or --push URL")
+        raise UsageError(what, where="bundle", fix="use either -o FILE or --push URL")
     paths = runs or [find_newest_run()]
     if push is not None:
         _push(paths, push)

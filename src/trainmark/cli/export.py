@@ -46,7 +46,7 @@ def export(
     if form == "parquet":
         if output is None:
             raise UsageError(
-                f"--to {form} writes a binary file, which is not printed", fix="give -o FILE"
+                f"--to {form} writes a binary file, which cannot be printed", fix="add -o FILE"
             )
         with explain_write_errors(output):
             write_parquet(selection.records, output)

@@ -84,7 +84,7 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
     for name in given:
         if name not in options:
             fix = suggest_nearest(name, options) if options else f"{case.name} takes no option"
-            raise UsageError(f"no such option of case {case.name}", where=name, fix=fix)
+            raise UsageError(f"case {case.name} has no such option", where=name, fix=fix)
     for name, option in options.items():
         if option.required and name not in given:
             raise UsageError(

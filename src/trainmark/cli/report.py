@@ -101,7 +101,7 @@ def _refuse_contradicting_options(form: str, output: Path | None, chart: str | N
     """Raise ``UsageError`` for a chart in a form without pictures, and for a PNG without a file."""
     if chart is not None and form not in _PICTURES:
         raise UsageError(
-            "--chart needs an svg or png output",
+            "--chart needs an SVG or PNG output file",
             where="--chart",
             fix="add -o chart.svg or -o chart.png",
         )

@@ -79,7 +79,7 @@ def token(
     server_store = ctx.parent.params["store"] if ctx.parent is not None else None
     if store is not None and server_store is not None and store != server_store:
         what = f"the server uses {server_store}, but the token is for {store}"
-        raise UsageError(what, where="--store", fix="give --store once")
+        raise UsageError(what, where="--store", fix="use --store only once")
     folder = Path(store or server_store or os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
         fix = "pass the server's folder of runs: --store FOLDER"

@@ -37,10 +37,12 @@ def write_new_case(name: str, folder: Path) -> Path:
         )
         raise UsageError(f"not a valid case name: {name!r}", where="CASE", rule=rule)
     if name in cases.list_names():
-        raise UsageError(f"a case {name} already exists", where="CASE", fix="choose another name")
+        raise UsageError(
+            f"a case named {name} already exists", where="CASE", fix="choose another name"
+        )
     target = folder / name
     if target.exists():
-        raise UsageError("exists already", where=str(target), fix="choose another name or folder")
+        raise UsageError("already exists", where=str(target), fix="choose another name or folder")
 
     def write_files(staging: Path) -> None:
         """Write the files of the case to a folder, which then becomes ``target``."""

@@ -63,7 +63,7 @@ def _find_pair(folder: Path, word: str, published: str) -> Path:
         index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
     if len(index_files) != 1:
         raise DataError(
-            f"{len(index_files)} indices with {word} in their names",
+            f"found {len(index_files)} .idx files with {word} in their names",
             where=str(folder),
             rule=(
                 "there must be one pair of .idx and .bin for training and one for validation, as "
@@ -102,7 +102,7 @@ def _load_split(
     reader = IndexedReader.open(_find_pair(folder, word, published))
     if count_samples(len(reader.tokens), recipe.seq_length) == 0:
         raise DataError(
-            f"{len(reader.tokens)} tokens, less than one sample",
+            f"the file has {len(reader.tokens)} tokens, which is less than one sample",
             where=str(get_tokens_file(reader.prefix)),
             rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
             fix="lower seq_length, or use more text",
@@ -144,7 +144,7 @@ def check(folder: Path, recipe: Any) -> DataFacts:
     is_published = num_documents == VALIDATION_DOCUMENTS and recipe.vocab_size == VOCABULARY
     if is_published and num_tokens != VALIDATION_TOKENS:
         raise DataError(
-            f"{num_tokens:,} validation tokens",
+            f"the data has {num_tokens:,} validation tokens",
             where=str(folder),
             rule=(
                 f"the {VALIDATION_DOCUMENTS:,} documents must have {VALIDATION_TOKENS:,} tokens "

@@ -409,7 +409,7 @@ def find_source_files(raw: Path) -> dict[str, Path]:
     }
     if not candidates:
         rule = f"files must end in {', '.join(ENDINGS)}"
-        raise DataError("no file of JSON lines", where=str(raw), rule=rule, fix=FIX)
+        raise DataError("no file of JSON lines found", where=str(raw), rule=rule, fix=FIX)
     return dict(sorted(candidates.items()))
 
 

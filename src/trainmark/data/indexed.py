@@ -102,7 +102,7 @@ class IndexedReader:
         tokens = _map_file(tokens_file, header.dtype)
         num_tokens = int(sizes.sum(dtype=np.int64))
         if num_tokens != len(tokens):
-            what = f"{len(tokens)} tokens, but the index of this file has {num_tokens}"
+            what = f"the file has {len(tokens)} tokens, but its index lists {num_tokens}"
             rule = "the two files of a pair must belong together"
             raise _fault(what, where=str(tokens_file), rule=rule)
         return cls(prefix, sizes, pointers, document_index, tokens)
@@ -239,8 +239,8 @@ def _map_file(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     with translate_read_errors(file):
         length = file.stat().st_size
         if length % dtype.itemsize:
-            rule = f"an element takes {dtype.itemsize}"
-            raise _fault(f"{length} bytes", where=str(file), rule=rule)
+            rule = f"the length must be a multiple of the element size, {dtype.itemsize} bytes"
+            raise _fault(f"the file has {length} bytes", where=str(file), rule=rule)
         # An empty file cannot be mapped. It is valid: a pair may have no sequence.
         return np.memmap(file, dtype, mode="r") if length else np.empty(0, dtype)
 
@@ -295,8 +295,8 @@ def _map_index(
     bounds_end = pointers_end + 8 * header.num_bounds
     if len(content) != bounds_end:
         raise _fault(
-            f"{len(content)} bytes, but {header.num_sequences} sequences and "
-            f"{header.num_bounds} document bounds take {bounds_end}",
+            f"the index has {len(content)} bytes, but {header.num_sequences} sequences and "
+            f"{header.num_bounds} document bounds take {bounds_end} bytes",
             where=str(index_file),
             rule="the length of an index must match its header",
         )
@@ -338,10 +338,10 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
     tokenizer_size = read_manifest(folder).get("vocab_size")
     if content.smallest < 0 or content.largest >= vocab_size:
         raise DataError(
-            f"token ids from {content.smallest} to {content.largest}",
+            f"the token ids range from {content.smallest} to {content.largest}",
             where=str(tokens_file),
             rule=f"token ids must be in [0, {vocab_size}), the recipe's vocab_size",
-            fix=f"set vocab_size to {tokenizer_size or 'that'} of the tokenizer "
+            fix=f"set vocab_size to {tokenizer_size or 'the vocabulary size'} of the tokenizer "
             "that made the data, or prepare the data again",
         )
     if tokenizer_size is not None:

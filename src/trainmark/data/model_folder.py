@@ -291,7 +291,7 @@ def _read_weight_map(index: Path, fault: Fault) -> dict[str, str]:
     document = read_json(index, fault)
     weight_map = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise fault("no weight_map", where=str(index))
+        raise fault("weight_map is missing", where=str(index))
     return {str(name): str(file) for name, file in weight_map.items()}
 
 

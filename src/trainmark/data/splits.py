@@ -142,10 +142,10 @@ def _find_files(place: Path, name: str) -> list[Path]:
     totals = [int(match[2]) for match in matches if match is not None]
     if numbers and numbers != list(range(totals[0])):
         raise DataError(
-            f"numbered parts {', '.join(part.name for part in parts)}",
+            f"found only the numbered parts {', '.join(part.name for part in parts)}",
             where=str(place),
             rule=f"{split} must have {totals[0]} parts, each exactly once",
-            fix="download the missing parts, and move parts of other versions away",
+            fix="download the missing parts, and remove parts of other versions",
         )
     return parts
 

@@ -119,7 +119,7 @@ def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenize
     missing = [name for name in _BERT_TOKENS if name not in ids]
     if missing:
         rule = "a BERT vocabulary must contain the five special tokens"
-        raise fault(f"no token {', '.join(missing)}", where=str(file), rule=rule)
+        raise fault(f"the vocabulary lacks {', '.join(missing)}", where=str(file), rule=rule)
     if file.name == WORDPIECE:
         library.add_special_tokens(list(_BERT_TOKENS))
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -202,7 +202,7 @@ def refuse_short_vocabulary(
     if vocab_size > num_multiples * multiple:
         padding = f", padded to at most a multiple of {multiple}" if multiple > 1 else ""
         raise DataError(
-            f"the vocabulary has {entries} entries, but the model has {vocab_size}",
+            f"the vocabulary has {entries} entries, but the model expects {vocab_size}",
             where=str(file),
             rule=(
                 f"the vocabulary must be that of the model{padding}; {of} has vocab_size "
@@ -240,7 +240,7 @@ def find_corpus_files(folder: Path) -> dict[str, Path]:
     if FAST in files or set(BPE) <= set(files):
         return files
     rule = f"a tokenizer folder must contain {FAST}, or {' and '.join(BPE)}"
-    raise CORPUS_FAULT("no tokenizer", where=str(folder), rule=rule)
+    raise CORPUS_FAULT("the folder has no tokenizer", where=str(folder), rule=rule)
 
 
 def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer:

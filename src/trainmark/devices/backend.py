@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 REQUIREMENTS = (
-    "a backend must have timed events (torch.Event or Event of its module, with "
-    "enable_timing), synchronize, set_device, and DeviceAllocator of torch or mem_get_info "
-    "of its module"
+    "a backend must provide timed events (torch.Event, or Event in its module, with "
+    "enable_timing), synchronize, set_device, and either torch's DeviceAllocator or "
+    "mem_get_info in its module"
 )
 
 
@@ -103,7 +103,7 @@ class Backend:
         self.synchronize()
         elapsed_ms = start.elapsed_time(end)
         if elapsed_ms < 0:
-            raise ValueError(f"{elapsed_ms} ms between two events")
+            raise ValueError(f"the time between two events is {elapsed_ms} ms")
 
     def _require(
         self, task: str, *calls: _Call, trial: Callable[[_Call], Any] = _Call.__call__

@@ -298,7 +298,7 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     path = run_dir / LAUNCHER_FILE
     launcher = index_by_name(EventFile(path, read_event))
     if "launch" not in launcher:
-        rule = "its first event must be `launch`"
+        rule = "the first event of a run must be `launch`"
         raise RecordError("not a run directory", where=str(path), rule=rule)
     ranks: list[RankTimeline] = []
     series = Series()

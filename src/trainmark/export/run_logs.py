@@ -366,9 +366,9 @@ class _Timeline:
         num_recorded = len(self._samples) - 1
         if self._step > num_recorded:
             raise RecordError(
-                f"{self._step} steps up to here, but {num_recorded} in the record",
+                f"{self._step} steps up to this event, but {num_recorded} in the record",
                 where=f"{self._path}:{event['lineno']}",
-                rule="the events must be those of the record",
+                rule="the events must belong to the record",
                 fix="`trainmark verify` lists the differences",
             )
 

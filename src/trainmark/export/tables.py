@@ -162,7 +162,9 @@ def render_text(form: str, records: Sequence[Record], paths: Sequence[str]) -> s
     if form in RECORD_FORMS:
         return RECORD_FORMS[form](records)
     if len(records) != 1:
-        raise UsageError(f"{len(records)} runs in one log", fix="write one file per run")
+        raise UsageError(
+            f"{len(records)} runs do not fit into one log", fix="write one file per run"
+        )
     path = Path(paths[0])
     folder = path if path.is_dir() else path.parent
     return LOG_FORMS[form](records[0], folder)

@@ -247,9 +247,9 @@ def _enter_program_folder(program: Witness, node: int) -> Path:
         os.chdir(folder)
     except OSError as error:
         raise DataError(
-            f"cannot start the program there: {error.strerror}",
+            f"cannot start the program in this folder: {error.strerror}",
             where=f"node {node}, {folder}",
-            rule="the program starts in the folder in which you are, on every node",
+            rule="on every node, the program starts in your current folder",
             fix="start it from a folder that all nodes share, or copy the folder to this node",
         ) from None
     return folder

@@ -110,7 +110,9 @@ def _build_used_fault(run_dir: Path) -> EnvironmentFault:
 def build_write_fault(run_dir: Path, error: OSError) -> EnvironmentFault:
     """Return the fault of a folder into which a run cannot write."""
     fix = "choose an --out that is writable and has free space"
-    return EnvironmentFault(f"cannot write there: {error.strerror}", where=str(run_dir), fix=fix)
+    return EnvironmentFault(
+        f"cannot write to this folder: {error.strerror}", where=str(run_dir), fix=fix
+    )
 
 
 def begin_run(plan: Plan, run_dir: Path, environment: dict[str, Any]) -> EventWriter:

@@ -101,7 +101,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
         choice = choose_work(request)
         device, nproc = device or choice.hardware, choice.nproc
     elif request.recipe is not None:
-        raise UsageError("--recipe needs a case", where="--recipe", fix="name the case too")
+        raise UsageError("--recipe needs a case", where="--recipe", fix="also name the case")
     with suppress(EnvironmentFault):  # ``check_device`` reports it
         vendor = devices.choose_vendor(device)
     if nproc is None:

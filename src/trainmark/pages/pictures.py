@@ -44,7 +44,7 @@ def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
     if name not in charts:
         rule = f"one of {', '.join(charts)}"
         fix = suggest_nearest(name, charts)
-        raise UsageError(f"no chart {name!r}", where="--chart", rule=rule, fix=fix)
+        raise UsageError(f"there is no chart {name!r}", where="--chart", rule=rule, fix=fix)
     return charts[name]
 
 

@@ -84,7 +84,7 @@ def render_template(template: str, lang: str, **values: Any) -> str:
     """
     if lang not in LANGUAGES:
         raise UsageError(
-            f"no page in {lang!r}", where="--lang", fix=suggest_nearest(lang, LANGUAGES)
+            f"there is no page in {lang!r}", where="--lang", fix=suggest_nearest(lang, LANGUAGES)
         )
     return escape_controls(load_templates().get_template(template).render(lang=lang, **values))
 

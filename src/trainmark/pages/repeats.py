@@ -48,8 +48,8 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
     for record in records[1:]:
         other = describe_work(record)
         for key in find_differences(first, other):
-            what = f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}"
-            rule = "repeats are launches of the same work"
+            what = f"{key} is {other.get(key)!r}, but {first.get(key)!r} in the first launch"
+            rule = "repeats must be launches of the same work"
             raise RecordError(what, where=record.run_id, rule=rule)
     reject_duplicates(record.run_id for record in records)
     passed = tuple(record for record in records if record.passed)

@@ -47,7 +47,11 @@ class Price:
         """Return the price in ``12.5 USD`` or ``$12.5``; a UsageError where there is none."""
         match = _PRICE.fullmatch(text.strip())
         if match is None:
-            raise UsageError(f"no price: {text}", where="--price-per-hour", rule="12.5 USD")
+            raise UsageError(
+                f"not a price: {text}",
+                where="--price-per-hour",
+                rule="a price is a number with a currency, for example 12.5 USD",
+            )
         before, number, after = match.groups()
         return cls(float(number), (before or after).strip())
 

@@ -90,7 +90,7 @@ def choose_work(request: RunRequest) -> Choice:
     recipe = apply_overrides(case.recipes[recipe_name], overrides)
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
-            f"precision=fp8 is not possible in {case.name}",
+            f"precision=fp8 is not possible with {case.name}",
             where="recipe field precision",
             rule="precision=fp8 needs a case whose linear layers support it",
             fix="use precision=bf16",
@@ -117,7 +117,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
     fix = "use replay_every_windows=none"
     if not case.can_replay:
         raise UsageError(
-            f"{what} in {case.name}",
+            f"{what} is not possible with {case.name}",
             where=where,
             rule=(
                 "a window can only be repeated if a step changes nothing but the state of the "
@@ -127,7 +127,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
         )
     if getattr(recipe, "tensor_parallel", 1) > 1:
         raise UsageError(
-            f"{what} with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
+            f"{what} is not possible with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
             where=where,
             rule=(
                 "ranks that share a replica exchange activations, so a difference would appear "
@@ -160,7 +160,7 @@ def _read_target(text: str) -> _Target:
             f"{text!r} is not a case key",
             where="CASE",
             rule=f"a key is {KEY_FORM}",
-            fix="for example distilbert:pytorch_2.13:cpu:1:2:1",
+            fix="write, for example, distilbert:pytorch_2.13:cpu:1:2:1",
         )
     case = cases.load(match["case"])
     _check_framework(case, match["framework"])
@@ -253,7 +253,7 @@ def _find_vendor(name: str) -> Vendor:
     vendors = devices.list_vendors()
     if name not in vendors:
         raise UsageError(
-            f"no vendor {name!r}", where="--device", fix=suggest_nearest(name, vendors)
+            f"there is no vendor {name!r}", where="--device", fix=suggest_nearest(name, vendors)
         )
     return vendors[name]
 
@@ -264,7 +264,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:
-        rule = "the cluster file has no more"
+        rule = "the cluster file lists no more than that"
         fix = "correct the file"
         if launcher in _SINGLE_MACHINE_LAUNCHERS:
             rule = f"launcher {launcher} runs on one machine"
@@ -280,7 +280,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
             f"{choice.nproc} {vendor.name} devices per node are needed, but at most "
             f"{max_devices} can be used",
             where="CASE, --recipe or --nproc",
-            rule="the cluster file has no more",
+            rule="the cluster file lists no more than that",
             fix=f"use --nproc {max_devices} or less, or correct the file",
         )
 
@@ -314,7 +314,7 @@ def refuse_unsuitable_device(
     if nproc > num_devices and not (vendor.counts_cores and ranks_share_cores):
         unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
         raise EnvironmentFault(
-            f"{nproc} {unit} needed, {num_devices} here",
+            f"{nproc} {unit} are needed, but this machine has {num_devices}",
             where="--nproc",
             rule="each rank needs its own device",
             fix=f"use --nproc {num_devices} or less; see `trainmark list devices`",

@@ -175,7 +175,7 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         run = {"case": WITNESSED, "name": name} | run
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
-        raise UsageError("not KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
+        raise UsageError("not of the form KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
     if "name" in run and _format_name(str(run["name"])) != run["name"]:
         raise UsageError(
             f"{run['name']!r} is not a valid folder name",
@@ -190,7 +190,7 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
     }
     if not all(listed.values()):
         raise UsageError(
-            "an empty list", where=where, fix="give at least one value, or remove the key"
+            "the list is empty", where=where, fix="give at least one value, or remove the key"
         )
     for values in product(*listed.values()):
         chosen = dict(zip(listed, values, strict=True))  # a value of each list, by its key
@@ -223,7 +223,7 @@ def _check_names(entries: Sequence[Entry]) -> None:
             raise UsageError(
                 f"the name {entry.name} is used twice",
                 where=entry.where,
-                rule=f"the first one is {first.where}; each run needs its own folder",
+                rule=f"it is first used in {first.where}; each run needs its own folder",
                 fix="set another `name:`",
             )
         entry_by_name[key] = entry

@@ -113,11 +113,11 @@ def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, A
             raise UsageError(
                 f"{name} cannot be set directly",
                 where=where,
-                rule="it follows from the recipe and from --data",
-                fix="choose another --recipe, or give --data",
+                rule="its value follows from the recipe and from --data",
+                fix="choose another --recipe, or add --data",
             )
         if name in values:
-            raise UsageError(f"{name} is given twice", where=where, fix="give it once")
+            raise UsageError(f"{name} is given twice", where=where, fix="set it only once")
         value_aliases = PRECISION_ALIASES if name == "precision" else {}
         values[name] = None if text.lower() == "none" else value_aliases.get(text, text)
     return values
@@ -214,11 +214,11 @@ def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str,
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise UsageError(
-                f"{word!r} is not KEY=VALUE",
+                f"{word!r} is not of the form KEY=VALUE",
                 where="KEY=VALUE",
                 fix=f"write {example}, for example",
             )
         if name in values:
-            raise UsageError(f"{name} is given twice", where=word, fix="give it once")
+            raise UsageError(f"{name} is given twice", where=word, fix="set it only once")
         values[name] = text
     return values

@@ -34,7 +34,7 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
     earlier = _read_earlier_plan(run, where)
     if plan.repeat_count > 1:
         raise UsageError(
-            f"{plan.repeat_count} launches",
+            f"the command asks for {plan.repeat_count} launches",
             where=where,
             rule="only a single launch can continue from a checkpoint",
             fix="remove --repeat",
@@ -44,7 +44,7 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
     max_steps = plan.recipe["max_steps"]
     if max_steps is not None and progress.steps >= max_steps:
         raise UsageError(
-            f"{progress.steps} of max_steps={max_steps} are done",
+            f"{progress.steps} of max_steps={max_steps} steps are already done",
             where=where,
             rule="at least one step must be left",
             fix="raise max_steps",
@@ -122,7 +122,7 @@ def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
     if not complete:
         previous = earlier.resumed.checkpoint if earlier.resumed else None
         raise DataError(
-            "no complete checkpoint",
+            "the run has no complete checkpoint",
             where=str(run / CHECKPOINTS_DIR),
             rule="only runs with checkpoint_every_steps save checkpoints",
             fix=f"resume the run of {previous}" if previous else "start over without --resume",

@@ -31,7 +31,7 @@ SPEED_GROUPS = (
     "samples_per_second_per_device", "steps_per_second", "step_s", "step_ms",
     "tflops_per_device", "mfu_percent",
 )  # fmt: skip
-_FIX = "docs/witness.md has a complete file"
+_FIX = "see docs/witness.md for a complete file"
 _MAX_DIMENSION = 8
 
 
@@ -44,7 +44,7 @@ def _check_speed_line(pattern: str) -> str:
     if not groups.keys() & set(SPEED_GROUPS):
         raise ValueError(
             "the pattern needs a named group with a speed, such as "
-            f"(?P<tokens_per_second>[0-9.,]+); groups are {', '.join(SPEED_GROUPS)}"
+            f"(?P<tokens_per_second>[0-9.,]+); possible groups are {', '.join(SPEED_GROUPS)}"
         )
     return pattern
 

@@ -188,9 +188,9 @@ def _refuse_impossible_spec(spec: WitnessSpec, file: str, *, world_size: int) ->
     """
     if spec.name in cases.list_names():
         raise UsageError(
-            f"the name {spec.name!r} is that of a case",
+            f"the name {spec.name!r} already belongs to a case",
             where=f"{file}: name",
-            rule="a program must not have the name of a case, because their work is never the same",
+            rule="a program must not have the name of a case, because it never does the same work",
             fix="choose another name",
         )
     if spec.step is not None and spec.step.samples < world_size:
@@ -211,7 +211,7 @@ def _check_interpreter(witness: Witness) -> None:
     path = shutil.which(program)
     if path is None:
         raise UsageError(
-            f"no program {program!r}",
+            f"there is no program {program!r}",
             where="the command after --",
             rule="the first word must be a program on the PATH, or a path to one",
             fix="write `python` before a Python file",
@@ -236,7 +236,7 @@ def _check_interpreter(witness: Witness) -> None:
                 "the probe runs inside the program, so Trainmark must be installed in its "
                 "environment"
             ),
-            fix="install Trainmark into the environment of the program",
+            fix="install Trainmark in the environment of the program",
         )
 
 

@@ -232,7 +232,7 @@ def reject_duplicates(names: Iterable[str]) -> None:
     """
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError("the same run is given twice", where=name, fix="give it once")
+            raise UsageError("the same run is given twice", where=name, fix="pass it only once")
 
 
 def name_result(result: Result) -> str:

@@ -136,7 +136,9 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
         error.where = f"{path}: {error.where}" if error.where else str(path)
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise AlteredError(f"altered, or not a bundle: {error}", where=str(path)) from None
+        raise AlteredError(
+            f"the file was altered or is not a bundle: {error}", where=str(path)
+        ) from None
     except (FileNotFoundError, IsADirectoryError) as error:
         raise BundleError(f"not a bundle: {error}", where=str(path)) from None
     except OSError as error:
@@ -150,7 +152,8 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     total_bytes = sum(info.file_size for info in archive.infolist())
     if total_bytes > max_bytes:
         raise BundleError(
-            f"the bundle has {total_bytes:,} bytes when unpacked", rule=f"at most {max_bytes:,}"
+            f"the bundle has {total_bytes:,} bytes when unpacked",
+            rule=f"it may have at most {max_bytes:,}",
         )
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
@@ -159,7 +162,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
         raise BundleError(what, where=MANIFEST_FILE) from None
     expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
     if sorted(names) != sorted(expected_names):
-        raise AlteredError("the files are not those of the manifest")
+        raise AlteredError("the files do not match the manifest")
     for file in manifest.files:
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -55,8 +55,8 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         EnvironmentFault: the bundle cannot be written.
     """
     if not output.name.endswith(archive.ENDING):
-        fix = f"let the name end in {archive.ENDING}"
-        raise BundleError("not a valid name of a bundle", where=str(output), fix=fix)
+        fix = f"use a name that ends in {archive.ENDING}"
+        raise BundleError("not a valid bundle name", where=str(output), fix=fix)
     try:
         with tempfile.TemporaryDirectory() as temporary, write_atomically(output) as file:
             for number, launches in enumerate(runs, 1):
@@ -76,7 +76,7 @@ def _refuse_large_files(folder: Path) -> None:
         size = path.stat().st_size
         if size > archive.MAX_FILE_BYTES:
             raise BundleError(
-                f"{size:,} bytes",
+                f"the file has {size:,} bytes",
                 where=str(path),
                 rule=f"a file in a bundle may have at most {archive.MAX_FILE_BYTES:,} bytes",
                 fix=(

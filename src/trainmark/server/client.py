@@ -58,7 +58,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
 
     token = os.environ.get(VARIABLE, "").strip()
     if not token:
-        raise UsageError("no token", fix=f"{VARIABLE}=$(cat FILE) trainmark bundle …")
+        raise UsageError("no token is set", fix=f"{VARIABLE}=$(cat FILE) trainmark bundle …")
     with suppress(httpx2.InvalidURL):
         url = httpx2.URL(address)
         # Without TLS, the token could be read on the way.
@@ -69,7 +69,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
                 base_url=url, headers=headers, timeout=timeout, transport=transport
             )
     rule = (
-        "use https://HOST:PORT, because the token could be read on the way; http is only allowed "
+        "use https://HOST:PORT, so that nobody can read the token in transit; http is only allowed "
         "for this machine"
     )
     raise UsageError("not a valid server address", where=address, rule=rule)
@@ -99,7 +99,7 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
         what, fix = str(error) or type(error).__name__, "nothing is lost: try again later"
         raise EnvironmentFault(what, where=address, fix=fix) from None
     status_line = f"{answer.status_code} {answer.reason_phrase}"
-    what = f"the answer is not that of a Trainmark server: {status_line}"
+    what = f"the answer does not come from a Trainmark server: {status_line}"
     parts: dict[str, Any] = {}  # where, rule and fix of the server's error
     with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
         if answer.is_success:

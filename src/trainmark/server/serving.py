@@ -80,13 +80,13 @@ class Tokens:
         hashes = self.read_hashes()
         if not _TOKEN_NAME.fullmatch(name):
             raise UsageError(
-                "not a name",
+                "not a valid name",
                 where=name,
                 rule="a name may have letters, digits and ._@-, at most 64 characters",
             )
         if name in hashes:
             raise UsageError(
-                "a token with this name already exists", where=name, fix="choose another"
+                "a token with this name already exists", where=name, fix="choose another name"
             )
         secret = _SECRET_PREFIX + secrets.token_urlsafe(32)
         create_state_folder(self._folder)

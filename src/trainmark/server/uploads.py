@@ -49,7 +49,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
     token = await run_in_threadpool(serving.tokens.authenticate, authorization)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise RefusedRequestError(
-            415, "not the content type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
+            415, "wrong content type for a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
         )
     try:
         with tempfile.TemporaryDirectory(dir=serving.incoming) as place:
@@ -68,7 +68,7 @@ async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
     rule = f"at most {max_bytes:,} bytes are accepted"
     announced_bytes = int(request.headers.get("content-length") or 0)
     if announced_bytes > max_bytes:
-        raise RefusedRequestError(413, "too large", rule=rule)
+        raise RefusedRequestError(413, "the upload is too large", rule=rule)
     digest = sha256()
     size = 0
     with (place / BUNDLE).open("xb") as file:
@@ -76,7 +76,7 @@ async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
-                    raise RefusedRequestError(413, "too large", rule=rule)
+                    raise RefusedRequestError(413, "the upload is too large", rule=rule)
                 digest.update(chunk)
                 await run_in_threadpool(file.write, chunk)
         except ClientDisconnect:

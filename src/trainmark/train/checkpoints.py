@@ -65,7 +65,7 @@ def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
     state = content.get("module", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
         rule = "every entry of a checkpoint must be a tensor"
-        raise fault("no named tensors", where=f"{file}, module", rule=rule)
+        raise fault("the file has no named tensors", where=f"{file}, module", rule=rule)
     return state
 
 

@@ -153,7 +153,7 @@ def set_config(folder, **changes):
         ),
         (
             lambda folder_path: write_split(folder_path, "train", ["a", "b", "c"], [0, 1, 2]),
-            "train.parquet, row 3, label: label is 2",
+            "train.parquet, row 3, label: the label is 2",
         ),
         (
             lambda folder_path: set_config(folder_path, n_heads=3),

@@ -146,7 +146,9 @@ def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_
     error = read_fault(spec.count_rows, "train")
     assert error.where == str(file)
     label = tmp_path / "train" / "label.bin"
-    assert error.what == f"25 bytes: 6 rows and 1 bytes, but {label} has 103 rows"
+    assert error.what == (
+        f"the file has 25 bytes, that is, 6 rows and 1 bytes, but {label} has 103 rows"
+    )
 
 
 def test_valid_folder_passes_its_check_and_loads(spec, tmp_path):
@@ -198,7 +200,7 @@ def test_split_with_a_single_label_is_refused(spec, tmp_path):
     file = spec.files["test"].label
     np.zeros(7, bool).tofile(file)
     error = read_fault(data.check, tmp_path, REAL)
-    assert (error.what, error.where) == ("all labels are 0", str(file))
+    assert (error.what, error.where) == ("all labels of the test split are 0", str(file))
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def break_row(position, change):
 
 
 FAULTS = {
-    "fields": (lambda fields: fields.pop(), "39 fields, not 40"),
+    "fields": (lambda fields: fields.pop(), "the row has 39 fields, not 40"),
     "label": (lambda fields: fields.__setitem__(0, "2"), "field 1 is '2'"),
     "number": (lambda fields: fields.__setitem__(3, "1.5"), "field 4 is '1.5'"),
     "category": (lambda fields: fields.__setitem__(14, "0123abcg"), "field 15 is '0123abcg'"),

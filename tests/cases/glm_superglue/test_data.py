@@ -185,7 +185,7 @@ BAD_LINES = {
     ),
     "entity outside": (
         edit_line(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
-        "line 1: an entity spans 1 to 4 of 4 characters",
+        "line 1: an entity spans the characters 1 to 4, but the text has only 4",
     ),
     "two gaps": (
         make_line(make_question("@placeholder or @placeholder")),
@@ -224,7 +224,7 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
         (lambda folder_path: (folder_path / "model/vocab.txt").write_text(""), "the file is empty"),
         (
             lambda folder_path: (folder_path / "model/vocab.txt").write_text("[PAD]\n"),
-            "no token [UNK], [CLS]",
+            "the vocabulary lacks [UNK], [CLS]",
         ),
         (
             lambda folder_path: (folder_path / "model/vocab.txt").write_text(

@@ -77,7 +77,7 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form):
 
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):
-    with pytest.raises(DataError, match="sequences of 64 tokens"):
+    with pytest.raises(DataError, match="the sequences have 64 tokens"):
         data.check(folder, replace(RECIPE, seq_length=52))
     next(folder.rglob(FILES["train"])).write_bytes(b"x")
     with pytest.raises(DataError, match="not readable as HDF5"):
@@ -122,8 +122,8 @@ CONTRADICTIONS = {
     "column twice": ("text/indices", set_numbers((1, 0)), "row 0 (from 0) has the column 0 twice"),
     "no target": ("logit_mask/data", lambda x: 0 * x, "sequence 0 (from 0) has no target"),
     "separator outside": ("mask/data", set_numbers((0, 65)), "sequence 0 has its separator at 65"),
-    "token outside": ("text/data", set_numbers((0, 128)), "numbers from 0 to 128"),
-    "position outside": ("position/data", set_numbers((0, 65)), "numbers from 0 to 65"),
+    "token outside": ("text/data", set_numbers((0, 128)), "the numbers range from 0 to 128"),
+    "position outside": ("position/data", set_numbers((0, 65)), "the numbers range from 0 to 65"),
     # The first bound, 0, is not stored: numbers 1 to 4 belong to samples 1 and 2.
     "first samples point to a later one": (
         "choice_start_end/data",

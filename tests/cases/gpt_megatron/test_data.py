@@ -72,7 +72,7 @@ def test_validation_split_is_required_only_for_evaluation(tmp_path):
 
 def test_ids_outside_the_vocabulary_are_refused(folder):
     error = read_fault(folder, replace(RECIPE, vocab_size=95))
-    assert f"{NAME}.bin: token ids from 0 to 99" in error
+    assert f"{NAME}.bin: the token ids range from 0 to 99" in error
     assert "[0, 95)" in error
     assert "[0, 98)" in read_fault(folder, replace(RECIPE, vocab_size=98))  # from the kept content
     assert data.check(folder, replace(RECIPE, vocab_size=100)).train_samples == 19
@@ -94,7 +94,7 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
 def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_error):
     recipe = replace(RECIPE, **changes)
     error = read_fault(folder, recipe)
-    assert f"{expected_error}, less than one sample" in error
+    assert f"{expected_error}, which is less than one sample" in error
     assert f"seq_length + 1 = {recipe.seq_length + 1} tokens" in error
     assert not (folder / "indices").exists()  # refused before the scan
 

@@ -91,12 +91,13 @@ def read_fault(folder, file="train.json"):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('[{"summary": "s"}]', ("no dialogue; keys: summary", "train.json, row 1, dialogue")),
+        ('[{"summary": "s"}]',
+         ("the row has no dialogue; its keys are summary", "train.json, row 1, dialogue")),
         ('{"dialogue":"d","summary":"s"}\n{"dialogue":null,"summary":"s"}',
          ("dialogue is None", "train.json, row 2, dialogue")),
         ('[{"dialogue": "d", "summary": " "}]', ("summary is ' '", "train.json, row 1, summary")),
         ("[1]", ("the row is 1", "train.json, row 1")),
-        ("[]", ("no rows", "train.json")),
+        ("[]", ("the file has no rows", "train.json")),
         ('[\n{"a":}', ("not readable as json: Expecting value: line 2", "train.json")),
         ('{"dialogue":"d","summary":"s"}\n{', ("not readable as JSON", "train.json, line 2")),
     ],

@@ -78,10 +78,10 @@ def test_a_prompt_is_the_published_one():
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
-        (b"q,1,2,3,4,A\nq,1,2,3,B\n", "row 2 (line 2)", "5 column(s)"),
+        (b"q,1,2,3,4,A\nq,1,2,3,B\n", "row 2 (line 2)", "the row has 5 column(s)"),
         (b'q,1,2,3,4,A\n"q\nr",1,2,3,4,E\n', "row 2 (line 3)", "the answer is 'E'"),
         (b'q,1,2,3,4,A\n"q,1,2,3,4,B\n', "", "not readable as CSV: line 2: unexpected end of data"),
-        (b"", "", "no rows"),
+        (b"", "", "the file has no rows"),
     ],
 )
 def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):

@@ -16,7 +16,7 @@ class DistilbertRecipe(Recipe):
     seq_length: PositiveInt = recipe_field(512, "tokens every sentence is padded to")
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained",
-        "initial weights; random: measures speed only, the quality is not comparable",
+        "initial weights; random only measures speed, and the quality is not comparable",
         rule="scope",
     )
 

@@ -73,7 +73,7 @@ class GlmRecipe(Recipe):
     )
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained",
-        "initial weights; random: measures speed only, the quality is not comparable",
+        "initial weights; random only measures speed, and the quality is not comparable",
         rule="scope",
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(

@@ -53,8 +53,8 @@ class GptRecipe(Recipe):
     tensor_parallel: PositiveInt = recipe_field(
         1,
         (
-            "ranks that share one replica (tensor parallelism); the other ranks train further "
-            "replicas"
+            "number of ranks that share one replica (tensor parallelism); the other ranks "
+            "train further replicas"
         ),
         rule="closed",
     )
@@ -113,7 +113,7 @@ class GptRecipe(Recipe):
                 f"min_learning_rate={self.min_learning_rate:g} is above "
                 f"learning_rate={self.learning_rate:g}",
                 where="recipe field min_learning_rate",
-                rule="the cosine must fall from learning_rate to min_learning_rate",
+                rule="the cosine schedule must fall from learning_rate to min_learning_rate",
                 fix="lower min_learning_rate too",
             )
 

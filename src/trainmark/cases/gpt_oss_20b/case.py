@@ -41,7 +41,7 @@ class GptOssRecipe(LanguageRecipe):
     """
 
     num_layers: PositiveInt = recipe_field(  # yaml:20
-        24, "number of transformer blocks; another number is another model", rule="scope"
+        24, "number of transformer blocks; a different number makes a different model", rule="scope"
     )
     hidden_size: PositiveInt = recipe_field(2880, "width of the residual stream")  # yaml:21
     num_heads: PositiveInt = recipe_field(64, "attention heads")  # yaml:23
@@ -60,7 +60,8 @@ class GptOssRecipe(LanguageRecipe):
     )
     expert_parallel: PositiveInt = recipe_field(
         1,
-        "neighbouring ranks that share the experts of each layer; each rank trains its own samples",
+        "number of neighbouring ranks that share the experts of each layer; each rank trains "
+        "its own samples",
         rule="closed",
     )
     lr_warmup_steps: PositiveInt = recipe_field(  # yaml:61
@@ -139,7 +140,7 @@ class GptOssRecipe(LanguageRecipe):
         """
         if self.top_k > self.num_experts:
             raise UsageError(
-                f"top_k={self.top_k} of num_experts={self.num_experts}",
+                f"top_k={self.top_k} is above num_experts={self.num_experts}",
                 where="recipe field top_k",
                 rule="a token cannot use more experts than a layer has",
                 fix=f"use at most {self.num_experts}",
@@ -168,8 +169,8 @@ class GptOssRecipe(LanguageRecipe):
                 f"{replicas} replicas do not divide hidden_size {self.hidden_size} and "
                 f"ffn_size {self.ffn_size}",
                 where="recipe field expert_parallel",
-                rule="the replicas of an expert shard it by columns",
-                fix="set expert_parallel to more ranks",
+                rule="each expert is sharded by columns over its replicas",
+                fix="set a larger expert_parallel",
             )
         if self.expert_parallel > 1 and not self.fsdp:
             raise UsageError(

@@ -90,7 +90,7 @@ class LlamaRecipe(Recipe):
             raise UsageError(
                 f"seq_length={self.seq_length}",
                 where="recipe field seq_length",
-                rule="next-token prediction needs at least 2 tokens",
+                rule="next-token prediction needs sequences of at least 2 tokens",
                 fix="add seq=512",
             )
         if self.weights_dtype not in ("fp32", self.precision):
@@ -105,7 +105,7 @@ class LlamaRecipe(Recipe):
         if self.mmlu_mode == "off":
             raise self._make_target_error("mmlu_mode", "off", "the target is a score on MMLU")
         if self.init == "random" and self.data != "generated":
-            rule = "random weights reach no score: such a run measures speed only"
+            rule = "a model with random weights reaches no score, so such a run only measures speed"
             raise self._make_target_error("init", "random", rule)
 
     def _make_target_error(self, field: str, value: str, rule: str) -> UsageError:

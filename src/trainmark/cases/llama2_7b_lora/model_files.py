@@ -327,7 +327,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     size = max(vocab.values(), default=-1) + 1
     if size > vocab_size:
         raise DataError(
-            f"ids go up to {size - 1}",
+            f"token ids go up to {size - 1}",
             where=str(file),
             rule=f"the ids must be below vocab_size of model/config.json, {vocab_size}",
             fix="put the tokenizer and the config.json of the same model into model/",
@@ -345,7 +345,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     end_id = vocab.get(read_special_token(folder, "eos_token", FAULT) or "</s>")
     if end_id is None:
         raise DataError(
-            "no end token",
+            "the tokenizer has no end token",
             where=str(file),
             rule="every dialogue ends with the end token",
             fix=f"set eos_token in {SETTINGS[0]}",

@@ -50,8 +50,8 @@ class Llama31Recipe(LanguageRecipe):
     tensor_parallel: PositiveInt = recipe_field(
         1,
         (
-            "ranks that share one replica (tensor parallelism); the other ranks train further "
-            "replicas"
+            "number of ranks that share one replica (tensor parallelism); the other ranks "
+            "train further replicas"
         ),
         rule="closed",
     )

@@ -69,12 +69,18 @@ def load(folder: Path) -> dict[str, Clouds]:
                 features = arrays["x"].astype(np.float32)
                 labels = arrays["y"].astype(np.int64)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise DataError(f"unreadable: {error}", where=str(file)) from None
+            raise DataError(f"cannot be read: {error}", where=str(file)) from None
         if features.shape != (len(labels), FEATURES):
-            raise DataError(f"x is {features.shape}", where=str(file), rule=f"(rows, {FEATURES})")
+            raise DataError(
+                f"x has shape {features.shape}",
+                where=str(file),
+                rule=f"x must have shape (rows, {FEATURES})",
+            )
         invalid_rows = np.flatnonzero((labels != 0) & (labels != 1))
         if len(invalid_rows):
-            raise DataError("label outside {0,1}", where=f"{file}, row {invalid_rows[0] + 1}")
+            raise DataError(
+                "the label is neither 0 nor 1", where=f"{file}, row {invalid_rows[0] + 1}"
+            )
         splits[split] = Clouds(features, labels)
     return splits
 

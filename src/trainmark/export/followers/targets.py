@@ -66,11 +66,11 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
             raise UsageError(
                 f"{word} has an empty destination",
                 where=where,
-                fix=f"write {backend} for the default, or {backend}=DESTINATION",
+                fix=f"write {backend} for the default destination, or {backend}=DESTINATION",
             )
         target = FollowTarget(backend, destination or None)
         if target in targets:
-            raise UsageError(f"{target} is given twice", where=where, fix="give it once")
+            raise UsageError(f"{target} is given twice", where=where, fix="use it only once")
         targets.append(target)
     return targets
 

@@ -135,7 +135,7 @@ def compare(
         raise UsageError("one side has no launches", fix="choose runs that have a record")
     if not 0 <= threshold < 1:
         raise UsageError(
-            f"threshold {threshold:g}",
+            f"the threshold is {threshold:g}",
             rule="the threshold must be a fraction from 0 up to 1, for example 0.03",
         )
     specs = list_specs(a[0].plan.about.page)

@@ -133,8 +133,10 @@ def judge_against_baseline(
         raise UsageError("no runs found", where="--baseline", fix="choose runs that passed")
     for record in baseline:
         if not _is_usable(record):
-            rule = "the baseline must be runs that passed and match their raw events"
-            raise RecordError(f"status {record.status}", where=record.run_id, rule=rule)
+            rule = "the baseline must consist of runs that passed and match their raw events"
+            raise RecordError(
+                f"the run ended with status {record.status}", where=record.run_id, rule=rule
+            )
     works = group_by_work(records)
     for launches in works:
         _reject_unknown_names(launches[0], names)

@@ -98,7 +98,7 @@ def reject_unknown_figures(names: Iterable[str], known: Collection[str]) -> None
     for name in names:
         if name not in known:
             raise UsageError(
-                f"no figure {name!r}", where="--figure", fix=suggest_nearest(name, known)
+                f"there is no figure {name!r}", where="--figure", fix=suggest_nearest(name, known)
             )
 
 
@@ -212,7 +212,8 @@ def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
     where = "the work of A and B differs"
     if never_allowed:
         rule = (
-            "different cases, models or datasets are never compared, nor is a bound with a training"
+            "different cases, models or datasets are never compared, nor is a balanced bound "
+            "with a training"
         )
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in refused]

@@ -105,7 +105,7 @@ class EngineJob:
         file = self.folder / JOB_FILE
         words = file.read_text(errors="replace").split() if file.exists() else []
         if not words:
-            raise RecordError("the file names no job of this run", where=str(file))
+            raise RecordError("the file does not name a job of this run", where=str(file))
         return words[-1]
 
 

@@ -74,7 +74,7 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
     container = cluster.container
     if container is None:
         raise cluster.build_error(
-            "container", "pods need an image", fix="write container: {image: IMAGE}"
+            "container", "Kubernetes pods need an image", fix="write container: {image: IMAGE}"
         )
     for key, instead in _NODE_ONLY_SETTINGS.items():
         if key in container.model_fields_set and getattr(container, key):

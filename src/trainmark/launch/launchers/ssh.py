@@ -104,7 +104,7 @@ def summarize_ssh_output(output: str) -> str:
     """Return the last lines that ssh printed about a connection that failed, as one line."""
     lines = [line.strip("@ \r") for line in output.splitlines()]
     text = "; ".join([line for line in lines if line][-3:])
-    return f"ssh: {(text or 'it said nothing').removeprefix('ssh: ')}"
+    return f"ssh: {(text or 'no message').removeprefix('ssh: ')}"
 
 
 def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:

@@ -223,8 +223,8 @@ def _check_number_of_runs(number: int) -> None:
     """
     if not 2 <= number <= MOST_COMPARED:
         runs = "1 run" if number == 1 else f"{number} runs"
-        rule = f"2 to {MOST_COMPARED} runs can be compared"
-        raise UsageError(f"{runs} to compare", rule=rule, fix="choose runs from the list")
+        rule = f"a comparison takes 2 to {MOST_COMPARED} runs"
+        raise UsageError(f"{runs} cannot be compared", rule=rule, fix="choose runs from the list")
 
 
 def _build_compared_table(

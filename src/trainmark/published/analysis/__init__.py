@@ -154,7 +154,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
             quantity = choice.sample.source.quantity
             keyword = keyword or choice.sample.source.key
     if not keyword and options.position is None:
-        fix = "give keyword=TEXT, as written in the log"
+        fix = "set keyword=TEXT, as written in the log"
         raise UsageError("no keyword to search for", where="keyword", fix=fix)
     loss_key = PRESETS[preset].loss if preset in PRESETS else ""
     keyword_reader = KeywordReader(
@@ -179,7 +179,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         malformed_text=keyword_reader.malformed_text,
         num_values=len(keyword_reader.values),
         reason=f"no value with {keyword!r}",
-        advice="give keyword=TEXT, as written before the value in the log",
+        advice="set keyword=TEXT, as written before the value in the log",
     )
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
         _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
@@ -297,8 +297,8 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
     if has_events:
         return "`trainmark import` reads the figures of these events"
     if choice.missing_closings:
-        return "use the log of a whole run, or give keyword=TEXT of a value in it"
-    advice = "give keyword=TEXT, as written before the value in the log"
+        return "use the log of a whole run, or set keyword=TEXT of a value in it"
+    advice = "set keyword=TEXT, as written before the value in the log"
     repeated_keys = [key for key, count in reader.keys.most_common() if count > 1]
     shown_keys = (repeated_keys or list(reader.keys))[:_MAX_SHOWN_KEYS]
     if not shown_keys:

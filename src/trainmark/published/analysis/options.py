@@ -61,9 +61,9 @@ class Options(Frozen):
         """
         if self.preset not in {None, AUTO, *NAMES}:
             fix = suggest_nearest(str(self.preset), [*NAMES, AUTO])
-            raise UsageError(f"no preset {self.preset!r}", where="preset", fix=fix)
+            raise UsageError(f"there is no preset {self.preset!r}", where="preset", fix=fix)
         if not (self.keyword or self.preset):
-            fix = "give keyword=TEXT, as written in the log, or preset=auto"
+            fix = "set keyword=TEXT, as written in the log, or preset=auto"
             raise UsageError("no keyword to search for", where="keyword", fix=fix)
 
 

@@ -142,10 +142,10 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     if rule.has_batch:
         if batch is None:
             raise UsageError(
-                "no batch size",
+                "the batch size is missing",
                 where="base_batch_size",
                 rule=f"mode {mode:d} is {rule.formula}",
-                fix="give base_batch_size=N, the batch size of one device",
+                fix="set base_batch_size=N, the batch size of one device",
             )
         factor *= batch
     if rule.has_devices:
@@ -216,9 +216,9 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     quantity = sample.source.quantity
     steps = options.steps_per_value
     if steps is not None and mode not in STEP_TIME_MODES:
-        rule = f"mode {mode:d} is {_RULES[mode].formula}, whose values are not step times"
-        fix = "remove steps_per_value, or give model_mode=2, 0 or -2"
-        raise UsageError("no times", where="steps_per_value", rule=rule, fix=fix)
+        rule = f"mode {mode:d} computes {_RULES[mode].formula}, and its values are not step times"
+        fix = "remove steps_per_value, or set model_mode=2, 0 or -2"
+        raise UsageError("the values are not times", where="steps_per_value", rule=rule, fix=fix)
     scale = 1.0
     if options.time_unit is not None:
         scale = 1e-3 if options.time_unit == "ms" else 1.0
@@ -244,7 +244,7 @@ def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
         rule = f"the log counts {log_unit}, and ips_unit does not convert values"
         fix = "remove ips_unit, or read step times with model_mode=-2 and base_batch_size=N"
         raise UsageError(
-            f"{wanted} is another unit than that of the log", where="ips_unit", rule=rule, fix=fix
+            f"{wanted} is not the unit of the log", where="ips_unit", rule=rule, fix=fix
         )
     default = "samples/s" if mode == Mode.SPEED_FROM_STEP_TIMES else ""
     return wanted or log_unit or default

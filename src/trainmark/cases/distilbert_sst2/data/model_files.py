@@ -140,7 +140,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     pad = tokenizer.token_to_id("[PAD]")
     if size > config.vocab_size or pad != config.pad_token_id:
         raise MODEL_FAULT(
-            f"{size} tokens, [PAD] has id {pad}",
+            f"the tokenizer has {size} tokens, and [PAD] has id {pad}",
             where=str(file),
             rule=(
                 f"the tokenizer must match vocab_size {config.vocab_size} and pad_token_id "

@@ -183,13 +183,13 @@ def read_texts(files: Sequence[Path]) -> Texts:
         for row, (sentence, label) in enumerate(_read_rows(file), start=1):
             if not isinstance(sentence, str) or not sentence.strip():
                 raise _make_fault(
-                    f"sentence is {sentence!r}",
+                    f"the sentence is {sentence!r}",
                     where=f"{file}, row {row}, sentence",
                     fix="fill in the sentence, or remove the row",
                 )
             if label not in (0, 1):
                 raise _make_fault(
-                    f"label is {label!r}",
+                    f"the label is {label!r}",
                     where=f"{file}, row {row}, label",
                     fix=(
                         "correct the label, or remove the row; GLUE's test file has no labels: "
@@ -199,7 +199,9 @@ def read_texts(files: Sequence[Path]) -> Texts:
             texts.sentences.append(sentence)
             texts.labels.append(label)
         if len(texts.labels) == rows_before:
-            raise _make_fault("no rows", where=str(file), fix="use a file with rows")
+            raise _make_fault(
+                "the file has no rows", where=str(file), fix="use a file that has rows"
+            )
     return texts
 
 

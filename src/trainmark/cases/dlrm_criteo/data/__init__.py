@@ -134,10 +134,10 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
     label = extremes_by_file[test_labels]
     if label.smallest == label.largest:
         raise DataError(
-            f"all labels are {label.largest}",
+            f"all labels of the test split are {label.largest}",
             where=str(test_labels),
             rule="AUC needs rows of both labels in the test split",
-            fix=f"{PREPARE} from more rows",
+            fix=f"{PREPARE} with more rows",
         )
     return DlrmData(spec, num_rows, _compute_content_id(spec, extremes_by_file))
 
@@ -176,7 +176,7 @@ def _refuse_outside(file: Path, extremes: Extremes, *, limit: int) -> None:
     """Refuse a file with a label or a category outside [0, limit)."""
     if extremes.smallest < 0 or extremes.largest >= limit:
         raise DataError(
-            f"values from {extremes.smallest} to {extremes.largest}",
+            f"the values range from {extremes.smallest} to {extremes.largest}",
             where=str(file),
             rule=f"labels, and the categories of this table, must be in [0, {limit})",
             fix=f"correct the cardinality in feature_spec.yaml, or {PREPARE}",

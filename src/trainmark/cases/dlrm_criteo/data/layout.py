@@ -122,8 +122,8 @@ class FeatureSpec:
             num_rows, rest = divmod(length, row_type.itemsize)
             if rest or num_rows != num_labels or num_labels == 0:
                 raise DataError(
-                    f"{length} bytes: {num_rows} rows and {rest} bytes, but {label_file} has "
-                    f"{num_labels} rows",
+                    f"the file has {length} bytes, that is, {num_rows} rows and {rest} bytes, "
+                    f"but {label_file} has {num_labels} rows",
                     where=str(file),
                     rule=(
                         "all files of a split must have the same number of complete rows, at "

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test", "validation")
 SINGLE = "train.txt"
 LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
-LOG_RULE = "logs must be day_0, day_1 and so on without a gap, or train.txt; each plain or .gz"
+LOG_RULE = (
+    "logs must be day_0, day_1 and so on without a gap, or train.txt, each plain or gzip (.gz)"
+)
 TEST_SHARE = 7  # 1/7 of a single log is the test split: Kaggle's log covers 7 days
 NUM_CATEGORIES = 26
 # Patterns of a row's fields: label, numbers, categories.
@@ -175,7 +177,7 @@ def describe_first_fault(path: Path) -> DataError:
             if not row_pattern.fullmatch(line)
         )
     fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
-    what = f"{len(fields)} fields, not {len(FIELDS)}"
+    what = f"the row has {len(fields)} fields, not {len(FIELDS)}"
     if len(fields) == len(FIELDS):
         is_valid = [
             re.fullmatch(pattern.encode(), field) is not None

@@ -237,7 +237,7 @@ def find_checkpoint(folder: Path) -> Path:
     ]
     if len(pointer_files) != 1:
         count = len(pointer_files) if pointer_files else "no"
-        raise CHECKPOINT_FAULT(f"{count} checkpoints", where=str(folder))
+        raise CHECKPOINT_FAULT(f"the folder has {count} checkpoints", where=str(folder))
     (pointer_file,) = pointer_files
     with translate_read_errors(pointer_file, CHECKPOINT_FAULT), pointer_file.open("rb") as stream:
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()

@@ -104,7 +104,7 @@ class ClozeExamples(Examples):
         self.num_choices = samples.choices.lengths
         if not passages.num_questions:
             raise DataError(
-                "no question",
+                "the split has no question",
                 where=str(file),
                 rule="a split must have at least one question",
                 fix="use a file with questions",

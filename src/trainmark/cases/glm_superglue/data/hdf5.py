@@ -83,7 +83,7 @@ class SparseFile:
             if shape != expected:
                 raise _make_fault(
                     f"the shape is {shape}, but text has {sequences} sequences of {columns} "
-                    f"tokens: {expected}",
+                    f"tokens, which requires {expected}",
                     where=f"{self.file}, {name}",
                 )
         outside = (self.separators < 0) | (self.separators > columns)
@@ -173,7 +173,7 @@ class SparseExamples(Examples):
         columns = self.stored.text.shape[1]
         if columns > self.seq_length:
             raise DataError(
-                f"sequences of {columns} tokens",
+                f"the sequences have {columns} tokens",
                 where=f"{file}, text",
                 rule=(
                     f"the sequences cannot be changed; the recipe's seq_length is {self.seq_length}"
@@ -204,9 +204,9 @@ class SparseExamples(Examples):
             extremes = extremes_by_name[name]
             if extremes.smallest < 0 or extremes.largest >= limit:
                 raise _make_fault(
-                    f"numbers from {extremes.smallest} to {extremes.largest}",
+                    f"the numbers range from {extremes.smallest} to {extremes.largest}",
                     where=f"{self.file}, {name}",
-                    rule=f"{rule}: below {limit}",
+                    rule=f"{rule}, that is, below {limit}",
                     fix=f"set the recipe's sizes to those of the model, or {DOWNLOAD_AGAIN}",
                 )
 
@@ -223,7 +223,7 @@ class SparseExamples(Examples):
         right_candidates = [0] if stored.answers is None else stored.answers[row].tolist()
         if not 0 <= text.min() <= text.max() < self.vocab_size or not is_target.any(1).all():
             raise DataError(
-                f"tokens {text.min()} to {text.max()}",
+                f"the token ids range from {text.min()} to {text.max()}",
                 where=f"{self.file}, sample {row} (counted from 0)",
                 rule=(
                     f"token ids must be in [0, {self.vocab_size}), the recipe's vocab_size, and "
@@ -445,7 +445,7 @@ def _convert_to_rows(matrix: Any, output: Any, *, place: str) -> None:
     )
     if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
         raise _make_fault(
-            f"rows from {rows.min()} to {rows.max()}",
+            f"the row numbers range from {rows.min()} to {rows.max()}",
             where=place,
             rule=f"rows must be in [0, {num_rows})",
         )

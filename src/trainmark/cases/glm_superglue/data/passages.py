@@ -112,7 +112,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
     piece_start, piece_end = piece_ids
     if vocab_size is not None and size > vocab_size:
         raise DataError(
-            f"{size} tokens, including {PIECE_START} and {PIECE_END}",
+            f"the vocabulary has {size} tokens, including {PIECE_START} and {PIECE_END}",
             where=str(file),
             rule=f"the recipe's vocab_size is {vocab_size}",
             fix=f"set vocab_size to at least {size}, or: {FIX}",

@@ -26,10 +26,11 @@ DASH = "- "  # before each highlight in the published setup
 # Each sign is replaced by a single one, so the positions of entities stay valid.
 PLAIN_SIGNS = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "–": "-"})
 ROW_RULE = (
-    "a line must be a passage with text, entities in it, and queries with one @placeholder "
-    "and answers, at least one of them an entity; the test split has no answers"
+    "a line must be a passage with its text, its entities and its queries; a query must have "
+    "one @placeholder and answers, at least one of which is an entity; the test split has no "
+    "answers"
 )
-LINE_FIX = "correct or remove the line; from SuperGLUE's ReCoRD use train.jsonl and val.jsonl"
+LINE_FIX = "correct or remove the line; of SuperGLUE's ReCoRD, use train.jsonl and val.jsonl"
 
 translate_read_errors = partial(
     splits.translate_read_errors,
@@ -136,7 +137,8 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     for span in row.passage.entities:
         if not 0 <= span.start <= span.end < len(text):
             raise ValueError(
-                f"an entity spans {span.start} to {span.end} of {len(text)} characters"
+                f"an entity spans the characters {span.start} to {span.end}, but the text has only "
+                f"{len(text)}"
             )
         entities.add(text[span.start : span.end + 1])
     names = sorted(entities)

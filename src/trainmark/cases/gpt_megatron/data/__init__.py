@@ -94,7 +94,7 @@ def find_pair(folder: Path) -> Path:
             if len(prefixes) > 5:
                 listed += ", …"
             raise DataError(
-                f"{len(prefixes)} {ending} files: {listed}",
+                f"the folder has {len(prefixes)} {ending} files: {listed}",
                 where=str(folder),
                 rule="a data folder must contain exactly one pair of .idx and .bin",
                 fix=(
@@ -103,7 +103,7 @@ def find_pair(folder: Path) -> Path:
                 ),
             )
     raise DataError(
-        "no .idx and .bin files",
+        "the folder has no .idx and .bin files",
         where=str(folder),
         rule="a data folder must contain one pair, for example corpus_text_document.idx and .bin",
         fix=PREPARE,
@@ -124,13 +124,13 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
     total = sum(weights)
     if len(weights) < len(words) or len(words) > len(SPLITS) or total <= 0.0:
         raise UsageError(
-            f"no split: {split!r}",
+            f"not a valid split: {split!r}",
             where="recipe field split",
             rule=(
                 "split must be one to three weights of 0 or more, not all 0: train, validation, "
                 "test"
             ),
-            fix="write for example split=949,50,1",
+            fix="write split=949,50,1, for example",
         )
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
@@ -150,7 +150,7 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
         if count_samples(num_tokens, recipe.seq_length) == 0:
             raise DataError(
                 f"the {name} split has {len(documents)} documents with {num_tokens} tokens, "
-                "less than one sample",
+                "which is less than one sample",
                 where=f"{get_tokens_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",

@@ -86,7 +86,7 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
             dialogues.dialogues.append(dialogue)
             dialogues.summaries.append(summary)
     if not len(dialogues):
-        raise _fault("no rows", where=str(files[0]), fix="use a file with rows")
+        raise _fault("the file has no rows", where=str(files[0]), fix="use a file that has rows")
     return dialogues
 
 
@@ -104,7 +104,7 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
             if name in row:
                 fault = f"{name} is {text!r:.80}"
             else:
-                fault = f"no {name}; keys: {', '.join(row)}"
+                fault = f"the row has no {name}; its keys are {', '.join(row)}"
             raise _fault(
                 fault,
                 where=f"{where}, {name}",

@@ -106,14 +106,14 @@ def read_questions(file: Path) -> tuple[Question, ...]:
     except ValueError as error:
         raise _fault(f"not readable as CSV: {error}", where=str(file), fix=FETCH) from None
     if not questions:
-        raise _fault("no rows", where=str(file), fix=FETCH)
+        raise _fault("the file has no rows", where=str(file), fix=FETCH)
     return questions
 
 
 def _parse_question(fields: Sequence[str], where: str) -> Question:
     """Return the question of a row; ``where`` is its place, for errors."""
     if len(fields) != FIELDS:
-        raise _fault(f"{len(fields)} column(s)", where=where)
+        raise _fault(f"the row has {len(fields)} column(s)", where=where)
     text, a, b, c, d, answer = fields
     if answer.strip() not in LETTERS:
         raise _fault(f"the answer is {answer!r}", where=where)
