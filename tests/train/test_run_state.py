@@ -199,7 +199,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
         ({"seed": 2}, "seed was 1, but is 2 now"),
         pytest.param({"nproc": 2}, "samples of a step was 16, but is 32 now", marks=needs_fsdp),
         ({"overrides": {"steps": "100"}}, "100 of max_steps=100 steps are already done"),
-        ({"repeat": 2}, "2 launches"),
+        ({"repeat": 2}, "the command asks for 2 launches"),
     ],
 )
 def test_a_checkpoint_of_other_work_is_refused(
