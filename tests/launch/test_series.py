@@ -285,7 +285,7 @@ runs:
     assert list_states(outcomes)["sp"] == "passed"
     assert {outcome.name: outcome.reason for outcome in outcomes[1:]} == {
         "mp": "8 fake devices are needed, but this machine has 2",
-        "cores": "5 cores needed, 4 here",
+        "cores": "5 cores are needed, but this machine has 4",
     }
     assert choose_exit_code(outcomes) == 0
     vendors["fake"].devices = 0
