@@ -78,9 +78,11 @@ class MeteredBatches:
         return self
 
     def __next__(self) -> Batch:
+        """Return the next batch, and count it in ``step``."""
         before = self.device.mark()
         batch = next(self.source)
-        self.step.add(batch, (before, self.device.mark()))
+        after = self.device.mark()
+        self.step.add(batch, (before, after))
         if self.kept is not None:
             self.kept.append(batch)
         return batch
@@ -148,8 +150,12 @@ def _refuse_counts(counts: Counts, step: int) -> None:
             )
 
 
-def refuse_epoch(*, epoch: int, steps: int, planned: int) -> None:
+def refuse_other_epoch_length(*, epoch: int, steps: int, planned: int) -> None:
     """Refuse a whole epoch whose number of steps is not the one that the job announced.
+
+    Args:
+        epoch: its number, from 0.
+        planned: the number that the job announced.
 
     Raises:
         ContradictionError: the epoch had more or fewer steps.

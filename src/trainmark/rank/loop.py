@@ -21,7 +21,7 @@ from trainmark.rank.counting import (
     MeteredBatches,
     StepBatches,
     refuse_contradictions,
-    refuse_epoch,
+    refuse_other_epoch_length,
 )
 from trainmark.rank.scores import summarize_scores
 
@@ -259,7 +259,9 @@ class MeasuredLoop:
         if epoch_steps == 0:
             raise RunError("epoch_without_batch", epoch=epoch + 1)
         if not has_more:
-            refuse_epoch(epoch=epoch, steps=epoch_steps, planned=self.job.steps_per_epoch)
+            refuse_other_epoch_length(
+                epoch=epoch, steps=epoch_steps, planned=self.job.steps_per_epoch
+            )
             if self.begin.steps == 0:  # the samples of earlier launches are not known here
                 self.outcome.whole_epochs += 1
 
@@ -277,7 +279,7 @@ class MeasuredLoop:
                 self._repeat_window(replay, batches, window.losses)
             self._refuse_non_finite(window.losses)
             refuse_contradictions(window.batches, first_step=self.outcome.steps)
-            self.enter("job_check")
+            self.enter("job_check")  # the place of the errors that it raises
             self.job.check()
             self.enter("train")
             if self.replay is not None and phase == "train":

@@ -30,8 +30,7 @@ def find_difference(
     """
     pairs = zip(expected, actual, strict=True)
     for step, (expected_step, actual_step) in enumerate(pairs, first_step + 1):
-        # In the order of causes: wrong weights make a wrong loss and wrong gradients, and a wrong
-        # forward pass makes both a wrong loss and wrong gradients.
+        # In the order of causes: wrong weights make a wrong loss, and both make wrong gradients.
         for name, total in expected_step.weights.items():
             if total != actual_step.weights.get(name):
                 return BitDifference(step=step, part="weight", tensor=name)
@@ -134,17 +133,17 @@ class WindowReplay:
             losses: the losses of its steps.
             first_step: number of steps before the window.
         """
-        first = self.digests.finish(losses)
-        second = self._take_steps(batches, len(losses))
-        if not self.is_on_any_rank(first != second):
+        first_pass = self.digests.finish(losses)
+        first_repeat = self._take_steps(batches, len(losses))
+        if not self.is_on_any_rank(first_pass != first_repeat):
             return ReplayResult(repeats=1, control="not_needed", difference=None)
         control = self._take_steps(batches, len(losses))
         second_control = self._take_steps(batches, len(losses))
         if self.is_on_any_rank(control != second_control):
             return ReplayResult(repeats=3, control="not_deterministic", difference=None)
-        difference = find_difference(control, first, first_step=first_step)
+        difference = find_difference(control, first_pass, first_step=first_step)
         if difference is None:
-            difference = find_difference(control, second, first_step=first_step)
+            difference = find_difference(control, first_repeat, first_step=first_step)
         return ReplayResult(repeats=3, control="deterministic", difference=difference)
 
     def _take_steps(self, batches: Sequence[Batch], num_steps: int) -> list[StepDigest]:

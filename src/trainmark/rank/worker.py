@@ -124,29 +124,31 @@ class _PreparedRank(NamedTuple):
     barrier: Callable[[], None]
 
 
-def run_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) -> None:
+def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int) -> None:
     """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
-    prepared = _prepare_rank(rank, run_dir, number, local_rank)
-    parameters, first_step_watch = _run_loop(rank, prepared)
+    prepared = _prepare_rank(reporter, run_dir, number, local_rank)
+    parameters, first_step_watch = _run_loop(reporter, prepared)
     if hasattr(prepared.job, "save"):
-        with rank.emit_span("checkpoint"):
+        with reporter.emit_span("checkpoint"):
             prepared.job.save(run_dir / ARTIFACTS_DIR)
             prepared.barrier()
-    _report_results(rank, prepared, parameters, first_step_watch)
-    with rank.emit_span("finish"):
+    _report_results(reporter, prepared, parameters, first_step_watch)
+    with reporter.emit_span("finish"):
         if prepared.plan.world_size > 1:
             import torch
 
             torch.distributed.destroy_process_group()
 
 
-def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) -> _PreparedRank:
+def _prepare_rank(
+    reporter: RankReporter, run_dir: Path, number: int, local_rank: int
+) -> _PreparedRank:
     """Open the device, join the other ranks, build data and model, and emit the facts.
 
     Args:
         number, local_rank: of this rank in the run, and on its node.
     """
-    with rank.emit_span("init"):
+    with reporter.emit_span("init"):
         import torch
 
         from trainmark import cases, devices
@@ -169,12 +171,12 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
         if is_distributed:
             barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
         flags = device.set_precision(recipe.precision)
-        rank.precision = read_precision_flags(device.torch_type)
+        reporter.precision = read_precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
         job_module = cases.import_part(case.name, "job")
-    with rank.emit_span("preflight"):
+    with reporter.emit_span("preflight"):
         barrier()
-        rank.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
+        reporter.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
         refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
         matmul = measure_matmul(device, recipe.precision)
         context = JobContext(
@@ -185,21 +187,21 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
             device=device,
             memory=agree_on_memory(plan, recipe, vendor, device),
         )
-    with rank.emit_span("data_build"):
+    with reporter.emit_span("data_build"):
         data = job_module.load_data(context)
-    with rank.emit_span("model_build"):
+    with reporter.emit_span("model_build"):
         job = job_module.build(context, data)
-    checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, rank.emit_span)
+    checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, reporter.emit_span)
     if plan.resumed is not None:
         checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
-    rank.enter("model_build")  # the place of errors in the job's facts
+    reporter.enter("model_build")  # the place of errors in the job's facts
     collective = vendor.collective_library() if is_distributed else None
-    _emit_facts(rank, context, job, matmul, precision_flags=flags, collective=collective)
+    _emit_facts(reporter, context, job, matmul, precision_flags=flags, collective=collective)
     return _PreparedRank(plan, context, job, checkpoints, barrier)
 
 
 def _emit_facts(
-    rank: RankReporter,
+    reporter: RankReporter,
     context: JobContext,
     job: Job,
     matmul: MatmulRate,
@@ -220,7 +222,7 @@ def _emit_facts(
     device = context.device
     rows = recipe.micro_batch_size * recipe.grad_accum_steps
     tokens = rows * getattr(recipe, "seq_length", 0)
-    rank.events.emit(
+    reporter.events.emit(
         "facts",
         device=device.describe(),
         memory_scope=device.memory().scope,
@@ -237,7 +239,7 @@ def _emit_facts(
     )
 
 
-def _run_loop(rank: RankReporter, prepared: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
+def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
     """Run the measured loop; return the check of its parameters and the watch of its first step."""
     from trainmark.rank.agreement import refuse_other_quality
     from trainmark.rank.loop import MeasuredLoop, Schedule
@@ -248,7 +250,7 @@ def _run_loop(rank: RankReporter, prepared: _PreparedRank) -> tuple[ParameterChe
     plan, context, job, checkpoints, barrier = prepared
     recipe = context.recipe
     device = context.device
-    with rank.emit_span("check"):
+    with reporter.emit_span("check"):
         trained = job.trained_parameters()
         parameters = _start_parameter_check(job, trained)
     first_step_watch = StepWatch(partial(read_precision_flags, device.torch_type))
@@ -257,13 +259,13 @@ def _run_loop(rank: RankReporter, prepared: _PreparedRank) -> tuple[ParameterChe
         job,
         device,
         depth=recipe.read_ahead_batches,
-        rows=rank.rows,
-        keys=rank.trained_keys,
+        rows=reporter.rows,
+        keys=reporter.trained_keys,
     )
     outcome = MeasuredLoop(
         job=job,
         open_batches=open_batches,
-        trained_keys=rank.trained_keys,
+        trained_keys=reporter.trained_keys,
         check_agreement=partial(refuse_other_quality, context.world_size),
         schedule=Schedule.from_recipe(recipe, plan.target, done=checkpoints.begin.steps),
         begin=checkpoints.begin,
@@ -271,16 +273,16 @@ def _run_loop(rank: RankReporter, prepared: _PreparedRank) -> tuple[ParameterChe
         device=device,
         clock=clock,
         barrier=barrier,
-        emit=rank.events.emit,
+        emit=reporter.events.emit,
         stages=context.stages,
-        enter=rank.enter,
+        enter=reporter.enter,
         parameters=parameters,
         replay=_make_replay(job, context, trained) if recipe.replay_every_windows else None,
         count_graphs=count_compiled_graphs if recipe.compile else lambda: None,
         # The watch would change what torch compiles.
         first_window=nullcontext() if recipe.compile else first_step_watch,
     ).run()
-    rank.evaluation_unchecked = outcome.evaluation_unchecked
+    reporter.evaluation_unchecked = outcome.evaluation_unchecked
     checkpoints.close()
     parameters.gradients.close()
     return parameters, first_step_watch
@@ -323,7 +325,7 @@ def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> W
 
 
 def _report_results(
-    rank: RankReporter,
+    reporter: RankReporter,
     prepared: _PreparedRank,
     parameters: ParameterCheck,
     first_step_watch: StepWatch,
@@ -335,23 +337,24 @@ def _report_results(
     flags = read_precision_flags(device.torch_type)
     precision_changes = [
         f"{name}: {value} -> {flags[name]}"
-        for name, value in rank.precision.items()
+        for name, value in reporter.precision.items()
         if flags[name] != value
     ]
-    precision_changes += first_step_watch.list_changes(rank.precision, precision)
-    with rank.emit_span("finish"):
+    precision_changes += first_step_watch.list_changes(reporter.precision, precision)
+    with reporter.emit_span("finish"):
         facts = dict(job.facts())
-    with rank.emit_span("check"):  # after all calls of the job, to detect changes by any of them
-        rank.events.emit("parameters", updates=job.updates(), **parameters.end())
-    with rank.emit_span("finish"):
+    # After all calls of the job, to detect changes by any of them.
+    with reporter.emit_span("check"):
+        reporter.events.emit("parameters", updates=job.updates(), **parameters.end())
+    with reporter.emit_span("finish"):
         memory = device.memory()
-        rank.events.emit(
+        reporter.events.emit(
             "result",
             job=facts,
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
-            rows=rank.rows,
-            evaluation_unchecked=rank.evaluation_unchecked,
+            rows=reporter.rows,
+            evaluation_unchecked=reporter.evaluation_unchecked,
             precision_changed=precision_changes,
             flops_counted=sum(first_step_watch.flops.values()) or None,  # None: not watched
             attention=sorted(first_step_watch.attention),
@@ -369,15 +372,15 @@ def main(run_dir: Path) -> int:
     os.dup2(log, 2)  # standard error
     with (run_dir / format_stacks_name(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-        rank = RankReporter(run_dir, number)
-        rank.events.emit("start", pid=os.getpid())
+        reporter = RankReporter(run_dir, number)
+        reporter.events.emit("start", pid=os.getpid())
         try:
-            run_rank(rank, run_dir, number, local_rank)
-            rank.events.emit("end")
+            run_rank(reporter, run_dir, number, local_rank)
+            reporter.events.emit("end")
         except BaseException as error:  # noqa: BLE001 - a job may also raise SystemExit
-            report = describe_failure(error, rank.place)
+            report = describe_failure(error, reporter.place)
             with suppress(OSError):  # the disk is full: the launcher knows the exit code
-                rank.events.emit("error", **report)
+                reporter.events.emit("error", **report)
                 sys.stderr.write(report["traceback"])
             return DISK_FULL_EXIT if report["kind"] == "disk_full" else 1
         finally:

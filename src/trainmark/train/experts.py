@@ -104,7 +104,7 @@ def multiply_grouped(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tens
     dtype = _get_product_type(rows)
     grouped_mm = getattr(nn.functional, "grouped_mm", None)  # torch has it from 2.10 on
     if grouped_mm is None or dtype != torch.bfloat16 or not _has_grouped_kernel(rows.device.type):
-        sizes: list[int] = counts.tolist()
+        sizes: list[int] = counts.tolist()  # waits for the device
         groups = zip(rows.split(sizes), weights.unbind(), biases.unbind(), strict=True)
         return torch.cat(
             [torch.addmm(bias, rows_of_group, matrix) for rows_of_group, matrix, bias in groups]

@@ -92,7 +92,11 @@ TINY_TRAINING: dict[str, Any] = {
 
 
 def measure_speed_only(recipe: LanguageRecipeType, **fields: Any) -> LanguageRecipeType:
-    """Return ``recipe`` changed to measure only speed: no target, generated text, few steps."""
+    """Return ``recipe`` changed to measure only speed: no target, generated text, few steps.
+
+    Args:
+        fields: further fields of the recipe that change.
+    """
     return replace(
         recipe,
         data="generated",

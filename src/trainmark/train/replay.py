@@ -46,7 +46,7 @@ class StepperState:
         self._stepper = stepper
         self._copies: list[Tensor] = []
         self._counts: StepperCounts | None = None
-        self._random: list[Tensor] = []
+        self._random_states: list[Tensor] = []
 
     @torch.no_grad()
     def save(self) -> None:
@@ -57,7 +57,9 @@ class StepperState:
         for copy, tensor in zip(self._copies, tensors, strict=True):
             copy.copy_(tensor)
         self._counts = self._stepper.read_counts()
-        self._random = [x.get_rng_state() for x in list_random_generators(self._stepper.device)]
+        self._random_states = [
+            x.get_rng_state() for x in list_random_generators(self._stepper.device)
+        ]
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -68,7 +70,7 @@ class StepperState:
             tensor.copy_(copy)
         self._stepper.set_counts(self._counts)
         generators = list_random_generators(self._stepper.device)
-        for generator, state in zip(generators, self._random, strict=True):
+        for generator, state in zip(generators, self._random_states, strict=True):
             generator.set_rng_state(state)
 
     def _iterate_tensors(self) -> Iterator[Tensor]:

@@ -181,6 +181,7 @@ class RoutingMeter:
         received = self._received.clone()
         if self._are_sharded:
             dist.all_reduce(received)
+            # FSDP cuts the experts into consecutive shares, one for each rank.
             shards = received.chunk(self._ranks.data_size, 1)
             if self._ranks.data_rank < len(shards):
                 received = shards[self._ranks.data_rank]

@@ -137,9 +137,8 @@ def _attend_to_window(
     query = query.transpose(1, 2).flatten(0, 1)
     key = key.transpose(1, 2).flatten(0, 1)
     value = value.transpose(1, 2).flatten(0, 1)
-    attended = scaled_dot_product_attention(
-        query, key, value, attn_mask=allowed.repeat(batch, 1, 1)[:, None], scale=scaling
-    )  # (B blocks, H, window, W)
+    mask = allowed.repeat(batch, 1, 1)[:, None]  # (B blocks, 1, window, 1 + 2 window)
+    attended = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     by_block: Tensor = attended.unflatten(0, (batch, blocks)).transpose(1, 2)
     return by_block.reshape(batch, heads, -1, width)
 

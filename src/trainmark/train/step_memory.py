@@ -249,9 +249,8 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
     norms = 2 * (hidden + 2) * FULL  # the input, and two numbers per token
     num_copies = sizes.saved_inputs if number_bytes == HALF else 1
     inputs = (num_copies + 1) * hidden * number_bytes  # of attention and of feed-forward layers
-    feed_forward = (
-        2 * wide * number_bytes // tensor_parallel
-    )  # before and after the activation function
+    # Before and after the activation function.
+    feed_forward = 2 * wide * number_bytes // tensor_parallel
     masks = 2 * hidden if sizes.dropout else 0
     return sizes.tokens * (norms + inputs + attention + feed_forward + masks)
 

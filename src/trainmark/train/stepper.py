@@ -255,7 +255,7 @@ class Stepper:
         self.optimizer = optimizer
         self.steps = 0
         self.device = next(model.parameters()).device
-        self._loss_sum = loss_sum
+        self._compute_loss_sum = loss_sum
         self._schedule_lr = schedule_lr
         self._torch_type = device.torch_type
         self._precision = recipe.precision
@@ -337,7 +337,7 @@ class Stepper:
         if total is None:
             return None
         self._update()
-        return total / max(samples, 1)
+        return total / max(samples, 1)  # a rank may have no sample in a short step: 0, not 0 / 0
 
     def _backward(self, batch: Batch) -> Tensor:
         """Do the forward and backward pass of a micro-batch; return the sum of its losses.
@@ -347,7 +347,7 @@ class Stepper:
         samples = batch.samples_trained
         with open_micro_batch(self.model, last=batch.closes_step):
             with self.autocast():
-                loss_sum = self._loss_sum(batch)
+                loss_sum = self._compute_loss_sum(batch)
             # Gradients are averaged over replicas: undo that, then divide by the step's samples.
             weight = self._data_size / batch.step_samples if samples else 0.0
             self.scaler.scale(loss_sum * weight).backward()

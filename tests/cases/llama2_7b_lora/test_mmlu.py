@@ -177,7 +177,9 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
         outputs.append([])
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
         with pytest.raises(AssertionError, match="of 36 items"):
-            score_mmlu(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
+            score_mmlu(
+                model, mmlu, plan, batch_tokens=60, equal_passes=True, rank=rank, world_size=2
+            )
         passes.append(outputs[-1][0][rank])
     num_passes = []
     for rank in range(2):
@@ -191,7 +193,7 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
         calls = []
         hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         result = score_mmlu(
-            model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2
+            model, mmlu, plan, batch_tokens=60, equal_passes=True, rank=rank, world_size=2
         )
         hook.remove()
         num_passes.append(len(calls))

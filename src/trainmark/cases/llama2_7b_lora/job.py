@@ -162,8 +162,8 @@ class LlamaJob:
         world_size = self.context.world_size
         split = self.data.validation
         evaluation_sum = EvaluationSum()
-        own_rows = evaluation_rows(len(split), rank=rank, world_size=world_size)
-        num_targets_of_row = split.targets[own_rows]
+        rows_of_rank = evaluation_rows(len(split), rank=rank, world_size=world_size)
+        num_targets_of_row = split.targets[rows_of_rank]
         host_batches = evaluation_batches(
             split, size=self.recipe.micro_batch_size, rank=rank, world_size=world_size
         )
@@ -204,7 +204,7 @@ class LlamaJob:
                 plan,
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
                 legacy=legacy,
-                in_step=self.sharded,
+                equal_passes=self.sharded,
                 rank=rank,
                 world_size=world_size,
             )

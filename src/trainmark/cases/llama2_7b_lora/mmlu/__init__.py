@@ -297,5 +297,6 @@ def count_common_prefix(prompts: Sequence[Ids]) -> int:
     length = min(len(ids) for ids in prompts) - 1
     for ids in prompts[1:]:
         differing = np.flatnonzero(ids[:length] != prompts[0][:length])
-        length = int(differing[0]) if len(differing) else length
+        if len(differing):
+            length = int(differing[0])
     return length

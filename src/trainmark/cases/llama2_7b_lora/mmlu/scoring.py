@@ -90,7 +90,7 @@ def score_mmlu(
     legacy: bool = False,
     rank: int = 0,
     world_size: int = 1,
-    in_step: bool = False,
+    equal_passes: bool = False,
 ) -> MmluResult:
     """Score this rank's prompts, and sum the results over ranks.
 
@@ -102,8 +102,8 @@ def score_mmlu(
         legacy: score as the published page: each prompt separately, with dropout, and an answer is
             right only if no token of the vocabulary is more likely.
         rank: of this process, of ``world_size``.
-        in_step: make the same number of forward passes on all ranks, as a model that is sharded
-            over ranks requires.
+        equal_passes: make the same number of forward passes on all ranks, as a model requires that
+            is sharded over ranks.
     """
     items: list[ScoredItem] = []
     num_passes = 0
@@ -118,7 +118,7 @@ def score_mmlu(
             num_passes += 1
         if not legacy and len(group.prefix) > 0:
             num_passes += 1  # that of the prefix
-    if in_step:
+    if equal_passes:
         _make_idle_passes(model, num_passes, plan.letters[0], rank=rank, world_size=world_size)
     model.eval()
     num_cut = sum(len(group.rows) for group in plan.groups if group.cut)
@@ -128,9 +128,9 @@ def score_mmlu(
 
 
 def sum_right_answers(items: Sequence[ScoredItem]) -> EvaluationSum:
-    """Return the number of ``items`` with a right answer, with their identities for the record.
+    """Return the sum of an evaluation that scores a right answer with 1 and a wrong one with 0.
 
-    The identity of a question is the number of its subject and its row.
+    It has a key of each question, made of the number of its subject and its row.
     """
     evaluation_sum = EvaluationSum()
     identities = [(SUBJECTS.index(item.subject), item.row) for item in items]
