@@ -39,7 +39,8 @@ class Following:
     """A run on its way to a backend.
 
     Args:
-        open_backend: opens the backend; it may raise any exception, and so may the backend.
+        open_backend: opens the backend for a run; it may raise any exception, and so may the
+            backend.
         clock: monotonic clock in seconds.
         num_steps: number of the last step that the backend took.
         num_points: points that were handed over since the backend was opened.
@@ -71,7 +72,7 @@ class Following:
     def finish(self) -> None:
         """Hand over the rest and the result of a run that has ended."""
         self._try(self._send_rest_and_result)
-        self._release()
+        self._release_lock()
 
     @property
     def is_under_way(self) -> bool:
@@ -81,7 +82,11 @@ class Following:
         return is_locked(self.run_dir) or self._reader.waits_for_nodes
 
     def _try(self, hand_over: Callable[[], None]) -> None:
-        """Call a function; note a fault of the backend, after which the next try starts anew."""
+        """Call a function; note a fault of the backend, after which the next try starts anew.
+
+        Args:
+            hand_over: hands points to the backend.
+        """
         try:
             hand_over()
         except Exception as error:  # noqa: BLE001 - a backend may raise anything
@@ -97,6 +102,7 @@ class Following:
             self._send_points(points)
 
     def _send_rest_and_result(self) -> None:
+        """Hand over what a run that has ended has written, unless it never began."""
         self._send_new_points()
         rest = self._reader.take_rest()
         if rest:
@@ -128,14 +134,14 @@ class Following:
             self._lock = path.open("wb")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._release()
+            self._release_lock()
             raise FollowedElsewhereError(
                 "another process is already sending this run to the same place"
             ) from None
         except OSError:
             return  # the folder is read-only, or the file system has no locks
 
-    def _release(self) -> None:
+    def _release_lock(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -155,23 +161,22 @@ class FollowedRuns:
 
     def iterate_done(self) -> Iterator[Following]:
         """Yield each pair of run and target when the run was handed over, or that has failed."""
-        openers = [(target, load_backend(target)) for target in self.targets]
-        runs_to_follow = [
-            Following(folder, target, opener)
-            for folder in self.folders
-            for target, opener in openers
-        ]
-        while runs_to_follow:
-            under_way: list[Following] = []
-            for following in runs_to_follow:
+        backends = [(target, load_backend(target)) for target in self.targets]
+        waiting: list[Following] = []
+        for folder in self.folders:
+            for target, open_backend in backends:
+                waiting.append(Following(folder, target, open_backend))
+        while waiting:
+            still_under_way: list[Following] = []
+            for following in waiting:
                 if following.is_under_way:
                     following.poll()
-                    under_way.append(following)
+                    still_under_way.append(following)
                 else:
                     following.finish()
                     yield following
-            runs_to_follow = under_way
-            if runs_to_follow:
+            waiting = still_under_way
+            if waiting:
                 self.wait(POLL_S)
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     Setting = str | int | float | bool | None
 
 NS_PER_S = 1e9
-TRAIN_STEP, EVAL_STEP = "train/step", "eval/step"  # axes
+TRAIN_STEP = "train/step"  # the axes of points, see ``Point``
+EVAL_STEP = "eval/step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +103,8 @@ def describe_settings(plan: Plan) -> dict[str, Setting]:
         "launcher": plan.launcher,
         "trainmark_version": plan.suite_version,
     }
-    plain = {
-        name: value
-        for name, value in plan.recipe.items()
-        if value is None or isinstance(value, bool | int | float | str)
-    }
-    return facts | {name: x for name, x in plain.items() if "/" not in str(x)}
+    for name, value in plan.recipe.items():
+        is_plain = value is None or isinstance(value, bool | int | float | str)
+        if is_plain and "/" not in str(value):
+            facts[name] = value
+    return facts

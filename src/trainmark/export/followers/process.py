@@ -30,10 +30,11 @@ _NICENESS = 10  # enough for a step in two seconds on a machine whose cores all 
 
 
 class _Report:
-    """The line that the launcher reads at the end; it is written once."""
+    """The lines of JSON that the launcher reads: one when we are ready, and one at the end."""
 
     def __init__(self) -> None:
-        # What the backend's program prints must not stand between our lines.
+        # What the backend's program prints must not stand between our lines: the standard output is
+        # kept under another descriptor, and what others print to it is dropped.
         self._descriptor = os.dup(sys.stdout.fileno())
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self._lock = threading.Lock()
@@ -44,7 +45,12 @@ class _Report:
         self._write({"ready": True})
 
     def send_outcome(self, code: str | None, **arguments: str | float) -> None:
-        """Tell the launcher how it ended: by a code of ``messages.toml``; None: well."""
+        """Tell the launcher how following ended; only the first call counts.
+
+        Args:
+            code: of a sentence in ``messages.toml``; None: the whole run was handed over.
+            arguments: of this sentence.
+        """
         with self._lock:
             if not self._is_sent:
                 self._is_sent = True
@@ -56,16 +62,20 @@ class _Report:
 
 
 class _RunEnd:
-    """Waits for the end of the run, which the end of standard input tells."""
+    """Waits for the end of the run in a thread: then the launcher closes our standard input.
+
+    Attributes:
+        event: set when the run has ended.
+    """
 
     def __init__(self) -> None:
-        self.has_come = threading.Event()
-        threading.Thread(target=self._wait, daemon=True).start()
+        self.event = threading.Event()
+        threading.Thread(target=self._wait_for_end_of_input, daemon=True).start()
 
-    def _wait(self) -> None:
+    def _wait_for_end_of_input(self) -> None:
         while os.read(sys.stdin.fileno(), 4096):
             pass
-        self.has_come.set()
+        self.event.set()
 
 
 def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> None:
@@ -76,7 +86,8 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
     """
     for number in (signal.SIGINT, signal.SIGHUP):  # meant for the launcher
         signal.signal(number, signal.SIG_IGN)
-    report, end = _Report(), _RunEnd()
+    report = _Report()
+    run_end = _RunEnd()
     try:
         open_backend = load_backend(target)
     except Exception as error:  # noqa: BLE001 - a foreign program is imported
@@ -85,18 +96,18 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
     lower_priority(_NICENESS)  # from now on ranks work beside it
     report.send_ready()
     while not (run_dir / LAUNCHER_FILE).exists() or not (run_dir / PLAN_FILE).exists():
-        if end.has_come.wait(POLL_S):
-            report.send_outcome(None)  # the run did not begin
+        if run_end.event.wait(POLL_S):
+            report.send_outcome(code=None)  # the run did not begin
             return
     _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
     following = Following(run_dir, target, open_backend)
-    limit = partial(_limit_end, end, following, report, patience_s)
+    limit = partial(_exit_after_patience, run_end, following, report, patience_s)
     threading.Thread(target=limit, daemon=True).start()
-    while not end.has_come.wait(POLL_S):
+    while not run_end.event.wait(POLL_S):
         following.poll()
     following.finish()
     if following.fault is None:
-        report.send_outcome(None)
+        report.send_outcome(code=None)
     else:
         report.send_outcome("failed", text=following.fault, step=following.num_steps)
 
@@ -109,9 +120,11 @@ def _redirect_output(path: Path) -> None:
             os.dup2(log, stream.fileno())
 
 
-def _limit_end(end: _RunEnd, following: Following, report: _Report, patience_s: float) -> None:
-    """End this process some time after the run, whatever the backend does."""
-    end.has_come.wait()
+def _exit_after_patience(
+    run_end: _RunEnd, following: Following, report: _Report, patience_s: float
+) -> None:
+    """End this process ``patience_s`` after the run, whatever the backend does."""
+    run_end.event.wait()
     time.sleep(patience_s)
     report.send_outcome("slow", seconds=patience_s, step=following.num_steps)
     os._exit(1)

@@ -62,7 +62,7 @@ class _Follower:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """Return code and arguments of what is to be said of it; code None: nothing."""
+        """Return the code and the arguments of the remark on it; code None: no remark."""
         for report in self.reports:
             if "code" in report:
                 return report
@@ -71,10 +71,15 @@ class _Follower:
         return {"code": "ended", "text": f"exit code {self.process.returncode}"}
 
     def read(self, deadline_s: float) -> bool:
-        """Read more of its reports, at most until ``deadline_s``; tell whether more may come."""
+        """Read more of its reports; tell whether more may come before the deadline.
+
+        Args:
+            deadline_s: on the monotonic clock.
+        """
         assert self.process.stdout is not None
         wait_s = max(0.0, deadline_s - time.monotonic())
-        if not select.select([self.process.stdout], [], [], wait_s)[0]:
+        readable, _, _ = select.select([self.process.stdout], [], [], wait_s)
+        if not readable:
             return False
         data = os.read(self.process.stdout.fileno(), _READ_BYTES)
         self._output += data
@@ -87,7 +92,7 @@ class _Follower:
             self.process.stdin.close()
 
     def wait(self, deadline_s: float) -> None:
-        """Wait for its end, at most until ``deadline_s``; then end it."""
+        """Wait for its end, at most until ``deadline_s`` on the monotonic clock; then kill it."""
         while self.read(deadline_s):
             pass
         try:
@@ -147,7 +152,10 @@ class Followers:
     def wait_until_ready(self, stop: StopRequest) -> None:
         """Wait until the followers have imported their programs, so that no rank waits for a core.
 
-        A program that takes long is not waited for.
+        A program that takes longer than ``READY_PATIENCE_S`` is not waited for.
+
+        Args:
+            stop: a signal that stops the run ends the wait, too.
         """
         deadline_s = time.monotonic() + READY_PATIENCE_S
         for follower in self._followers:
@@ -170,6 +178,8 @@ class Followers:
 
 
 def _shorten_path(path: Path) -> str:
-    """Return a path as it is called from the folder we are in, if it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    """Return a path relative to the working directory if it lies below it, else the whole path."""
+    working_directory = Path.cwd()
+    if path.is_relative_to(working_directory):
+        path = path.relative_to(working_directory)
+    return str(path)

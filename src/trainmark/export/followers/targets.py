@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
 
@@ -20,14 +20,28 @@ if TYPE_CHECKING:
     OpenBackend = Callable[[FollowedRun, str | None], Backend]
 
 OPTION = "--follow"
-# The class of each backend in the module of its name, and the packages that it needs.
-BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "tensorboard": ("TensorBoard", ("tensorboard",)),
-    "wandb": ("WeightsAndBiases", ("wandb",)),
-    "mlflow": ("MLflow", ("mlflow",)),
-    "openmetrics": ("OpenMetrics", ("prometheus_client",)),
+
+
+class BackendEntry(NamedTuple):
+    """What is known of a backend before it is imported.
+
+    Args:
+        class_name: its class in the module of its name, in the folder ``backends``.
+        packages: those that it needs.
+    """
+
+    class_name: str
+    packages: tuple[str, ...]
+
+
+# The backends by the names that users write.
+BACKENDS = {
+    "tensorboard": BackendEntry("TensorBoard", ("tensorboard",)),
+    "wandb": BackendEntry("WeightsAndBiases", ("wandb",)),
+    "mlflow": BackendEntry("MLflow", ("mlflow",)),
+    "openmetrics": BackendEntry("OpenMetrics", ("prometheus_client",)),
 }
-# What MLflow needs besides for a store in a database, and its small distribution does not bring.
+# Packages that MLflow needs for a store in a database, and that its small distribution lacks.
 _MLFLOW_DATABASE = ("alembic", "sqlalchemy")
 
 
@@ -79,7 +93,7 @@ def require_backends(targets: Iterable[FollowTarget], *, where: str = OPTION) ->
     """Refuse a target whose program is not installed.
 
     Raises:
-        EnvironmentFault: with the extra that brings it.
+        EnvironmentFault: a package is missing; the error names the extra that installs it.
     """
     for target in targets:
         missing = list_missing_packages(target)
@@ -97,16 +111,17 @@ def list_missing_packages(target: FollowTarget) -> list[str]:
 
 
 def _list_packages(target: FollowTarget) -> tuple[str, ...]:
-    _, packages = BACKENDS[target.backend]
-    if target.backend == "mlflow" and not (target.destination or "").startswith("http"):
+    """Return the packages that a target needs."""
+    packages = BACKENDS[target.backend].packages
+    is_on_server = (target.destination or "").startswith("http")
+    if target.backend == "mlflow" and not is_on_server:
         return packages + _MLFLOW_DATABASE
     return packages
 
 
 def load_backend(target: FollowTarget) -> OpenBackend:
-    """Import what a target needs; return what opens it for a run."""
-    name, _ = BACKENDS[target.backend]
+    """Import what a target needs; return its class, which opens it for a run."""
     module = import_module(f"trainmark.export.followers.backends.{target.backend}")
     module.prepare(target.destination)
-    open_backend: OpenBackend = getattr(module, name)
-    return open_backend
+    backend_class: OpenBackend = getattr(module, BACKENDS[target.backend].class_name)
+    return backend_class

@@ -32,7 +32,7 @@ _WITHOUT_VALUE = set(WORDS["nothing"]) | _OUT_OF_MEMORY
 
 def strip_markup(text: str) -> str:
     """Return ``text`` without marks of Markdown and HTML, full-width forms as half-width ones."""
-    # Not NFKC, which makes digits of superscripts: `361²` is not 3612.
+    # Unicode's NFKC would also turn superscripts into digits, and `361²` is not 3612.
     printed = _TAG.sub(" ", html.unescape(text)).translate(_HALF_WIDTH).strip()
     if _EMPHASIS.fullmatch(printed):
         printed = _EMPHASIS.sub(r"\2", printed)
@@ -42,7 +42,7 @@ def strip_markup(text: str) -> str:
 def normalize_word(text: str) -> str:
     """Return ``text`` as words are compared: in lower case, without spaces and emphasis."""
     word = re.sub(r"[\s`]+", "", strip_markup(text)).casefold()
-    return word.strip("*") or word[:1]
+    return word.strip("*") or word[:1]  # of a text of stars alone, one star is left
 
 
 def normalize_header(text: str) -> str:

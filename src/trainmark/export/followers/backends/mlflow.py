@@ -18,17 +18,23 @@ if TYPE_CHECKING:
 
 _TAG = "trainmark.run_id"
 _NS_PER_MS = 1_000_000
-_MAX_METRICS, _MAX_PARAMETERS, _MAX_LENGTH = 1000, 100, 500  # of one request, of a value
-# MLflow itself tries seven times, for minutes: the follower tries again by itself.
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+_MAX_METRICS = 1000  # of one request
+_MAX_PARAMETERS = 100  # of one request
+_MAX_LENGTH = 500  # characters of the value of a parameter
+# By default MLflow repeats a request seven times, for minutes; the follower tries again by itself.
+_RETRY_VARIABLES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
 def prepare(destination: str | None) -> None:
-    """Import what takes long, and have MLflow make the tables of a database that is new."""
-    for name, value in _PATIENCE.items():
+    """Import what takes long, and have MLflow make the tables of a database that is new.
+
+    Args:
+        destination: a tracking URI; None: MLflow's default.
+    """
+    for name, value in _RETRY_VARIABLES.items():
         os.environ.setdefault(name, value)
-    if (destination or "").startswith("file:"):
-        # MLflow 3 asks who names a folder of files whether that is meant.
+    if destination is not None and destination.startswith("file:"):
+        # MLflow 3 refuses to keep runs in a folder of files unless this variable allows it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
 
@@ -37,6 +43,7 @@ def prepare(destination: str | None) -> None:
 
 
 def _get_experiment_name() -> str:
+    """Return the name of the experiment that gets the runs."""
     return os.environ.get("MLFLOW_EXPERIMENT_NAME", "trainmark")
 
 
@@ -48,7 +55,7 @@ class MLflow:
 
         self._client = MlflowClient(tracking_uri=destination)
         self._run_id, is_new = self._open_run(run)
-        self._last_numbers: dict[str, int] = {}
+        self._last_numbers: dict[str, int] = {}  # by metric, of what the run had before
         if not is_new:
             for name in self._client.get_run(self._run_id).data.metrics:
                 history = self._client.get_metric_history(self._run_id, name)
@@ -61,21 +68,24 @@ class MLflow:
         client: Any = self._client
         name = _get_experiment_name()
         experiment = client.get_experiment_by_name(name)
-        number = experiment.experiment_id if experiment else client.create_experiment(name)
-        known = client.search_runs([number], f"tags.`{_TAG}` = '{run.run_id}'")
-        if known:
-            return known[0].info.run_id, False
-        created = client.create_run(
-            number,
+        if experiment is None:
+            experiment_id = client.create_experiment(name)
+        else:
+            experiment_id = experiment.experiment_id
+        existing_runs = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{run.run_id}'")
+        if existing_runs:
+            return existing_runs[0].info.run_id, False
+        created_run = client.create_run(
+            experiment_id,
             start_time=run.started_unix_ns // _NS_PER_MS,
             tags={_TAG: run.run_id},
             run_name=run.run_id,
         )
+        run_id = created_run.info.run_id
         parameters = [Param(key, str(value)[:_MAX_LENGTH]) for key, value in run.settings.items()]
-        for first in range(0, len(parameters), _MAX_PARAMETERS):
-            part = parameters[first : first + _MAX_PARAMETERS]
-            client.log_batch(created.info.run_id, params=part)
-        return created.info.run_id, True
+        for start in range(0, len(parameters), _MAX_PARAMETERS):
+            client.log_batch(run_id, params=parameters[start : start + _MAX_PARAMETERS])
+        return run_id, True
 
     def log(self, points: Sequence[Point]) -> None:
         """Add the points that the run lacks."""
@@ -87,9 +97,8 @@ class MLflow:
             for name, value in point.values.items()
             if point.number > self._last_numbers.get(name, -1)
         ]
-        for first in range(0, len(metrics), _MAX_METRICS):
-            part = metrics[first : first + _MAX_METRICS]
-            self._client.log_batch(self._run_id, metrics=part)
+        for start in range(0, len(metrics), _MAX_METRICS):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + _MAX_METRICS])
 
     def finish(self, result: RunResult | None) -> None:
         """Add the final figures and end the run."""

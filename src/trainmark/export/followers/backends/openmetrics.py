@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from trainmark.export.followers.points import FollowedRun, Point, RunResult
 
-_SOURCE = re.compile(r"sys/(?:node(?P<node>\d+)/)?(?:gpu(?P<gpu>\d+)/)?(?P<quantity>.+)")
+# The series of a reading: `sys/power_watts`, `sys/gpu0/power_watts`, `sys/node1/gpu0/power_watts`.
+_READING = re.compile(r"sys/(?:node(?P<node>\d+)/)?(?:gpu(?P<gpu>\d+)/)?(?P<quantity>.+)")
 
 
 def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every backend
@@ -40,8 +41,8 @@ class OpenMetrics:
         self._registry = CollectorRegistry()
         self._gauges: dict[str, object] = {}
         self._labels = {"run_id": run.run_id, "case": run.case}
-        self._set("trainmark_run_active", 1)
-        self._write()
+        self._set_gauge("trainmark_run_active", 1)
+        self._write_file()
 
     def log(self, points: Sequence[Point]) -> None:
         """Replace the file by one with the newest values."""
@@ -50,30 +51,36 @@ class OpenMetrics:
                 self._set_series(TRAIN_STEP, point.number)
             for name, value in point.values.items():
                 self._set_series(name, value)
-        self._write()
+        self._write_file()
 
     def finish(self, result: RunResult | None) -> None:
         """Write the final figures; the run is no longer active."""
-        self._set("trainmark_run_active", 0)
+        self._set_gauge("trainmark_run_active", 0)
         if result is not None:
-            self._set("trainmark_run_passed", int(result.status == "passed"))
+            self._set_gauge("trainmark_run_passed", int(result.status == "passed"))
             for name, value in result.figures.items():
                 self._set_series(name, value)
-        self._write()
+        self._write_file()
 
     def _set_series(self, name: str, value: float) -> None:
         """Set the gauge of a series; the device and the machine of a reading are labels."""
         labels: dict[str, str] = {}
-        source = _SOURCE.fullmatch(name)
-        if source is not None:
-            kind = "gpu" if source["gpu"] is not None else "host"
-            name = f"sys/{kind}/{source['quantity']}"
-            labels["node"] = source["node"] or "0"
+        reading = _READING.fullmatch(name)
+        if reading is not None:
+            kind = "gpu" if reading["gpu"] is not None else "host"
+            name = f"sys/{kind}/{reading['quantity']}"
+            labels["node"] = reading["node"] or "0"
             if kind == "gpu":
-                labels["gpu"] = source["gpu"]
-        self._set(f"trainmark_{re.sub('[^a-zA-Z0-9_]', '_', name)}", value, **labels)
+                labels["gpu"] = reading["gpu"]
+        self._set_gauge(f"trainmark_{re.sub('[^a-zA-Z0-9_]', '_', name)}", value, **labels)
 
-    def _set(self, metric: str, value: float, **labels: str) -> None:
+    def _set_gauge(self, metric: str, value: float, **labels: str) -> None:
+        """Set the value of a metric; its gauge is made at its first value.
+
+        Args:
+            metric: name of the metric.
+            labels: besides those that all metrics of the run have.
+        """
         from prometheus_client import Gauge
 
         labels = self._labels | labels
@@ -82,7 +89,7 @@ class OpenMetrics:
             self._gauges[metric] = Gauge(metric, text, labels, registry=self._registry)
         self._gauges[metric].labels(**labels).set(value)  # type: ignore[attr-defined]
 
-    def _write(self) -> None:
+    def _write_file(self) -> None:
         from prometheus_client.openmetrics.exposition import generate_latest
 
         with write_atomically(self._path) as file:

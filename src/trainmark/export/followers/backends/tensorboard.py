@@ -40,10 +40,12 @@ class TensorBoard:
         path = folder / f"events.out.tfevents.{time.time_ns()}{_SUFFIX}"
         self._file = path.open("wb")
         self._records = RecordWriter(self._file)
-        self._write(Event(wall_time=run.started_unix_ns / NS_PER_S, file_version="brain.Event:2"))
+        self._write_event(
+            Event(wall_time=run.started_unix_ns / NS_PER_S, file_version="brain.Event:2")
+        )
         rows = [f"| {name} | {value} |" for name, value in run.settings.items()]
         text = "\n".join(["| setting | value |", "|---|---|", *rows])
-        self._write_text("run", text, 0, run.started_unix_ns)
+        self._write_text("run", text, step=0, unix_ns=run.started_unix_ns)
         self._file.flush()
 
     def log(self, points: Sequence[Point]) -> None:
@@ -61,13 +63,17 @@ class TensorBoard:
         self._file.close()
 
     def _write_scalars(self, values: dict[str, float], step: int, unix_ns: int) -> None:
+        """Write values by their series, all of one step."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         items = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._write(Event(wall_time=unix_ns / NS_PER_S, step=step, summary=Summary(value=items)))
+        self._write_event(
+            Event(wall_time=unix_ns / NS_PER_S, step=step, summary=Summary(value=items))
+        )
 
     def _write_text(self, tag: str, text: str, step: int, unix_ns: int) -> None:
+        """Write a text in Markdown for TensorBoard's page of texts, under the name ``tag``."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -78,7 +84,9 @@ class TensorBoard:
             metadata=SummaryMetadata(plugin_data=plugin),
             tensor=TensorProto(dtype=_DT_STRING, string_val=[text.encode()]),
         )
-        self._write(Event(wall_time=unix_ns / NS_PER_S, step=step, summary=Summary(value=[value])))
+        self._write_event(
+            Event(wall_time=unix_ns / NS_PER_S, step=step, summary=Summary(value=[value]))
+        )
 
-    def _write(self, event: object) -> None:
+    def _write_event(self, event: object) -> None:
         self._records.write(event.SerializeToString())  # type: ignore[attr-defined]

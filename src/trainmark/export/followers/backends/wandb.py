@@ -32,9 +32,9 @@ class WeightsAndBiases:
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
         import wandb
 
-        entity, _, project = (destination or "trainmark").rpartition("/")
+        entity, _, project = (destination or "trainmark").rpartition("/")  # `ENTITY/PROJECT`
         settings = wandb.Settings(
-            host="-",
+            host="-",  # instead of the name of this machine
             console="off",
             silent=True,
             disable_git=True,
@@ -44,9 +44,9 @@ class WeightsAndBiases:
             x_disable_stats=True,
             x_save_requirements=False,
         )
-        place = Path(os.environ.get("WANDB_DIR") or run.folder)
-        for earlier in place.glob(f"wandb/offline-run-*-{run.run_id}"):
-            shutil.rmtree(earlier)
+        folder = Path(os.environ.get("WANDB_DIR") or run.folder)
+        for earlier_folder in folder.glob(f"wandb/offline-run-*-{run.run_id}"):
+            shutil.rmtree(earlier_folder)
         self._run: Any = wandb.init(
             entity=entity or None,
             project=project,
@@ -54,26 +54,27 @@ class WeightsAndBiases:
             name=run.run_id,
             group=run.case,
             config=run.settings,
-            dir=place,
+            dir=folder,
             resume="allow",
             reinit="create_new",
             settings=settings,
         )
         self._last_numbers: dict[str, int] = {}  # by axis, of what the run had before
-        self._defined: set[str] = set()
+        self._defined_series: set[str] = set()  # whose axis W&B knows
 
     def log(self, points: Sequence[Point]) -> None:
         """Log the points that the run lacks."""
         for point in points:
             if point.axis not in self._last_numbers:
+                # The summary of a resumed run has the newest number of each axis.
                 self._last_numbers[point.axis] = self._run.summary.get(point.axis, -1)
             if point.number <= self._last_numbers[point.axis]:
                 continue
-            for name in point.values.keys() - self._defined:
+            for name in point.values.keys() - self._defined_series:
                 self._run.define_metric(name, step_metric=point.axis)
-                self._defined.add(name)
-            moment = {point.axis: point.number, "_timestamp": point.unix_ns / NS_PER_S}
-            self._run.log(moment | point.values)
+                self._defined_series.add(name)
+            time_columns = {point.axis: point.number, "_timestamp": point.unix_ns / NS_PER_S}
+            self._run.log(time_columns | point.values)
 
     def finish(self, result: RunResult | None) -> None:
         """Set the summary and end the run."""
