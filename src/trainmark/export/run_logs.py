@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
 
-    LocatedEvent = dict[str, Any]  # with the file and the line from which it was read
+    # The fields of an event, with `file` and `lineno`: the file and line from which it was read.
+    LocatedEvent = dict[str, Any]
 
 MomentKind = Literal[
     "launch", "ready", "epoch_start", "epoch_end", "window_start", "window_end",
@@ -46,7 +47,8 @@ class Moment:
 
     Attributes:
         time_ms: milliseconds since 1970.
-        file: file of the event; ``lineno`` is its line.
+        file: name of the file of the event from which it follows.
+        lineno: line of this event, from 1; 0: there is no event.
         epoch: number of the epoch, from 0.
         step: optimizer steps so far.
         samples: samples of all ranks so far.
@@ -110,6 +112,13 @@ def render_perflog(record: Record, folder: Path) -> str:
 def _format_perflog_line(
     moment: Moment, event: str, value: Mapping[str, Any] | None = None, *, step: int | None = None
 ) -> str:
+    """Return the line of an event.
+
+    Args:
+        event: its name in FlagPerf's logger.
+        value: what it states; None: nothing.
+        step: number of the step that it is about; None: it is about none.
+    """
     document: dict[str, Any] = {
         "event": event,
         "value": value or {},
@@ -126,6 +135,7 @@ def _format_perflog_line(
 
 
 def _make_perflog_totals(record: Record) -> dict[str, Any]:
+    """Return the value of ``FINISHED``: figures of the whole run."""
     return {
         "e2e_time": record.figure("e2e_time"),
         "train_time": record.figure("train_time"),
@@ -193,17 +203,13 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
 
 def _list_mlperf_lines(moment: Moment, record: Record) -> list[str]:
     """Return the lines of a launch: facts of the run, its start, and the keys of the ruleset."""
-    return [
-        *(
-            _format_mlperf_line(moment, key, value)
-            for key, value in _list_mlperf_facts(record).items()
-        ),
-        _format_mlperf_line(moment, "init_start", event_type="INTERVAL_START"),
-        *(
-            _format_mlperf_line(moment, key, value)
-            for key, value in _list_ruleset_keys(record).items()
-        ),
-    ]
+    lines = []
+    for key, value in _list_mlperf_facts(record).items():
+        lines.append(_format_mlperf_line(moment, key, value))
+    lines.append(_format_mlperf_line(moment, "init_start", event_type="INTERVAL_START"))
+    for key, value in _list_ruleset_keys(record).items():
+        lines.append(_format_mlperf_line(moment, key, value))
+    return lines
 
 
 def _format_mlperf_line(
@@ -214,6 +220,14 @@ def _format_mlperf_line(
     event_type: str = "POINT_IN_TIME",
     status: str | None = None,
 ) -> str:
+    """Return the line of an event.
+
+    Args:
+        key: of MLPerf logging.
+        value: what the event states; None: nothing.
+        event_type: whether it begins or ends an interval, or is a moment.
+        status: how the run ended, only of ``run_stop``.
+    """
     metadata: dict[str, Any] = {
         "file": moment.file,
         "lineno": moment.lineno,
@@ -239,7 +253,7 @@ def _list_mlperf_facts(record: Record) -> dict[str, Any]:
     """Return the facts of a run that an MLPerf log has before its start, by their keys."""
     recipe = record.plan.recipe
     samples_per_rank = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
-    planned = samples_per_rank * record.plan.world_size
+    planned_batch = samples_per_rank * record.plan.world_size
     return {
         "trainmark_notice": _NOTICE,
         "trainmark_run": record.run_id,
@@ -248,8 +262,8 @@ def _list_mlperf_facts(record: Record) -> dict[str, Any]:
         "trainmark_status": record.status,
         "trainmark_trust": record.trust.grade,
         "seed": recipe.get("seed"),
-        # The samples of a step: several ranks may train the same batch.
-        "global_batch_size": max(record.steps.samples, default=planned),
+        # As trained, because ranks that share a model train the same batch; else as planned.
+        "global_batch_size": max(record.steps.samples, default=planned_batch),
         "micro_batch_size": recipe["micro_batch_size"],
         "gradient_accumulation_steps": recipe["grad_accum_steps"],
         "opt_base_learning_rate": recipe.get("learning_rate"),
@@ -280,7 +294,7 @@ def read_moments(record: Record, folder: Path) -> Iterator[Moment]:
     yield from timeline.iterate_moments(launch)
     for event in _read_events(path):
         yield from timeline.iterate_moments(event)
-    if timeline.epoch is not None:
+    if timeline.epoch is not None:  # the training did not reach its end
         no_event = {"file": path.name, "lineno": 0}
         yield timeline.make_moment("broke_off", timeline.last_ns, no_event)
 
@@ -332,6 +346,7 @@ class _Timeline:
 
     def iterate_moments(self, event: LocatedEvent) -> Iterator[Moment]:
         """Yield the moments of an event."""
+        # Events of something that lasts have a start and an end, others a single time.
         end_ns = event["end_ns"] if "end_ns" in event else event["t_ns"]
         match event["event"]:
             case "launch" | "end" as kind:
@@ -362,6 +377,11 @@ class _Timeline:
         yield self.make_moment("window_start", start_ns, event)
 
     def _count_steps(self, event: LocatedEvent) -> None:
+        """Count the steps of a window.
+
+        Raises:
+            RecordError: the record has fewer steps.
+        """
         self._step += len(event["step_ns"])
         num_recorded = len(self._samples) - 1
         if self._step > num_recorded:
@@ -373,7 +393,12 @@ class _Timeline:
             )
 
     def make_moment(self, kind: MomentKind, t_ns: int, event: LocatedEvent) -> Moment:
-        """Return a moment, with the steps and samples counted so far."""
+        """Return a moment, with the steps and samples counted so far.
+
+        Args:
+            t_ns: its time by the clock of the events.
+            event: the event from which it follows.
+        """
         self.last_ns = t_ns
         return Moment(
             kind=kind,

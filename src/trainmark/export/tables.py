@@ -33,6 +33,7 @@ Value = str | int | float | bool | None
 
 
 def _convert_cell(value: Value) -> Value:
+    """Return a value as a cell of CSV: a text is a single line, and never a formula."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -44,18 +45,20 @@ def _convert_cell(value: Value) -> Value:
 
 def build_record_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
     """Return the names of the columns, and a row for each record; null values are None."""
-    figures = {name: name_column(name, spec.unit, spec) for name, spec in FIGURES.items()}
+    # By the name of a figure: those of all cases, then those that only one case has.
+    column_names = {name: name_column(name, spec.unit, spec) for name, spec in FIGURES.items()}
     for record in records:
         specs = record_figures.list_specs(record.plan.about.page)
-        for name in sorted(record.figures.keys() - figures.keys()):
-            column = name_column(name, record.figures[name].unit, specs.get(name))
-            is_taken = column in COLUMNS or column in figures.values()
-            figures[name] = f"{column}_of_case_{len(figures)}" if is_taken else column
-    rows = [
-        [column(record) for column in COLUMNS.values()] + [record.figure(name) for name in figures]
-        for record in records
-    ]
-    return [*COLUMNS, *figures.values()], rows
+        for name in sorted(record.figures.keys() - column_names.keys()):
+            column_name = name_column(name, record.figures[name].unit, specs.get(name))
+            if column_name in COLUMNS or column_name in column_names.values():
+                column_name = f"{column_name}_of_case_{len(column_names)}"
+            column_names[name] = column_name
+    rows = []
+    for record in records:
+        values = [compute_value(record) for compute_value in COLUMNS.values()]
+        rows.append(values + [record.figure(name) for name in column_names])
+    return [*COLUMNS, *column_names.values()], rows
 
 
 def render_csv(records: Sequence[Record]) -> str:
@@ -64,7 +67,8 @@ def render_csv(records: Sequence[Record]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_convert_cell(value) for value in row] for row in rows)
+    for row in rows:
+        writer.writerow([_convert_cell(value) for value in row])
     return text.getvalue()
 
 
@@ -84,13 +88,14 @@ def convert_to_arrow(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> p
     """Return an Arrow table; each column has its type, and unknown values are null."""
     import pyarrow as pa
 
-    types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    arrow_types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     columns = {}
     for index, name in enumerate(names):
         values = [row[index] for row in rows]
-        # A column without any value is a figure, and therefore of floats.
+        # A figure that no row has is still a column of floats; of others Arrow finds the type.
         default_type: Any = float if all(value is None for value in values) else None
-        columns[name] = pa.array(values, types.get(COLUMN_TYPES.get(name, default_type)))
+        column_type = COLUMN_TYPES.get(name, default_type)
+        columns[name] = pa.array(values, arrow_types.get(column_type))
     return pa.table(columns)
 
 
@@ -120,8 +125,8 @@ def render_index(records: Sequence[Record]) -> str:
     """
     lines = []
     for record in records:
-        entries = list_index_records(record)
-        if not entries:
+        index_records = list_index_records(record)
+        if not index_records:
             raise RecordError(
                 f"case {record.plan.case} has no mission",
                 where=record.run_id,
@@ -134,7 +139,7 @@ def render_index(records: Sequence[Record]) -> str:
                     "docs/adding-a-case.md"
                 ),
             )
-        lines += [item.to_json() for item in entries]
+        lines += [index_record.to_json() for index_record in index_records]
     return "".join(f"{line}\n" for line in lines)
 
 

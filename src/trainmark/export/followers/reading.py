@@ -1,17 +1,17 @@
-"""Read the files of a run while they are written, and return what they tell as points.
+"""Read the files of a run while they are written, and return their content as points.
 
 Owns the names of the series. Steps are those of ``record.steps``: the slowest rank's time, the mean
-loss of all samples. A step is complete when every rank has reported it. Times are those of each
-machine's own clock.
+loss of all samples. A step is complete when every rank has reported it. Events have the time of
+their machine's monotonic clock; the launch event of each machine has the time since 1970 too, and
+what must be added to the monotonic clock to have it is the machine's shift.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.events.schema import (
     LAUNCHER_FILE,
@@ -48,12 +48,22 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _GIB = 2**30
-_INVALID = re.compile(r"[^A-Za-z0-9_.-]+")  # no backend takes more in a name
+_INVALID = re.compile(r"[^A-Za-z0-9_.-]+")  # no backend accepts other characters in a name
 
 
 def format_name(words: str) -> str:
     """Return the name of a quality as a part of a series' name."""
     return _INVALID.sub("_", words).strip("_") or "value"
+
+
+class _NewPoints(NamedTuple):
+    """The points of the events that were read, and how many events these were.
+
+    Not every event gives a point: nothing is left to read only if there were no events.
+    """
+
+    points: list[Point]
+    num_events: int
 
 
 @dataclass(slots=True)
@@ -64,43 +74,56 @@ class StepSum:
     step_ns: int = 0  # of the slowest rank
     loss_sum: float = 0.0
     samples: int = 0
-    end_ns: int = 0  # on the clock of the first rank that reported it
+    end_ns: int = 0  # on the clock of the first rank that reported it; 0: no rank did
     windows: list[Window] = field(default_factory=list)  # that end with this step
 
     def add(self, window: Window, offset: int, end_ns: int) -> None:
-        """Take one rank's step: number ``offset`` of a window."""
-        samples, loss = window.samples[offset], window.loss[offset]
+        """Add one rank's step.
+
+        Args:
+            window: of the rank.
+            offset: index of the step in the window.
+            end_ns: end of the step on the rank's clock.
+        """
+        samples = window.samples[offset]
+        loss = window.loss[offset]
         self.num_ranks += 1
         self.step_ns = max(self.step_ns, window.step_ns[offset])
         if samples:
             self.loss_sum += (nan if loss is None else loss) * samples
         self.samples += samples
-        self.end_ns = self.end_ns or end_ns
+        if self.end_ns == 0:
+            self.end_ns = end_ns
 
 
 class _Ranks:
-    """What the ranks of a run report."""
+    """What the ranks of a run report.
+
+    Attributes:
+        num_steps: number of the last step that was returned as a point.
+    """
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
         self._tails = [
-            EventTail(run_dir / name_rank_file(n), _CHUNK_BYTES) for n in range(plan.world_size)
+            EventTail(run_dir / name_rank_file(rank), _CHUNK_BYTES)
+            for rank in range(plan.world_size)
         ]
-        self._facts: dict[int, Facts] = {}
+        self._facts: dict[int, Facts] = {}  # by rank
         self._steps: dict[int, StepSum] = {}  # incomplete ones, by number
         self._peak: float | None = None
-        resumed = None if plan.resumed is None else plan.resumed.progress
-        self._steps_before = 0 if resumed is None else resumed.steps
-        self._samples = 0 if resumed is None else resumed.samples
-        self.num_steps = self._steps_before  # handed out
+        progress = None if plan.resumed is None else plan.resumed.progress
+        self._steps_before = 0 if progress is None else progress.steps  # this launch
+        self._samples = 0 if progress is None else progress.samples
+        self.num_steps = self._steps_before
 
-    def read_new(self, shift_ns: int) -> tuple[list[Point], int]:
-        """Return the points of the next chunks, and how many events were read.
+    def read_new(self, shift_ns: int) -> _NewPoints:
+        """Return the points of the next chunks, the steps before the evaluations.
 
         Args:
             shift_ns: what is added to a rank's clock to have the time since 1970.
         """
-        points: list[Point] = []
+        evaluations: list[Point] = []
         num_events = 0
         for rank, tail in enumerate(self._tails):
             for event in tail.read_new():
@@ -110,27 +133,37 @@ class _Ranks:
                 elif isinstance(event, Window):
                     self._add_window(event)
                 elif isinstance(event, Evaluate) and rank == 0:
-                    points.append(self._make_evaluation(event, shift_ns))
-        return self._take_complete(shift_ns) + points, num_events
+                    evaluations.append(self._make_evaluation(event, shift_ns))
+        steps = self._take_complete_steps(shift_ns)
+        return _NewPoints(steps + evaluations, num_events)
 
     def _add_window(self, window: Window) -> None:
-        first = self._steps_before + window.first_step + 1
-        # From the end backwards, because only the end of a window is a moment of the host.
-        after_ns = list(accumulate(reversed(window.step_ns[1:]), initial=0))[::-1]
-        for offset, rest_ns in enumerate(after_ns):
-            step = self._steps.setdefault(first + offset, StepSum())
-            step.add(window, offset, window.end_ns - rest_ns)
-        step.windows.append(window)
+        """Add the steps of one rank's window.
 
-    def _take_complete(self, shift_ns: int) -> list[Point]:
-        complete = [n for n, x in self._steps.items() if x.num_ranks == self._plan.world_size]
+        Only the end of a window is a time that the host has read. So the ends of its steps are
+        computed from the last one backwards.
+        """
+        first_number = self._steps_before + window.first_step + 1
+        last_offset = len(window.step_ns) - 1
+        end_ns = window.end_ns
+        for offset in range(last_offset, -1, -1):
+            step = self._steps.setdefault(first_number + offset, StepSum())
+            step.add(window, offset, end_ns)
+            end_ns -= window.step_ns[offset]
+        self._steps[first_number + last_offset].windows.append(window)
+
+    def _take_complete_steps(self, shift_ns: int) -> list[Point]:
+        """Remove the steps that all ranks have reported, and return their points in order."""
+        world_size = self._plan.world_size
+        complete = [n for n, step in self._steps.items() if step.num_ranks == world_size]
         return [self._take_step(number, shift_ns) for number in sorted(complete)]
 
     def take_rest(self, shift_ns: int) -> list[Point]:
-        """Return the steps that some ranks did not reach."""
+        """Remove the steps that some ranks did not reach, and return their points in order."""
         return [self._take_step(number, shift_ns) for number in sorted(self._steps)]
 
     def _take_step(self, number: int, shift_ns: int) -> Point:
+        """Remove a step, and return its point."""
         step = self._steps.pop(number)
         self.num_steps = number
         self._samples += step.samples
@@ -141,36 +174,51 @@ class _Ranks:
         }
         if step.step_ns:
             values["perf/samples_per_second"] = step.samples * NS_PER_S / step.step_ns
-        if len(step.windows) == step.num_ranks:
+        if len(step.windows) == step.num_ranks:  # the step ends a window
             values |= self._measure_window(step.windows, number)
         return Point(axis=TRAIN_STEP, number=number, unix_ns=step.end_ns + shift_ns, values=values)
 
     def _measure_window(self, windows: list[Window], number: int) -> dict[str, float]:
-        """Return what is only known of a whole window, over all ranks that reported it."""
+        """Return what is only known of a whole window, over all ranks that reported it.
+
+        Args:
+            windows: of each of these ranks.
+            number: of the last step in the windows.
+        """
         values: dict[str, float] = {}
         steps_per_epoch = self._facts[0].steps_per_epoch if 0 in self._facts else 0
         if steps_per_epoch:
             values["train/epoch"] = number / steps_per_epoch
-        duration_s = max(window.end_ns - window.start_ns for window in windows) / NS_PER_S
-        tokens = sum(window.tokens for window in windows)
-        if tokens and duration_s:
-            values["perf/tokens_per_second"] = tokens / duration_s
-            values["perf/tokens_per_second_per_device"] = tokens / duration_s / len(windows)
-        flops = [window.model_flops for window in windows if window.model_flops is not None]
-        if len(flops) == len(windows) and duration_s:
-            rate = sum(flops) / duration_s / len(windows)
-            values["perf/model_tflops_per_second_per_device"] = rate / 1e12
-            peak = self._find_peak()
-            if peak is not None:
-                values["perf/mfu"] = 100 * rate / peak
+        values |= self._measure_rates(windows)
         step_ns = sum(sum(window.step_ns) for window in windows)
         if step_ns:
             wait_ns = sum(sum(window.wait_ns) for window in windows)
             values["perf/data_wait_percent"] = 100 * wait_ns / step_ns
-        used = [window.used_bytes for window in windows if window.used_bytes is not None]
-        if used:
-            of_processes = all(x.memory_scope == "process" for x in self._facts.values())
-            values["memory/used_gib"] = (sum(used) if of_processes else max(used)) / _GIB
+        used_bytes = [window.used_bytes for window in windows if window.used_bytes is not None]
+        if used_bytes:
+            # As in a record: memory of processes adds up, of devices the highest use counts.
+            is_of_processes = all(x.memory_scope == "process" for x in self._facts.values())
+            total_bytes = sum(used_bytes) if is_of_processes else max(used_bytes)
+            values["memory/used_gib"] = total_bytes / _GIB
+        return values
+
+    def _measure_rates(self, windows: list[Window]) -> dict[str, float]:
+        """Return tokens and model FLOPs a second, and the MFU, as far as they are known."""
+        values: dict[str, float] = {}
+        duration_s = max(window.end_ns - window.start_ns for window in windows) / NS_PER_S
+        if not duration_s:
+            return values
+        tokens = sum(window.tokens for window in windows)
+        if tokens:
+            values["perf/tokens_per_second"] = tokens / duration_s
+            values["perf/tokens_per_second_per_device"] = tokens / duration_s / len(windows)
+        flops = [window.model_flops for window in windows if window.model_flops is not None]
+        if len(flops) == len(windows):
+            flop_rate = sum(flops) / duration_s / len(windows)
+            values["perf/model_tflops_per_second_per_device"] = flop_rate / 1e12
+            peak = self._find_peak()
+            if peak is not None:
+                values["perf/mfu"] = 100 * flop_rate / peak
         return values
 
     def _find_peak(self) -> float | None:
@@ -182,14 +230,16 @@ class _Ranks:
         return self._peak
 
     def _make_evaluation(self, event: Evaluate, shift_ns: int) -> Point:
+        """Return the point of an evaluation: its time, its samples and all its qualities."""
         values = {
             "eval/time_seconds": (event.end_ns - event.start_ns) / NS_PER_S,
             "eval/samples": float(event.samples),
         }
-        named = {self._plan.about.metric: event.value} | event.detail
-        for kind, part in event.parts.items():
-            named |= {f"{kind}_{name}": value for name, value in part.items()}
-        for name, value in named.items():
+        qualities = {self._plan.about.metric: event.value} | event.detail
+        for kind, qualities_of_part in event.parts.items():
+            for name, value in qualities_of_part.items():
+                qualities[f"{kind}_{name}"] = value
+        for name, value in qualities.items():
             if value is not None:
                 values[f"eval/{format_name(name)}"] = value
         number = self._steps_before + event.step
@@ -197,7 +247,16 @@ class _Ranks:
 
 
 class _Machine:
-    """What the sampler and the launching process of one machine write."""
+    """What the sampler and the launching process of one machine write.
+
+    Args:
+        node: number of the machine in a job of an engine; None: the machine of the launcher.
+        prefix: of the names of its series, ``sys/`` or ``sys/node0/``.
+
+    Attributes:
+        launch: the event with which it began; None: it was not read yet.
+        is_finished: it has reported its end.
+    """
 
     def __init__(self, run_dir: Path, node: int | None, prefix: str) -> None:
         process_file = LAUNCHER_FILE if node is None else name_node_file(node)
@@ -213,8 +272,11 @@ class _Machine:
         """Return what is added to its clock to have the time since 1970; None: not known yet."""
         return None if self.launch is None else self.launch.unix_ns - self.launch.t_ns
 
-    def read_new(self) -> tuple[list[Point], int]:
-        """Return the points of the next chunk, and how many events were read."""
+    def read_new(self) -> _NewPoints:
+        """Return the points of the next chunk; readings wait until the time of the launch is known.
+
+        Without it they would have no time since 1970.
+        """
         events = self._process.read_new()
         for event in events:
             if isinstance(event, Launch):
@@ -222,55 +284,61 @@ class _Machine:
             elif isinstance(event, Finished):
                 self.is_finished = True
         if self.launch is None:
-            return [], len(events)
+            return _NewPoints([], len(events))
         samples = self._sampler.read_new()
         points = [
             self._make_reading(sample)
             for sample in samples
             if isinstance(sample, DevicesEvent | HostEvent)
         ]
-        return points, len(events) + len(samples)
+        return _NewPoints(points, len(events) + len(samples))
 
     def _make_reading(self, event: DevicesEvent | HostEvent) -> Point:
         """Return a reading, dated to the middle of the time that it took."""
-        assert self.launch is not None, "samples are read after the launch"
+        shift_ns = self.shift_ns
+        assert shift_ns is not None, "samples are read after the launch"
         if isinstance(event, HostEvent):
-            kind, axis = "host", f"{self._prefix}reading"
+            kind = "host"
+            axis = f"{self._prefix}reading"
             values = self._name_host_values(event)
         else:
-            kind, axis = "gpu", f"{self._prefix}gpu/reading"
+            kind = "gpu"
+            axis = f"{self._prefix}gpu/reading"
             values = {}
             for sample in event.devices:
                 values |= self._name_device_values(sample)
         self._num_readings[kind] += 1
-        unix_ns = event.t_ns - event.took_ns // 2 + self.launch.unix_ns - self.launch.t_ns
+        unix_ns = event.t_ns - event.took_ns // 2 + shift_ns
         return Point(axis=axis, number=self._num_readings[kind], unix_ns=unix_ns, values=values)
 
     def _name_host_values(self, event: HostEvent) -> dict[str, float]:
-        used = event.memory_used_bytes
-        known = {
+        """Return the values of a reading of the host by the names of their series."""
+        used_bytes = event.memory_used_bytes
+        readings = {
             "cpu/utilization_percent": event.utilization_percent,
-            "memory/used_gib": None if used is None else used / _GIB,
+            "memory/used_gib": None if used_bytes is None else used_bytes / _GIB,
             "power_watts": event.power_w,
             "cpu/energy_joules": event.energy_j,
         }
-        return {f"{self._prefix}{name}": x for name, x in known.items() if x is not None}
+        return {f"{self._prefix}{name}": x for name, x in readings.items() if x is not None}
 
     def _name_device_values(self, sample: DeviceSample) -> dict[str, float]:
-        used, total = sample.memory_used_bytes, sample.memory_total_bytes
+        """Return the values of a reading of a device by the names of their series."""
+        used_bytes = sample.memory_used_bytes
+        total_bytes = sample.memory_total_bytes
         reasons = sample.throttle_reasons
-        known = {
+        readings = {
             "power_watts": sample.power_w,
             "temperature_celsius": sample.temperature_c,
             "utilization_percent": sample.utilization_percent,
             "clock_mhz": sample.clock_mhz,
-            "memory_used_gib": None if used is None else used / _GIB,
-            "memory_total_gib": None if total is None else total / _GIB,
+            "memory_used_gib": None if used_bytes is None else used_bytes / _GIB,
+            "memory_total_gib": None if total_bytes is None else total_bytes / _GIB,
             "energy_joules": sample.energy_j,
             "throttled": None if reasons is None else float(bool(reasons)),
         }
         device = f"{self._prefix}gpu{sample.index}"
-        return {f"{device}/{name}": x for name, x in known.items() if x is not None}
+        return {f"{device}/{name}": x for name, x in readings.items() if x is not None}
 
 
 class RunReader:
@@ -280,30 +348,38 @@ class RunReader:
         self._plan = plan
         self._run_dir = run_dir
         self._ranks = _Ranks(plan, run_dir)
-        self._launcher = _Machine(run_dir, None, "sys/")
+        self._launcher = _Machine(run_dir, node=None, prefix="sys/")
         self._nodes = [
-            _Machine(run_dir, node, f"sys/node{node}/") for node in range(plan.node_processes)
+            _Machine(run_dir, node=node, prefix=f"sys/node{node}/")
+            for node in range(plan.node_processes)
         ]
 
     @property
-    def _machines(self) -> list[_Machine]:
-        """Return the machines that have ranks; the first one's clock is that of the steps."""
-        return self._nodes or [self._launcher]
+    def _rank_shift_ns(self) -> int | None:
+        """What is added to the ranks' clock to have the time since 1970; None: not known yet.
+
+        Steps have the time of the first machine with ranks, whose launch event has its shift.
+        """
+        first_machine = self._nodes[0] if self._nodes else self._launcher
+        return first_machine.shift_ns
 
     def iterate_new(self) -> Iterator[list[Point]]:
-        """Yield what was written since the last call, in parts of bounded size."""
+        """Yield what was written since the last call, in parts of bounded size.
+
+        The ranks' events wait until their time since 1970 can be computed.
+        """
         while True:
             points: list[Point] = []
             num_events = 0
             for machine in (self._launcher, *self._nodes):
-                new_points, num_new = machine.read_new()
-                points += new_points
-                num_events += num_new
-            shift_ns = self._machines[0].shift_ns
+                new = machine.read_new()
+                points += new.points
+                num_events += new.num_events
+            shift_ns = self._rank_shift_ns
             if shift_ns is not None:
-                new_points, num_new = self._ranks.read_new(shift_ns)
-                points += new_points
-                num_events += num_new
+                new = self._ranks.read_new(shift_ns)
+                points += new.points
+                num_events += new.num_events
             if points:
                 yield points
             if num_events == 0:
@@ -321,12 +397,12 @@ class RunReader:
 
     @property
     def num_steps(self) -> int:
-        """Return the steps of the training that were read."""
+        """Return the number of the last step that was returned."""
         return self._ranks.num_steps
 
     def take_rest(self) -> list[Point]:
-        """Return the last steps, which some ranks did not reach."""
-        shift_ns = self._machines[0].shift_ns
+        """Return the points of the last steps, which some ranks did not reach."""
+        shift_ns = self._rank_shift_ns
         return [] if shift_ns is None else self._ranks.take_rest(shift_ns)
 
     def describe_run(self) -> FollowedRun:
