@@ -114,7 +114,8 @@ def unpack_temporarily(path: Path) -> Iterator[Unpacked]:
         try:
             yield bundle
         except TrainmarkError as error:
-            error.where = error.where and error.where.replace(folder, str(path))
+            if error.where is not None:  # the user knows only the bundle, not its temporary folder
+                error.where = error.where.replace(folder, str(path))
             raise
 
 
@@ -142,7 +143,8 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
     except (FileNotFoundError, IsADirectoryError) as error:
         raise BundleError(f"not a bundle: {error}", where=str(path)) from None
     except OSError as error:
-        what, fix = f"cannot unpack: {error.strerror}", "set TMPDIR to a folder on another disk"
+        what = f"cannot unpack: {error.strerror}"
+        fix = "set TMPDIR to a folder on another disk"
         raise EnvironmentFault(what, where=str(path), fix=fix) from None
 
 
@@ -170,7 +172,8 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
             shutil.copyfileobj(content, out)
             size = out.tell()
             out.seek(0)
-            if (size, hash_stream(out).hexdigest()) != (file.bytes, file.sha256):
+            digest = hash_stream(out).hexdigest()
+            if size != file.bytes or digest != file.sha256:
                 raise AlteredError(
                     "altered: size and sha256 do not match the manifest", where=file.name
                 )

@@ -103,7 +103,7 @@ def _read_verifiable_plan(folder: Path) -> Plan:
     if plan.about.page.figures and plan.case not in cases.list_names():
         what = f"the case {plan.case} is not installed, so its figures cannot be computed"
         raise BundleError(what, where=str(folder))
-    check = _check_record(record.read_record(folder), folder, "")
+    check = _check_record(record.read_record(folder), folder, place="")
     if check.state == "broken":
         what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
         fix = "bundle the run unmodified; `trainmark verify` lists all differences"
@@ -240,6 +240,7 @@ def _check_record(loaded: Record, folder: Path, place: str) -> Check:
     if findings:
         is_refuted = trust.is_refuted(trust.add_reasons(loaded, findings).trust)
         return Check("record", "broken" if is_refuted else "unverifiable", tuple(findings), place)
-    figures, steps = len(loaded.figures), len(loaded.steps.time_ns)
-    agreement = message("bundle_recomputed", figures=figures, steps=steps)
+    num_figures = len(loaded.figures)
+    num_steps = len(loaded.steps.time_ns)
+    agreement = message("bundle_recomputed", figures=num_figures, steps=num_steps)
     return Check("record", "held", (agreement,), place)

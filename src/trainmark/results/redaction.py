@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _MIN_NAME_CHARS = 3  # shorter names occur in any text, and paths are replaced as a whole
 _NUMBERS = (int, float, type(None))  # values that need no redaction, for speed in long lists
 _MAX_LINE = 1 << 22  # bytes; a longer line is read in pieces
-_KEY_BEGINS, _KEY_ENDS = b"-----BEGIN ", b"-----END "  # of a private key
+_KEY_BEGINS = b"-----BEGIN "  # of a private key
+_KEY_ENDS = b"-----END "
 
 _DOCUMENT = read_toml(Path(__file__).with_suffix(".toml"))
 _FRAGMENTS: dict[str, str] = _DOCUMENT["parts"]
@@ -72,19 +73,21 @@ def _is_public(host: str) -> bool:
 def _replace_path(match: re.Match[str]) -> str:
     """Replace a path; the name of a file is kept, that of a folder is not."""
     path = match.group().rstrip(".")
-    points = match.group()[len(path) :]  # the end of a sentence
+    full_stops = match.group()[len(path) :]  # the end of a sentence
     name = path.rpartition("/")[2]
-    kept_name = f"/{name}" if _FILE_END.search(name) else ""
-    return f"<path>{kept_name}{points}"
+    file_name = f"/{name}" if _FILE_END.search(name) else ""
+    return f"<path>{file_name}{full_stops}"
 
 
 def _replace_host(match: re.Match[str]) -> str:
     """Replace the named group that matched, unless it is public or the name of a file."""
-    name = match[match.lastgroup or 0]
+    group = match.lastgroup or 0
+    name = match[group]
     if _is_public(name) or _FILE_END.search(name):
         return match.group()
-    start, end = (index - match.start() for index in match.span(match.lastgroup or 0))
-    return f"{match.group()[:start]}<host>{match.group()[end:]}"
+    before = match.string[match.start() : match.start(group)]
+    behind = match.string[match.end(group) : match.end()]
+    return f"{before}<host>{behind}"
 
 
 _FUNCTIONS = {"url": _replace_url, "path": _replace_path, "host": _replace_host}
@@ -151,12 +154,12 @@ class Redactor:
         if all(isinstance(item, _NUMBERS) for item in values):
             return list(values)
         redacted: list[Any] = []
-        for before, item in zip([None, *values], values, strict=False):
-            is_option = isinstance(before, str)
-            if is_option and _KEY_PATTERNS["secret_option"].fullmatch(before):
-                redacted.append("<secret>")
-            else:
-                redacted.append(self.redact_document(item, key))
+        is_secret = False  # the item before is an option such as `--password`
+        for item in values:
+            redacted.append("<secret>" if is_secret else self.redact_document(item, key))
+            is_secret = isinstance(item, str) and bool(
+                _KEY_PATTERNS["secret_option"].fullmatch(item)
+            )
         return redacted
 
     def _redact_value(self, value: str, key: str) -> str:
@@ -191,7 +194,8 @@ def _make_folder_rules(folders: Sequence[tuple[Path, str]]) -> list[_Rule]:
         for path in (folder, folder.resolve()):
             if folder.is_absolute() and path.name:
                 placeholders[str(path)] = placeholder
-    before, after = _FRAGMENTS["path_start"], _FRAGMENTS["path_end"]
+    before = _FRAGMENTS["path_start"]
+    after = _FRAGMENTS["path_end"]
     innermost_first = sorted(placeholders, key=len, reverse=True)
     return [
         (re.compile(before + re.escape(path) + after), placeholders[path])
@@ -214,7 +218,11 @@ def _make_name_rules() -> list[_Rule]:
 
 
 def make_run_redactor(plan: Plan, run_dir: Path) -> Redactor:
-    """Return the redactor for the files of a run and its record."""
+    """Return the redactor for the files of a run and its record.
+
+    Args:
+        run_dir: where the run is now; its plan has the folder in which it was measured.
+    """
     return Redactor(
         (run_dir, "<run>"), (Path(plan.run_dir), "<run>"), (Path(plan.data.folder), "<data>")
     )

@@ -67,10 +67,19 @@ def find_pairs(line: str) -> list[Pair]:
     """Return the numbers of a line that have a key or a unit, from left to right."""
     pairs = []
     for match in _PAIR.finditer(line[:_MAX_CHARACTERS]):
-        if match["key"] is None:
+        if match["key"] is None:  # the second alternative of the pattern: only a unit
             unit = match["bare_unit"].strip()
-            magnitude = match["bare_magnitude"] or ""
-            pairs.append(Pair("", match["bare"], magnitude, unit, unit, 0, match.start("bare")))
+            pairs.append(
+                Pair(
+                    key="",
+                    text=match["bare"],
+                    magnitude=match["bare_magnitude"] or "",
+                    unit=unit,
+                    following=unit,
+                    total=0,
+                    start=match.start("bare"),
+                )
+            )
             continue
         end = match.end("magnitude") if match["magnitude"] else match.end("number")
         following = _FOLLOWING.match(line, end)

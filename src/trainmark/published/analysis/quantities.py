@@ -231,7 +231,7 @@ def _expand_abbreviation(unit: str, unit_quantity: Quantity | None) -> Quantity:
         unit_quantity: what the unit behind the number says.
     """
     if not unit and unit_quantity is not None and unit_quantity.kind != "step_time":
-        return unit_quantity
+        return unit_quantity  # `ips` counts what the unit behind its number says
     if unit == STEPS_UNIT:
         return Quantity("steps", unit)
     is_of_device = unit.endswith("/device")

@@ -25,6 +25,7 @@ from trainmark.published.analysis.sources import (
     PLAIN,
     PRESETS,
     SIGNATURES,
+    Preset,
     Source,
     list_sources_by_key,
 )
@@ -48,11 +49,17 @@ _BAR = re.compile(
     r"(?:s/|)(?:it|steps?|iters?|batch(?:es)?)\b"
 )
 _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
-# A trainer that prints its speed at the end alone is recognised by lines with its loss, too.
-_KEYS_OF_PRESETS = {
-    name: {form.key for form in preset.forms} | ({preset.loss} if preset.closing else set())
-    for name, preset in PRESETS.items()
-}
+
+
+def _list_keys(preset: Preset) -> set[str]:
+    """Return the keys of which a line of a preset has one."""
+    keys = {form.key for form in preset.forms}
+    if preset.closing:  # its speed stands only in the last line, its loss in the others
+        keys.add(preset.loss)
+    return keys
+
+
+_KEYS_OF_PRESETS = {name: _list_keys(preset) for name, preset in PRESETS.items()}
 _OTHER_RATE_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
 _ANY_VALUE = r"['\"]?\s*[:=]\s*\S"  # behind a key
 
@@ -62,8 +69,8 @@ def parse_clock(clock: str) -> float | None:
     match = _CLOCK.match(clock)
     if match is None:
         return None
-    days, hours, minutes = [int(text or 0) for text in match.groups()[:3]]
-    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
+    days, hours, minutes, seconds = match.groups(default="0")
+    return ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + float(seconds)
 
 
 @dataclass
@@ -73,13 +80,13 @@ class _StepPrint:
     Args:
         cycle: how often steps began anew before it.
         counters: key and value of each number of the step.
-        place: index among the values of the source.
+        index: of the value among those of the run.
         count: number of ranks whose values are averaged in it.
     """
 
     cycle: int
     counters: tuple[tuple[str, float], ...]
-    place: int
+    index: int
     count: int = 1
 
 
@@ -158,7 +165,8 @@ class Readings:
         self.has_steps = self.has_steps or line.step is not None
         if line.counters and self._average_with_rank(line, value, run, context.cycle):
             return
-        if len(run.values) == self.skip or not run.first_text:
+        is_first_counted = len(run.values) == self.skip
+        if is_first_counted or not run.first_text:
             run.first_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
         self._recent.append(_StepPrint(context.cycle, line.counters, len(run.values)))
         run.values.append(value)
@@ -175,7 +183,8 @@ class Readings:
         for earlier in self._recent:
             if earlier.cycle == cycle and earlier.counters == line.counters:
                 earlier.count += 1
-                run.values[earlier.place] += (value - run.values[earlier.place]) / earlier.count
+                mean = run.values[earlier.index]
+                run.values[earlier.index] = mean + (value - mean) / earlier.count
                 return True
         return False
 
@@ -311,7 +320,7 @@ class LogReader:
                 self.last_value_of[pair.key] = pair.value
 
     def _add_line(self, line: LogLine) -> bool:
-        """Add the values and the loss of a line; return whether it has a value."""
+        """Add the values and the loss of a line of training; return whether it has a value."""
         if line.is_other_work:
             return False
         has_loss = self._add_loss(line)
@@ -319,7 +328,7 @@ class LogReader:
         presets = self._recognise_presets(line, pairs)
         if line.speeds or has_loss or presets:
             self.context.notice_values(line)
-        has_bar = self._add_bar(line)
+        has_progress_bar = self._add_progress_bar(line)
         preset_keys = set()
         for key in pairs.keys() & self._sources_by_key.keys():
             for source in self._sources_by_key[key]:
@@ -327,14 +336,14 @@ class LogReader:
                     self._add_form(line, pairs[key], source)
                     preset_keys.add(key)
         for pair, quantity in line.speeds:
-            # The bar's own `1.67it/s` is a mean; `_add_bar` has added the exact speed.
-            is_rate_of_bar = has_bar and not pair.key and quantity.kind != "speed"
+            # The bar's own `1.67it/s` is a mean; `_add_progress_bar` has added the exact speed.
+            is_rate_of_bar = has_progress_bar and not pair.key and quantity.kind != "speed"
             # With the preset ``PLAIN``, keys of known trainers count as plain ones, too.
             is_plain = pair.key not in preset_keys or self.preset == PLAIN
             if is_plain and not is_rate_of_bar:
                 self._add_plain(line, pair, quantity)
         self._reject_malformed(line, pairs)
-        return bool(line.speeds) or has_bar
+        return bool(line.speeds) or has_progress_bar
 
     def _add_loss(self, line: LogLine) -> bool:
         """Keep the losses of a line; return whether it has one."""
@@ -366,7 +375,7 @@ class LogReader:
         """Return the readings of a source, which are empty at its first value."""
         key = SourceKey(source.preset, source.key, source.unit)
         if key not in self.readings:
-            self.readings[key] = Readings(source, self.skip, source.quantity.unit)
+            self.readings[key] = Readings(source, skip=self.skip, unit=source.quantity.unit)
         return self.readings[key]
 
     def _add_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
@@ -414,7 +423,7 @@ class LogReader:
         work = readings.read_work(line)
         readings.add(line, pair.value, self.context, seconds=seconds, work=work)
 
-    def _add_bar(self, line: LogLine) -> bool:
+    def _add_progress_bar(self, line: LogLine) -> bool:
         """Add the speed by counter and clock of a progress bar; return whether there is one."""
         if "<" not in line.text or not line.speeds:
             return False
@@ -424,7 +433,7 @@ class LogReader:
             return False
         quantity = Quantity("steps", "steps/s", is_weak=True)
         key = f"{BAR_KEY} of {match['total']}"
-        readings = self._get_readings(Source(PLAIN, key, "", quantity))
+        readings = self._get_readings(Source(PLAIN, key, unit="", quantity=quantity))
         done = float(match["done"])
         is_last_reading = match["done"] == match["total"]
         if is_last_reading and not self.context.resumed_at:

@@ -175,16 +175,26 @@ def _take_counted_values(
         slow=find_slow_values(counted, is_rate=is_rate),
         notes=notes,
     )
-    counts_work_before_resume = (
-        readings.first_rate is not None and readings.first_rate > _MIN_RESUME_RATIO * sample.mean
-    )
-    if counts_work_before_resume:
-        notes.append(
-            f"{source.key} in the log falls from {readings.first_rate:g} to "
-            f"{readings.last_rate:g}: it divides work done before a resume by the time after "
-            "it; the differences of its total and the clock are used instead"
-        )
+    _note_resume(readings, sample)
     return sample
+
+
+def _note_resume(readings: Readings, sample: Sample) -> None:
+    """Add a note if a mean since the start counts work from before a resume.
+
+    Such a mean begins far too high, because its clock began at the resume, and falls.
+
+    Args:
+        sample: the speed from the differences of the mean's total and the clock.
+    """
+    first_rate = readings.first_rate
+    if first_rate is None or first_rate <= _MIN_RESUME_RATIO * sample.mean:
+        return
+    sample.notes.append(
+        f"{readings.source.key} in the log falls from {first_rate:g} to "
+        f"{readings.last_rate:g}: it divides work done before a resume by the time after "
+        "it; the differences of its total and the clock are used instead"
+    )
 
 
 def take_only_mean(readings: Readings) -> Sample | None:

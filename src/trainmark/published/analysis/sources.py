@@ -41,7 +41,8 @@ class Form(Frozen):
     def make_quantity(self) -> Quantity:
         """Return what the number in this form measures."""
         unit = "steps/s" if self.reads == "steps" else self.unit
-        return Quantity(self.reads, unit, _TIME_UNITS[self.time_unit], scope=self.scope)
+        seconds = _TIME_UNITS[self.time_unit]
+        return Quantity(self.reads, unit, seconds=seconds, scope=self.scope)
 
 
 class Preset(Frozen):
@@ -68,7 +69,7 @@ class Source:
     Args:
         preset: name of the trainer's preset, or ``plain``.
         key: text before the number; empty: there is none, ``unit`` says what the number is.
-        unit: text behind the number, where there is no key.
+        unit: text behind the number if there is no key, else empty.
         quantity: what the number measures.
         rank: place among the forms of the preset, the best first.
         form: of the preset; None: the key or the unit alone says what the number is.
@@ -104,6 +105,7 @@ def list_sources_by_key() -> dict[str, list[Source]]:
     sources: dict[str, list[Source]] = {}
     for name, preset in PRESETS.items():
         for rank, form in enumerate(preset.forms):
-            source = Source(name, form.key, "", form.make_quantity(), rank, form)
+            quantity = form.make_quantity()
+            source = Source(name, form.key, unit="", quantity=quantity, rank=rank, form=form)
             sources.setdefault(form.key, []).append(source)
     return sources

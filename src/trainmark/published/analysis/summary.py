@@ -24,7 +24,8 @@ def summarize(analysis: Analysis) -> str:
 
     A result has the key ``how`` among the figures; without values there is none.
     """
-    record, figures = analysis.record, analysis.figures
+    record = analysis.record
+    figures = analysis.figures
     counts = f"{figures['values']} values, {figures['values_skipped']} skipped"
     if figures["values_left_out"]:
         counts += f", {figures['values_left_out']} left out"

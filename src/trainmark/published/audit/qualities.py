@@ -43,12 +43,11 @@ def _has_word(name: str, kind: str) -> bool:
     """Tell whether a name has one of the words that ``qualities.toml`` lists under ``kind``."""
     parts = split_words(name)
     # `top 1` and `top-1` are printed for `top1`, `m IoU` is what `mIoU` splits into.
-    joined = {first + second for first, second in pairwise(parts)}
-    return any(
-        _matches_pattern(word, pattern)
-        for word in {*parts, *joined}
-        for pattern in _read_table()[kind]
-    )
+    joined_parts = {first + second for first, second in pairwise(parts)}
+    for word in {*parts, *joined_parts}:
+        if any(_matches_pattern(word, pattern) for pattern in _read_table()[kind]):
+            return True
+    return False
 
 
 def _matches_pattern(word: str, pattern: str) -> bool:

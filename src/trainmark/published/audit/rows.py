@@ -297,7 +297,8 @@ def check_ordering(subjects: AuditSubjects) -> Hits:
         # ``SAMPLE_RATES`` are in the order of the time that they include.
         names = [name for name in SAMPLE_RATES if name in subject.figures]
         for above, below in pairwise(names):
-            above_rate, below_rate = subject.figures[above], subject.figures[below]
+            above_rate = subject.figures[above]
+            below_rate = subject.figures[below]
             slack = 1 + subject.compute_rounding(above, below) + _SUM_ERROR
             if below_rate > above_rate * slack:
                 rates = {"above_rate": above_rate, "below_rate": below_rate}
@@ -459,8 +460,8 @@ def _describe_other_card(subject: AuditSubject, total: float, sizes: Sequence[fl
         total: printed memory in GiB.
         sizes: memory of the device, in GB or GiB, for each product that its name can mean.
     """
-    known = ", ".join(f"{size:g}" for size in sizes)
-    return message("audit_memory_of_card", total=total, device=subject.device, sizes=known)
+    listed_sizes = ", ".join(f"{size:g}" for size in sizes)
+    return message("audit_memory_of_card", total=total, device=subject.device, sizes=listed_sizes)
 
 
 def check_passes(subjects: AuditSubjects) -> Hits:
@@ -471,7 +472,11 @@ def check_passes(subjects: AuditSubjects) -> Hits:
 
 
 def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
-    """Yield the row if it trained too many samples for a data set of this size."""
+    """Yield the row if it trained too many samples for its epochs over a data set.
+
+    Args:
+        samples_per_pass: size of the data set.
+    """
     epochs = subject.workload.epochs or subject.read_setting("epochs") or 0
     rate = subject.figures.get("p_whole", 0.0)
     args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": samples_per_pass}

@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.record.work import Row
 
+# Names of figures, which ``docs/metrics.md`` defines. The first three are samples a second of all
+# devices, over the time of training without waiting for data, of training, and of training with
+# evaluations.
 SAMPLE_RATES = ("p_core", "p_train", "p_whole")
 RATES = (*SAMPLE_RATES, "final_result")
 TIMES = ("e2e_time", "train_time", "step_time")
-TOKEN_RATES = ("token/p/s", "p_train_tokens")
+TOKEN_RATES = ("token/p/s", "p_train_tokens")  # tokens a second of one device, of all devices
 # End-to-end time contains starting and loading; no page prints how long they took.
 MAX_STARTUP_S = 300.0
 # Words of pages for the precision of matmuls, in the words of recipes.
@@ -247,12 +250,11 @@ class AuditSubject:
         precisions = set(self.precisions)
         if self.is_mixed or "fp8" in precisions:  # runs in FP8 may state the MFU of 16 bits
             precisions |= set(_SIXTEEN_BITS)
-        flops = {
-            peak
-            for product in self._products
-            for precision, peak in _read_peaks(product).items()
-            if not precisions or precision in precisions
-        }
+        flops = set()
+        for product in self._products:
+            for precision, peak in _read_peaks(product).items():
+                if not precisions or precision in precisions:
+                    flops.add(peak)
         return sorted(flops, reverse=True)
 
     def find_bound(self) -> PeakBound | None:
@@ -315,7 +317,8 @@ class AuditSubject:
 
         They follow from each printed rate and the workload's FLOPs; the highest result counts.
         """
-        workload, figures = self.workload, self.figures
+        workload = self.workload
+        figures = self.figures
         flops_per_sample = workload.compute_sample_flops(self.sequence) or 0.0
         min_parameters = min(workload.parameters, default=0.0) * 1e9
         flops_per_token = min_parameters * min(workload.flops_per_parameter)

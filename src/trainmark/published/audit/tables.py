@@ -110,13 +110,11 @@ def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...
 
     Empty if they are too few or none of them is a time or a rate: then they may agree by chance.
     """
-    # All rows of a card have the same memory.
-    figures = [
-        (subject.precision, name, value)
-        for subject in line
-        for name, value in sorted(subject.figures.items())
-        if name != "mem_total"
-    ]
+    figures = []
+    for subject in line:
+        for name, value in sorted(subject.figures.items()):
+            if name != "mem_total":  # which is the same in all rows of a card
+                figures.append((subject.precision, name, value))
     has_time = any(name in _TIME_FIGURES for _, name, _ in figures)
     return tuple(figures) if has_time and len(figures) > 1 else ()
 

@@ -70,7 +70,7 @@ def read_files(places: Sequence[Path]) -> Imported:
             entries_of_file = list(_read_file(path, page))
             if not entries_of_file:
                 reason = message("file_without_results")
-                entries_of_file = [page.make_unread(0, "file", reason)]
+                entries_of_file = [page.make_unread_file(reason)]
             entries += entries_of_file
     rows = [entry for entry in entries if isinstance(entry, Row)]
     return Imported(rows, [entry for entry in entries if isinstance(entry, Unread)])
@@ -96,7 +96,7 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         why = error.strerror or str(error)
-        yield page.make_unread(0, "file", message("file_unreadable", why=why))
+        yield page.make_unread_file(message("file_unreadable", why=why))
         return
     suffix = path.suffix.lower()
     text = _decode(content)
@@ -105,9 +105,9 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     if suffix == ".log" or (reader is None and _LOG_MARK.search(content)):
         yield from logs.read_log(path, page)
     elif len(content) > MAX_BYTES:
-        yield page.make_unread(0, "file", message("file_too_large", megabytes=MAX_BYTES >> 20))
+        yield page.make_unread_file(message("file_too_large", megabytes=MAX_BYTES >> 20))
     elif text is None:
-        yield page.make_unread(0, "file", message("file_is_no_text"))
+        yield page.make_unread_file(message("file_is_no_text"))
     elif reader is not None:
         yield from reader(text, _add_folder_names(page, path))
     elif text.startswith("{"):
@@ -115,7 +115,7 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     elif _TABLE_MARK.search(text):
         yield from read_page(text, page)
     else:
-        yield page.make_unread(0, "file", message("file_of_unknown_form"))
+        yield page.make_unread_file(message("file_of_unknown_form"))
 
 
 def _decode(content: bytes) -> str | None:
@@ -160,7 +160,7 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
         number = num_comments + reader.line_num
         yield page.make_unread(number, "row", message("csv_malformed", why=str(error)))
         return
-    head, *body = table_lines or [TableLine(1, [], "")]
+    head, *body = table_lines or [TableLine(number=1, cells=[], raw="")]
     if delimiter != "," and _has_unclear_commas(text, head, body):
         reason = message("csv_with_decimal_commas", delimiter=delimiter)
         yield page.make_unread(1, "table", reason, head.raw)
@@ -171,9 +171,10 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
 
 
 def _has_unclear_commas(text: str, head: TableLine, body: Sequence[TableLine]) -> bool:
-    """Tell whether commas inside numbers may be decimal commas or separate thousands.
+    """Tell whether commas inside numbers may be decimal commas as well as separators of thousands.
 
-    ``1.234,5`` is German for what is ``1,234.5`` here, and ``12,345`` would be read as either.
+    ``12,345`` may be either. Commas are clear if a column prints decimal commas, for example
+    ``0,5``, and no points.
 
     Args:
         text: the file, in which commas do not separate cells.

@@ -1,4 +1,8 @@
-"""Read JSON: records of one case, one a line, and objects whose keys are the headers of a table."""
+"""Read JSON: records of one case, one a line, and objects whose keys are the headers of a table.
+
+In the functions of this module, ``number`` is the line at which a document begins, from 1, and
+``raw`` is the text of the document.
+"""
 
 from __future__ import annotations
 
@@ -275,6 +279,6 @@ def _read_index_record(
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
     page = replace(page, form="index", model=record.model_name, notes=notes)
-    head = TableLine(0, list(values), "")
+    head = TableLine(number=0, cells=list(values), raw="")
     line = TableLine(number, list(values.values()), raw)
     yield from table.read_table(head, [line], page)

@@ -11,7 +11,8 @@ from trainmark.published.importers.vocabulary import WORDS, strip_markup
 from trainmark.spec import Message, message
 
 _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
-_MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
+_MACHINES: str = WORDS["world"]["machines"]  # the word behind the number of machines
+_CARDS: str = WORDS["world"]["cards"]  # the word behind the number of cards
 # A world is the number of machines and the number of cards of each. The patterns of a world have
 # these two as groups.
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"

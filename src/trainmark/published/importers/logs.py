@@ -38,10 +38,10 @@ def read_log(path: Path, page: Page) -> Iterator[Row | Unread]:
             has_runs = True
             yield from _read_run(run, page)
     except DataError as error:
-        yield page.make_unread(0, "file", message("file_unreadable", why=error.what))
+        yield page.make_unread_file(message("file_unreadable", why=error.what))
         return
     if not has_runs:
-        yield page.make_unread(0, "file", message("log_without_events"))
+        yield page.make_unread_file(message("log_without_events"))
 
 
 def _read_run(run: EventRun, page: Page) -> Iterator[Row | Unread]:
@@ -69,7 +69,7 @@ def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
         columns["p_train"] = str(run.speed)
     if run.loss is not None and columns.keys().isdisjoint(figures["final_loss"]):
         columns["last_loss"] = str(run.loss)
-    head = TableLine(0, ["configuration", *columns], "")
+    head = TableLine(number=0, cells=["configuration", *columns], raw="")
     line = TableLine(run.line, [configuration, *columns.values()], run.raw)
     page = replace(page, form=FORMS[run.mark], notes=tuple(list_notes(run, columns)))
     yield from read_table(head, [line], page)

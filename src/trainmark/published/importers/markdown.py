@@ -101,7 +101,7 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
         why = message("page_without_results", tables=len(tables))
     else:
         why = message("page_with_html_tables" if "<table" in text else "page_without_tables")
-    yield page.make_unread(0, "file", why)
+    yield page.make_unread_file(why)
 
 
 def _is_fact_table(part: _Part) -> bool:

@@ -54,13 +54,21 @@ class Page:
 
         Args:
             line: of the part in the file, from 1; 0: the whole file.
+            kind: which part could not be read.
             raw: text of the part.
         """
         return Unread(file=self.file, line=line, kind=kind, reason=reason, raw=raw)
 
+    def make_unread_file(self, reason: Message) -> Unread:
+        """Return an entry for this whole file, which could not be read."""
+        return self.make_unread(0, "file", reason)
+
 
 class TableLine(NamedTuple):
-    """A line of a table: its number in the file, its cells, its text."""
+    """A line of a table: its number in the file, its cells, its text.
+
+    A reader that makes a table of something else gives the line of its headers the number 0.
+    """
 
     number: int
     cells: Sequence[str]

@@ -129,7 +129,7 @@ def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) ->
 def _is_result(column: Column) -> bool:
     """Tell whether a column has a figure of training.
 
-    A table with nothing but figures of other units may be one of machines.
+    Figures in other units, such as watts, are not enough: their table may describe machines.
     """
     if column.role != "figure":
         return False

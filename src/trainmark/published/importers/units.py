@@ -78,11 +78,11 @@ def _parse_simple_unit(printed: str) -> Unit | None:
     if word == "%":
         return Unit("percent", printed)
     if word in _TIME:
-        return Unit("time", printed, _TIME[word])
+        return Unit("time", printed, factor=_TIME[word])
     if word in _MEMORY:
-        return Unit("memory", printed, _MEMORY[word])
+        return Unit("memory", printed, factor=_MEMORY[word])
     if word in _FLOPS and word.endswith("s"):  # `TFLOPS`; a `TFLOP` is no rate
-        return Unit("flops", printed, _FLOPS[word])
+        return Unit("flops", printed, factor=_FLOPS[word])
     if word in _OTHER:
         return Unit("other", printed)
     return None
@@ -103,7 +103,7 @@ def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
     word = numerator.lower()
     if word in _FLOPS and len(times) <= 1 and has_only_times_and_devices:
         seconds = _TIME[times[0]] if times else 1.0
-        return Unit("flops", printed, _FLOPS[word] / seconds, per_device=bool(devices))
+        return Unit("flops", printed, factor=_FLOPS[word] / seconds, per_device=bool(devices))
     if not times:
         return _parse_quotient_without_time(printed, numerator, denominators)
     work = _parse_work(numerator)
@@ -128,10 +128,10 @@ def _parse_quotient_without_time(
     denominator = denominators[0]
     word = numerator.lower()
     if word in _MEMORY and denominator in _DEVICE:
-        return Unit("memory", printed, _MEMORY[word], per_device=True)
+        return Unit("memory", printed, factor=_MEMORY[word], per_device=True)
     if word in _TIME and numerator not in _WORK:  # a capital `S` stands for samples
         is_step = _WORK.get(denominator) == "steps"
-        return Unit("step_time", printed, _TIME[word]) if is_step else None
+        return Unit("step_time", printed, factor=_TIME[word]) if is_step else None
     is_other = word in _OTHER or word in _MEMORY
     is_work_per_other = denominator in _OTHER and _parse_work(numerator) is not None  # `tokens/J`
     return Unit("other", printed) if is_other or is_work_per_other else None

@@ -130,11 +130,11 @@ class Index:
                 yield connection
                 connection.execute("COMMIT")
         except sqlite3.DatabaseError as error:
-            what, where = f"the index cannot be used: {error}", str(self._file)
+            what = f"the index cannot be used: {error}"
             fix = (
                 "make sure that the index is writable, or remove it: it is rebuilt from the records"
             )
-            raise EnvironmentFault(what, where=where, fix=fix) from error
+            raise EnvironmentFault(what, where=str(self._file), fix=fix) from error
 
     def refresh(self) -> None:
         """Update the index from the files of the store's folder."""
@@ -142,6 +142,7 @@ class Index:
         with self.open_connection() as connection:
             cursor = connection.execute(f"SELECT path, bytes, mtime_ns FROM {TABLE}")
             indexed = {path: FileStamp(size, mtime_ns) for path, size, mtime_ns in cursor}
+        # By the path relative to the store's folder, as in the index.
         present = {path[len(top) + 1 :]: run_stamp for path, run_stamp in walk_runs(top)}
         for file in (self.folder / IMPORTED).rglob("*"):
             file_stamp = read_stamp(str(file)) if file.is_file() else None

@@ -108,8 +108,7 @@ def list_runs(
     """
     keys = [_find_key(name) for name in (_DEFAULT_KEYS if columns is None else columns)]
     selected = ", ".join([*(key.selected for key in keys), f'"{_RESULT_UNIT}"'])
-    direction = "DESC" if sort.startswith("-") else "ASC"
-    sort_key = _find_key(sort.removeprefix("-"))
+    order = _make_order(sort)
     conditions = ["unreadable IS NULL"]
     parameters: list[str | float | bool] = []
     for word in words:
@@ -117,7 +116,6 @@ def list_runs(
         conditions.append(condition)
         parameters.append(parameter)
     source = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
-    order = f"{sort_key.expression} {direction} NULLS LAST, started_utc DESC NULLS LAST, path"
     query = f"SELECT {selected} {source} ORDER BY {order} LIMIT ?"
     max_rows = _NO_LIMIT if limit is None else limit
     with index.open_connection() as connection:
@@ -140,6 +138,17 @@ def list_runs(
         rows=rows,
         settings=[key.name for key in keys if key.is_setting],
     )
+
+
+def _make_order(sort: str) -> str:
+    """Return the SQL order of a list.
+
+    Args:
+        sort: a key; with ``-`` before it in descending order.
+    """
+    direction = "DESC" if sort.startswith("-") else "ASC"
+    key = _find_key(sort.removeprefix("-"))
+    return f"{key.expression} {direction} NULLS LAST, started_utc DESC NULLS LAST, path"
 
 
 def _read_value(index: Index, key: _Key, value: Any) -> Any:
@@ -211,8 +220,9 @@ def _make_condition(word: str) -> tuple[str, str | float | bool]:
         word = f"case={cases.load(word).name}"
     parts = _FILTER.fullmatch(word)
     if parts is None:
-        what, fix = f"not a filter: {word[:80]!r}", "set --store to a folder"
-        raise UsageError(what, where="filter", rule=_RULE, fix=fix)
+        # A path among the filters is often meant as the store.
+        fix = "set --store to a folder"
+        raise UsageError(f"not a filter: {word[:80]!r}", where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
     column = _find_key(key).expression
     kind = _KEY_TYPES.get(key) or _get_setting_type(value)
