@@ -137,7 +137,7 @@ def find_runs(folder: Path) -> list[list[Path]]:
 def read_stamp(file: str) -> FileStamp | None:
     """Return the size and time of change of a file; None: it does not exist."""
     with suppress(OSError):
-        status = os.stat(file)  # noqa: PTH116 - of 100,000 files, half the time
+        status = os.stat(file)  # noqa: PTH116 - takes half as long, which counts for 100,000 files
         return FileStamp(status.st_size, status.st_mtime_ns)
     return None
 

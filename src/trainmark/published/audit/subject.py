@@ -154,7 +154,8 @@ class AuditSubject:
     def _has_standard_settings(self) -> bool:
         """Whether settings that a row does not print are the standard ones.
 
-        They are if it is of a known case, or of a form that lists the changes of each row.
+        They are if it is of a known case, or of a form that lists the changes of each row in a
+        column ``fix_hp``: its changed hyper-parameters.
         """
         if self.row is None:
             return False

@@ -262,7 +262,7 @@ def _read_product(words: list[str], index: int) -> str | None:
 
 
 def split_vendor(short_name: str) -> tuple[str | None, str | None]:
-    """Return ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``."""
+    """Return device and vendor: ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``; else None."""
     text = strip_markup(short_name).partition("(")[0].strip(" /")
     first_word, _, rest = text.partition(" ")
     if first_word.casefold() in WORDS["names"]["vendors"]:
