@@ -49,17 +49,22 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
 ROOT_VARIABLE = "TRAINMARK_CACHE"
-_OUTSIDE_PACKAGE = "trainmark_outside_case_"
+# Begins the package name of a case from a folder of ``TRAINMARK_CASE_PATH``.
+_OUTSIDE_PREFIX = "trainmark_outside_case_"
 Part = Literal["data", "figures", "job", "prepare", "sizes"]
 
 
 def _find_packages() -> dict[str, Path | str]:
-    """Return the folder of each case, or its package if an entry point names it."""
+    """Return the folder of each case, or its package if an entry point names it.
+
+    If several cases have the same name, the one of this package is taken; else the one of the last
+    folder of ``TRAINMARK_CASE_PATH`` that has it; else that of the entry point.
+    """
     packages: dict[str, Path | str] = {
         entry.name: entry.value for entry in find_entry_points(ENTRY_POINT_GROUP)
     }
     roots = [Path(item) for item in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if item]
-    for root in (*roots, Path(__file__).parent):
+    for root in (*roots, Path(__file__).parent):  # a later root replaces cases of earlier ones
         if not root.is_dir():
             raise UsageError(
                 f"{root} is not a folder",
@@ -83,8 +88,9 @@ def _resolve_package(name: str) -> str:
         return location
     if location.parent == Path(__file__).parent:
         return f"{__name__}.{name}"
-    package = _OUTSIDE_PACKAGE + name
+    package = _OUTSIDE_PREFIX + name
     if package not in sys.modules:
+        # A package without code of its own, whose modules are the files of the case's folder.
         spec = importlib.util.spec_from_loader(package, loader=None, is_package=True)
         assert spec is not None
         spec.submodule_search_locations = [str(location)]
@@ -157,8 +163,9 @@ def wrap_case_errors(name: str, place: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         calls = traceback.extract_tb(error.__traceback__)
         folder = get_folder(name)
+        # The innermost call in the case's own files; if there is none, the innermost of all.
         case_calls = [call for call in calls if Path(call.filename).is_relative_to(folder)]
-        innermost = (case_calls or calls)[-1]
+        innermost = case_calls[-1] if case_calls else calls[-1]
         source = f"{innermost.filename}:{innermost.lineno}"
         raise CaseError(error, case=name, place=place, source=source) from error
 
@@ -191,8 +198,8 @@ def check_fit(
     if not hasattr(data, "check_fit"):
         return None
     with wrap_case_errors(name, "data_check_fit"):
-        needed: int | None = data.check_fit(folder, recipe, world_size, memory)
-    return needed
+        needed_bytes: int | None = data.check_fit(folder, recipe, world_size, memory)
+    return needed_bytes
 
 
 def ensure_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
@@ -208,6 +215,8 @@ def ensure_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
     folder = locate_generated_data(case, recipe, root)
     if not folder.is_dir():
         generate = import_part(case.name, "data").generate
+        # Instead of the recipe, the generator gets only the fields that the folder's name depends
+        # on: it cannot read others.
         fields = SimpleNamespace(**_select_data_fields(case, recipe))
         with wrap_case_errors(case.name, "data_generate"):
             write_folder(folder, lambda staging: generate(staging, fields))
@@ -230,19 +239,21 @@ def locate_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
 
     generate = import_part(case.name, "data").generate
     # A case may use the generator of another case, in whose folder the code then lies.
-    folders = {get_folder(case.name), Path(getfile(generate)).parent}
-    patterns = ("*.py", "*.toml")  # a table may hold the words to draw from
-    files = sorted(
-        {file for folder in folders for pattern in patterns for file in folder.rglob(pattern)}
-    )
-    text = json.dumps(_select_data_fields(case, recipe), sort_keys=True) + "".join(
-        file.read_text(encoding="utf-8") for file in files
-    )
-    return root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
+    folders = (get_folder(case.name), Path(getfile(generate)).parent)
+    source_files: set[Path] = set()  # one folder may lie in the other
+    for folder in folders:
+        source_files.update(folder.rglob("*.py"))
+        source_files.update(folder.rglob("*.toml"))  # may have the words to draw from
+    digest = sha256(json.dumps(_select_data_fields(case, recipe), sort_keys=True).encode())
+    for file in sorted(source_files):
+        digest.update(file.read_text(encoding="utf-8").encode())
+    return root / f"{case.name}-{digest.hexdigest()[:16]}"
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Create ``folder`` with the files that ``fill`` writes, completely or not at all.
+
+    If another process completes the folder first, that one is kept.
 
     Args:
         fill: gets the path of the folder to write into.
@@ -255,17 +266,17 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         fill(staging)
-        staging.chmod(0o755)
+        staging.chmod(0o755)  # ``mkdtemp`` gives access to the owner alone
         staging.rename(folder)
     except OSError as error:
-        if not folder.is_dir():  # else another process has finished the same content first
+        if not folder.is_dir():  # if it is there, another process has completed it first
             raise EnvironmentFault(
                 f"cannot write to this folder: {error.strerror or error}",
                 where=str(folder.parent),
                 fix=f"free some space, or set {ROOT_VARIABLE} to a writable folder",
             ) from error
     finally:
-        if staging:
+        if staging is not None:  # after success it is renamed, and there is nothing to remove
             shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -282,15 +293,17 @@ def load(name: str) -> Case:
     Raises:
         UsageError: there is no such case, or one of its files cannot be read.
     """
-    known = list_names()
-    if name in known:
+    case_names = list_names()
+    if name in case_names:
         return _add_messages_and_page(_load(name))
-    loaded, _ = load_all()
-    aliases = {alias: case for case in loaded for alias in case.aliases}
-    if name in aliases:
-        return _add_messages_and_page(aliases[name])
+    cases, _ = load_all()
+    case_by_alias = {alias: case for case in cases for alias in case.aliases}
+    if name in case_by_alias:
+        return _add_messages_and_page(case_by_alias[name])
     raise UsageError(
-        f"unknown case {name!r}", where="CASE", fix=suggest_nearest(name, [*known, *aliases])
+        f"unknown case {name!r}",
+        where="CASE",
+        fix=suggest_nearest(name, [*case_names, *case_by_alias]),
     )
 
 
@@ -299,17 +312,18 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
     Messages and pages are not read, because lists of cases do not need them.
     """
-    loaded, errors = [], []
+    cases: list[Case] = []
+    errors: list[UsageError] = []
     for name in list_names():
         try:
-            loaded.append(_load(name))
+            cases.append(_load(name))
         except UsageError as error:
             errors.append(error)
-    return loaded, errors
+    return cases, errors
 
 
 def _load(name: str) -> Case:
-    """Return a case from its ``case.py``; raise UsageError if that is invalid."""
+    """Return the case ``name`` from its ``case.py``; raise UsageError if that is invalid."""
     file = f"{_find_packages()[name]}/case.py"
     try:
         case: Case = importlib.import_module(f"{_resolve_package(name)}.case").CASE
