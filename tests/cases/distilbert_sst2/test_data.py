@@ -70,7 +70,7 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
     assert data.check(tmp_path / "two", TINY) == facts
     loaded = data.load(tmp_path / "one", TINY)
     assert not (loaded.train.ids.values == 1).any()  # no unknown word
-    assert loaded.train.truncated == 0
+    assert loaded.train.num_truncated == 0
 
 
 def label_by_grammar(sentence):
@@ -110,7 +110,7 @@ def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
     assert mask.astype(int).tolist() == expected["attention_mask"]
     assert (counts.tokens, counts.tokens_padded) == (mask.sum(), len(UNUSUAL_TEXTS) * length)
     long = library_tokenizer(UNUSUAL_TEXTS)["input_ids"]
-    assert rows.truncated == sum(len(row) > length for row in long)
+    assert rows.num_truncated == sum(len(row) > length for row in long)
 
 
 def write_weights(model, *, without=(), extra=None):

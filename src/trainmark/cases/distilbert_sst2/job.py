@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+# From the submodules: the package's top level imports far more.
 from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
 from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
@@ -18,7 +20,7 @@ from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.stepper import Stepper, add_over_ranks
 
-from . import data as rows_of
+from . import data as sst2_data
 from .data.model_files import MODEL_FAULT, NUM_LABELS, find_weights_file, match_weights
 from .sizes import compute_model_flops
 
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     from .data import DistilbertData
     from .data.model_files import ModelConfig
 
-# Imported by submodule: the package's lazy top level imports far more.
-
-
 # Of the published setup: names that end in these get no weight decay.
 NO_DECAY = ("bias", "LayerNorm.weight", "layer_norm.weight")
 
@@ -44,7 +43,10 @@ def build_model(
 ) -> nn.Module:
     """Return the classifier on the host, in train mode.
 
-    Parameters that are not in the file ``weights`` are initialized from ``seed``.
+    Args:
+        seed: from which parameters are initialized that are not in ``weights``.
+        weights: the file of the weights; None: there is none.
+        attention: the library's name of the attention to use.
 
     Raises:
         DataError: the weights cannot be read or do not fit ``config``.
@@ -56,10 +58,9 @@ def build_model(
     if weights is not None:
         state = read_state(weights, MODEL_FAULT)
         parameters = dict(model.named_parameters())
+        stored_tensors = match_weights(describe_tensors(weights, state), config, weights)
         with torch.no_grad():
-            for name, tensor in match_weights(
-                describe_tensors(weights, state), config, weights
-            ).items():
+            for name, tensor in stored_tensors.items():
                 parameters[name].copy_(state[tensor.key])
     return model.train()
 
@@ -87,7 +88,7 @@ SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position
 
 def load_data(context: JobContext) -> DistilbertData:
     """Return both splits as token rows, and the model's sizes."""
-    return rows_of.load(context.data_dir, context.recipe)
+    return sst2_data.load(context.data_dir, context.recipe)
 
 
 def count_planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
@@ -101,7 +102,9 @@ class DistilbertJob:
 
     def __init__(self, context: JobContext, data: DistilbertData) -> None:
         recipe: DistilbertRecipe = context.recipe
-        self.context, self.data, self.recipe = context, data, recipe
+        self.context = context
+        self.data = data
+        self.recipe = recipe
         pretrained = recipe.init == "pretrained"
         weights = find_weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
@@ -119,7 +122,8 @@ class DistilbertJob:
             self._compute_loss_sum,
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / num_steps),
         )
-        self.step, self.check = self.stepper.step, self.stepper.check
+        self.step = self.stepper.step
+        self.check = self.stepper.check
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
@@ -132,24 +136,28 @@ class DistilbertJob:
         The mask is passed as (B, 1, 1, T), which the library uses unchanged. With (B, T), it would
         first ask the device whether anything is padded, which synchronizes.
         """
-        scores: Tensor = model(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
-        return scores
+        logits: Tensor = model(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
+        return logits
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
+        """Return the sum of the losses of a micro-batch's rows, for the stepper."""
         ids, mask, labels = batch.tensors
-        scores = self.compute_logits(self.stepper.model, ids, mask)
-        return nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
+        logits = self.compute_logits(self.stepper.model, ids, mask)
+        return nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
         return trained(self.model)
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        rank, world_size = self.context.rank, self.context.world_size
+        """Return the share of validation rows that are classified right; see ``Job.evaluate``."""
+        world_size = self.context.world_size
+        split = self.data.validation
         # Without a backward pass no activations are kept, so twice the training batch fits.
         size = 2 * self.recipe.micro_batch_size
-        split, device = self.data.validation, self.stepper.device
-        host_batches = evaluation_batches(split, size=size, rank=rank, world_size=world_size)
+        host_batches = evaluation_batches(
+            split, size=size, rank=self.context.rank, world_size=world_size
+        )
         scored = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
@@ -157,13 +165,20 @@ class DistilbertJob:
         for (ids, mask, labels), rows in batches:
             with self.stepper.autocast():
                 logits = self.compute_logits(self.model, ids, mask)
-            scored.add(rows, total=(logits.argmax(1) == labels)[: rows.count].sum())
+            is_right = logits.argmax(1) == labels
+            # The rows after the first ``count`` only fill the batch.
+            scored.add(rows, total=is_right[: rows.count].sum())
         self.model.train()
-        right, total = add_over_ranks(
-            int(scored.total), scored.rows, world_size=world_size, device=device
+        num_right, num_rows = add_over_ranks(
+            int(scored.total), scored.rows, world_size=world_size, device=self.stepper.device
         )
-        assert total == len(split), f"{total} of {len(split)} validation rows were scored"
-        return Evaluation(right / total, total, {"correct": float(right)}, scores=scored.scores())
+        assert num_rows == len(split), f"{num_rows} of {len(split)} validation rows were scored"
+        return Evaluation(
+            num_right / num_rows,
+            num_rows,
+            {"correct": float(num_right)},
+            scores=scored.scores(),
+        )
 
     def model_flops(self, counts: Counts) -> float:
         config = self.data.config
@@ -183,7 +198,7 @@ class DistilbertJob:
             "flops_formula": "palm-appendix-b",
             "model_config": {name: getattr(self.data.config, name) for name in SIZES},
             "init": self.recipe.init,
-            "truncated_rows": self.data.train.truncated + self.data.validation.truncated,
+            "truncated_rows": self.data.train.num_truncated + self.data.validation.num_truncated,
             "skipped_steps": self.stepper.skipped_steps(),
         }
 

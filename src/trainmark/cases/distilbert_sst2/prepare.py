@@ -50,7 +50,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     model = raw / "model"
     config = read_config(model)
     if layout.kind != NPZ.kind:
-        open_tokenizer(model, config)
+        open_tokenizer(model, config)  # raises an error now if it does not fit
     model_files = [model / name for name in (CONFIG, *BERT_FILES, *SETTINGS)]
     notes = []
     if any((model / name).is_file() for name in WEIGHTS):
@@ -73,9 +73,16 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
 
 def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split in the published format, with smaller integer types; return its counts."""
+    """Write a split in the published format, with smaller integer types; return its counts.
+
+    Args:
+        kind: form of the source files, see ``data.FORMS``; an npz file is copied.
+        model: folder of the model.
+        files: the source files of the split.
+        target: path of the file to write.
+    """
     config = read_config(model)
-    truncated = 0
+    num_truncated = 0
     if kind == NPZ.kind:
         ids, labels = read_npz(
             files[0],
@@ -87,19 +94,22 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
     else:
         texts = read_texts(files)
         width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)
-        ids, labels, truncated = tokenize(open_tokenizer(model, config), texts, width)
-        numbers = np.arange(len(labels))
+        ids, labels, num_truncated = tokenize(open_tokenizer(model, config), texts, width)
+        row_numbers = np.arange(len(labels))
         padded_ids, mask = pad_rows(
-            ids, numbers, seq_length=width, pad_token_id=config.pad_token_id
+            ids, row_numbers, seq_length=width, pad_token_id=config.pad_token_id
         )
         with target.open("wb") as stream:
             np.savez_compressed(
                 stream,
-                idx=numbers.astype(np.int32),
+                idx=row_numbers.astype(np.int32),
                 sentence=np.array(texts.sentences),
                 label=labels.astype(np.int8),
                 input_ids=padded_ids.astype(np.int32),
                 attention_mask=mask.astype(np.int8),
             )
-    longest = int(ids.lengths.max())
-    return {"rows": len(labels), "tokens at most": longest, "truncated": truncated}
+    return {
+        "rows": len(labels),
+        "tokens at most": int(ids.lengths.max()),
+        "truncated": num_truncated,
+    }

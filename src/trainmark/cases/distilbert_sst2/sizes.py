@@ -21,12 +21,20 @@ def compute_model_flops(
 ) -> float:
     """Return the model FLOPs of training ``counts``, by PaLM, appendix B.
 
-    The head sees only the first token of each row.
+    These are 6 for each weight and token, and 12 x dim x sequence length for each layer's attention
+    and token. The head sees only the first token of each row.
+
+    Args:
+        layers: number of encoder layers.
+        dim: width of the hidden states, and of all heads together.
+        hidden_dim: width of the feed-forward part.
+        seq_length: number of tokens that a row is padded to.
     """
-    encoder = layers * (4 * dim**2 + 2 * dim * hidden_dim)
-    per_token = 6.0 * encoder + 12.0 * layers * dim * seq_length  # H x Q is dim
-    head = 6.0 * (dim**2 + dim * NUM_LABELS)
-    return per_token * counts.tokens_padded + head * counts.samples
+    encoder_weights = layers * (4 * dim**2 + 2 * dim * hidden_dim)
+    head_weights = dim**2 + dim * NUM_LABELS
+    flops_per_token = 6.0 * encoder_weights + 12.0 * layers * dim * seq_length
+    flops_per_row = 6.0 * head_weights
+    return flops_per_token * counts.tokens_padded + flops_per_row * counts.samples
 
 
 def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
@@ -34,12 +42,16 @@ def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
     config: Mapping[str, int] | None = facts.get("model_config")
     if config is None:
         return Sizes({})
-    layers, dim, hidden_dim = config["n_layers"], config["dim"], config["hidden_dim"]
-    tables = (config["vocab_size"] + config["max_position_embeddings"] + 2) * dim  # and a norm
+    layers = config["n_layers"]
+    dim = config["dim"]
+    hidden_dim = config["hidden_dim"]
+    # ``+ 1`` is for the biases. A norm has 2 x dim parameters.
+    norm = 2 * dim
+    embeddings = (config["vocab_size"] + config["max_position_embeddings"]) * dim + norm
     attention = 4 * (dim + 1) * dim
     feed_forward = (dim + 1) * hidden_dim + (hidden_dim + 1) * dim
     head = (dim + 1) * dim + (dim + 1) * NUM_LABELS
-    parameters = tables + layers * (attention + feed_forward + 4 * dim) + head
+    parameters = embeddings + layers * (attention + feed_forward + 2 * norm) + head
 
     def compute_flops(counts: Counts) -> float:
         return compute_model_flops(

@@ -35,7 +35,10 @@ from .model_files import (
 from .rows import TokenRows, read_npz, read_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from tokenizers import Tokenizer
 
     from trainmark.spec import RankMemory
 
@@ -115,37 +118,58 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     positions = config.max_position_embeddings
     refuse_long_sequences(model, positions=positions, seq_length=recipe.seq_length)
     used_files = [model / CONFIG]
+    tokenizer = None
     if layout.kind != NPZ.kind:
         tokenizer = open_tokenizer(model, config)
         used_files.append(find_tokenizer_file(model, MODEL_FAULT))
-    rows: dict[str, TokenRows] = {}
-    digests = ""
-    for split in SPLITS:
-        files, digest, truncated = layout.files[split], sha256(), 0
-        if layout.kind == NPZ.kind:
-            ids, labels = read_npz(
-                files[0],
-                seq_length=recipe.seq_length,
-                vocab_size=config.vocab_size,
-                pad_token_id=config.pad_token_id,
-            )
-            for array in (ids.values, ids.starts, labels):
-                digest.update(array.tobytes())
-        else:
-            texts = read_texts(files)
-            digest.update("\n".join(texts.sentences).encode() + bytes(texts.labels))
-            ids, labels, truncated = tokenize(tokenizer, texts, recipe.seq_length)
-        digests += digest.hexdigest()
-        rows[split] = TokenRows(
-            ids=ids,
-            labels=labels,
-            seq_length=recipe.seq_length,
-            pad_token_id=config.pad_token_id,
-            truncated=truncated,
-        )
-    return DistilbertData(
-        rows["train"], rows["validation"], config, layout.kind, used_files, digests
+    train, train_digest = _load_split(layout.files["train"], config, recipe, tokenizer)
+    validation, validation_digest = _load_split(
+        layout.files["validation"], config, recipe, tokenizer
     )
+    return DistilbertData(
+        train=train,
+        validation=validation,
+        config=config,
+        layout=layout.kind,
+        used_files=used_files,
+        digest=train_digest + validation_digest,
+    )
+
+
+def _load_split(
+    files: Sequence[Path],
+    config: ModelConfig,
+    recipe: DistilbertRecipe,
+    tokenizer: Tokenizer | None,
+) -> tuple[TokenRows, str]:
+    """Return a split as token rows, and the digest of its rows as they were read.
+
+    Args:
+        tokenizer: None: the only file is npz and has tokens.
+    """
+    digest = sha256()
+    num_truncated = 0
+    if tokenizer is None:
+        ids, labels = read_npz(
+            files[0],
+            seq_length=recipe.seq_length,
+            vocab_size=config.vocab_size,
+            pad_token_id=config.pad_token_id,
+        )
+        for array in (ids.values, ids.starts, labels):
+            digest.update(array.tobytes())
+    else:
+        texts = read_texts(files)
+        digest.update("\n".join(texts.sentences).encode() + bytes(texts.labels))
+        ids, labels, num_truncated = tokenize(tokenizer, texts, recipe.seq_length)
+    rows = TokenRows(
+        ids=ids,
+        labels=labels,
+        seq_length=recipe.seq_length,
+        pad_token_id=config.pad_token_id,
+        num_truncated=num_truncated,
+    )
+    return rows, digest.hexdigest()
 
 
 def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
@@ -167,16 +191,24 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
         with file.open("rb") as stream:
             digest.update(hash_stream(stream).digest())
     return DataFacts(
-        len(loaded.train),
-        len(loaded.validation),
-        digest.hexdigest()[:16],
-        loaded.layout,
+        train_samples=len(loaded.train),
+        eval_samples=len(loaded.validation),
+        content_id=digest.hexdigest()[:16],
+        layout=loaded.layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )
 
 
 def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    """Return the minimum of bytes that a rank needs; refuse a recipe that needs more than it has.
+
+    Raises:
+        EnvironmentFault: see ``step_memory.refuse_too_little``.
+    """
     config = read_config(folder / "model")
-    return refuse_too_little(lambda other: predict(config, other, world_size), recipe, memory)
+
+    def predict_for(tried_recipe: DistilbertRecipe) -> Prediction:
+        return predict(config, tried_recipe, world_size)
+
+    return refuse_too_little(predict_for, recipe, memory)

@@ -9,18 +9,19 @@ scores ``BEST_ACCURACY``, and no model can be expected to score more.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trainmark.recipe import Recipe
 
 ROWS = {"train": 6_400, "validation": 1_000}
-FLIPPED_SHARE = 0.04
+FLIPPED_SHARE = 0.04  # of the labels
 BEST_ACCURACY = 1.0 - FLIPPED_SHARE
-NEGATED_SHARE = 0.25
-DISTRACTED_SHARE = 0.1
+NEGATED_SHARE = 0.25  # of the sentences, with ``not`` before the adjective of praise or blame
+DISTRACTED_SHARE = 0.1  # of the sentences, with ``not`` before the neutral adjective
 
 POSITIVE = (
     "good",
@@ -94,37 +95,76 @@ def list_tokens() -> list[str]:
     texts = [*POSITIVE, *NEGATIVE, *NEUTRAL, *NOUNS, *OPENINGS, *TAILS, *ADVERBS]
     texts.append("the a this is was not and")
     words = " ".join(texts).split()
-    pieces = [piece for word in words for piece in SPLIT_WORDS.get(word, word).split()]
-    return [*SPECIAL_TOKENS, *dict.fromkeys(pieces)]
+    pieces: list[str] = []
+    for word in words:
+        pieces += SPLIT_WORDS[word].split() if word in SPLIT_WORDS else [word]
+    return [*SPECIAL_TOKENS, *dict.fromkeys(pieces)]  # each piece once
 
 
 def _draw_sentence(rng: Any) -> tuple[str, int]:
-    """Draw one sentence; return it with its true label, 1 for praise."""
+    """Draw one sentence; return it with its true label, 1 for praise.
 
-    def pick(words: Any) -> str:
-        return str(words[rng.integers(len(words))])
+    Args:
+        rng: numpy's generator.
+    """
 
-    praise, negated = bool(rng.integers(2)), rng.random() < NEGATED_SHARE
-    words = [pick(OPENINGS), pick(("the", "this")), pick(NOUNS), pick(("is", "was"))]
-    aside = ["not", pick(NEUTRAL)] if rng.random() < DISTRACTED_SHARE else [pick(NEUTRAL)]
-    verdict = ["not"] if negated else []
-    verdict.append(pick(POSITIVE if praise else NEGATIVE))
-    first, second = (aside, verdict) if rng.integers(2) else (verdict, aside)
-    words += [pick(ADVERBS), *first, "and", *second, pick(TAILS)]
-    return " ".join(word for word in words if word), int(praise != negated)
+    def draw_word(words: Sequence[str]) -> str:
+        return words[rng.integers(len(words))]
+
+    is_praise = bool(rng.integers(2))
+    is_negated = bool(rng.random() < NEGATED_SHARE)
+    beginning = [
+        draw_word(OPENINGS),
+        draw_word(("the", "this")),
+        draw_word(NOUNS),
+        draw_word(("is", "was")),
+    ]
+    is_distracted = rng.random() < DISTRACTED_SHARE
+    neutral_words = [draw_word(NEUTRAL)]
+    if is_distracted:
+        neutral_words.insert(0, "not")
+    verdict_words = [draw_word(POSITIVE if is_praise else NEGATIVE)]
+    if is_negated:
+        verdict_words.insert(0, "not")
+    if rng.integers(2):
+        adjectives = [*neutral_words, "and", *verdict_words]
+    else:
+        adjectives = [*verdict_words, "and", *neutral_words]
+    words = [*beginning, draw_word(ADVERBS), *adjectives, draw_word(TAILS)]
+    sentence = " ".join(word for word in words if word)  # some of the words to draw are empty
+    return sentence, int(is_praise != is_negated)
 
 
-def draw_sentences(split: str, *, rows: int, seed: int) -> tuple[list[str], list[int], list[int]]:
-    """Draw a split; return sentences, noisy labels and the rows (from 0) with a flipped label."""
+class DrawnSentences(NamedTuple):
+    """The sentences of a split.
+
+    Args:
+        sentences: one for each row.
+        labels: 1 for praise, 0 for blame, of which some are flipped.
+        flipped_rows: the rows with a flipped label, from 0, ascending.
+    """
+
+    sentences: list[str]
+    labels: list[int]
+    flipped_rows: list[int]
+
+
+def draw_sentences(split: str, *, rows: int, seed: int) -> DrawnSentences:
+    """Draw ``rows`` sentences of a split; equal seeds give equal sentences."""
     import numpy as np
 
     rng = np.random.default_rng([seed, list(ROWS).index(split)])
-    pairs = [_draw_sentence(rng) for _ in range(rows)]
-    flipped = sorted(rng.permutation(rows)[: round(rows * FLIPPED_SHARE)].tolist())
-    labels = [label for _, label in pairs]
-    for row in flipped:
+    sentences: list[str] = []
+    labels: list[int] = []
+    for _ in range(rows):
+        sentence, label = _draw_sentence(rng)
+        sentences.append(sentence)
+        labels.append(label)
+    num_flipped = round(rows * FLIPPED_SHARE)
+    flipped_rows = sorted(rng.permutation(rows)[:num_flipped].tolist())
+    for row in flipped_rows:
         labels[row] = 1 - labels[row]
-    return [text for text, _ in pairs], labels, flipped
+    return DrawnSentences(sentences, labels, flipped_rows)
 
 
 def write_model_folder(folder: Path) -> None:
@@ -141,7 +181,9 @@ def write_model_folder(folder: Path) -> None:
 def generate(folder: Path, recipe: Recipe) -> None:
     """Write the TSV files of both splits, as GLUE has them, and the model folder."""
     for split, rows in ROWS.items():
-        texts, labels, _ = draw_sentences(split, rows=rows, seed=recipe.seed)
-        lines = ["sentence\tlabel", *map("{}\t{}".format, texts, labels)]
+        drawn = draw_sentences(split, rows=rows, seed=recipe.seed)
+        lines = ["sentence\tlabel"]
+        for sentence, label in zip(drawn.sentences, drawn.labels, strict=True):
+            lines.append(f"{sentence}\t{label}")
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     write_model_folder(folder / "model")

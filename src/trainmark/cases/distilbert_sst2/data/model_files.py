@@ -6,7 +6,7 @@ No torch: the launcher checks these files before anything starts.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -97,23 +97,23 @@ class ModelConfig(ConfigKeys):
 
     @field_validator("n_heads")
     @classmethod
-    def _divides_dim(cls, value: int, info: ValidationInfo) -> int:
-        dim = info.data.get("dim", 0)
+    def _check_heads_divide_dim(cls, value: int, info: ValidationInfo) -> int:
+        dim = info.data.get("dim", 0)  # 0 if ``dim`` is invalid, which has its own error
         if dim % value:
             raise ValueError(f"dim must be a multiple of n_heads: {dim}")
         return value
 
     @field_validator("id2label", "label2id")
     @classmethod
-    def _of_two_labels(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _check_two_labels(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None and len(value) != NUM_LABELS:
             raise ValueError(f"SST-2 needs {NUM_LABELS} labels")
         return value
 
     @field_validator("pad_token_id")
     @classmethod
-    def _in_vocabulary(cls, value: int, info: ValidationInfo) -> int:
-        size = info.data.get("vocab_size", 0)
+    def _check_in_vocabulary(cls, value: int, info: ValidationInfo) -> int:
+        size = info.data.get("vocab_size", 0)  # 0 if ``vocab_size`` is invalid
         if not 0 <= value < size:
             raise ValueError(f"must be a whole number in [0, vocab_size), here [0, {size})")
         return value
@@ -157,54 +157,69 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     return tokenizer
 
 
-def tokenize(
-    tokenizer: Tokenizer, texts: Texts, seq_length: int
-) -> tuple[Ragged, NDArray[np.int64], int]:
-    """Return ids and labels of every sentence, and the number of truncated sentences.
+class TokenizedTexts(NamedTuple):
+    """The sentences of a split as tokens.
 
-    The ids include [CLS] and [SEP]. A longer sentence is truncated to ``seq_length`` tokens.
+    Args:
+        ids: token ids of each sentence, including [CLS] and [SEP].
+        labels: 0 or 1, int64 (rows,).
+        num_truncated: number of sentences that were too long.
     """
+
+    ids: Ragged
+    labels: NDArray[np.int64]
+    num_truncated: int
+
+
+def tokenize(tokenizer: Tokenizer, texts: Texts, seq_length: int) -> TokenizedTexts:
+    """Return the tokens of every sentence; a longer one is truncated to ``seq_length`` tokens."""
     tokenizer.enable_truncation(seq_length)
     encodings = tokenizer.encode_batch(texts.sentences)
-    truncated = sum(1 for row in encodings if row.overflowing)
-    return (
-        Ragged.from_rows([row.ids for row in encodings]),
-        np.array(texts.labels, np.int64),
-        truncated,
+    return TokenizedTexts(
+        ids=Ragged.from_rows([row.ids for row in encodings]),
+        labels=np.array(texts.labels, np.int64),
+        num_truncated=sum(1 for row in encodings if row.overflowing),
     )
 
 
 WEIGHTS = (SINGLE, "pytorch_model.bin")  # the first that exists is used
-HEADS = ("pre_classifier.", "classifier.")  # not in a language model: newly initialized
-IGNORED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")  # the masked-LM head
-IGNORED_BUFFERS = ("embeddings.position_ids",)
+HEAD_PREFIXES = ("pre_classifier.", "classifier.")  # not in a language model: newly initialized
+IGNORED_PREFIXES = (
+    "vocab_transform.",
+    "vocab_layer_norm.",
+    "vocab_projector.",
+)  # the masked-LM head
+IGNORED_SUFFIXES = ("embeddings.position_ids",)  # a buffer, no weight
 
 
 def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every parameter of the classifier."""
-    dim, hidden = config.dim, config.hidden_dim
+    dim = config.dim
+    hidden = config.hidden_dim
     shapes: dict[str, tuple[int, ...]] = {
         "distilbert.embeddings.word_embeddings.weight": (config.vocab_size, dim),
         "distilbert.embeddings.position_embeddings.weight": (config.max_position_embeddings, dim),
     }
 
-    def add_linear(name: str, out: int, into: int) -> None:
-        shapes.update({f"{name}.weight": (out, into), f"{name}.bias": (out,)})
+    def add_linear(name: str, *, inputs: int, outputs: int) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        shapes[f"{name}.bias"] = (outputs,)
 
     def add_norm(name: str) -> None:
-        shapes.update({f"{name}.weight": (dim,), f"{name}.bias": (dim,)})
+        shapes[f"{name}.weight"] = (dim,)
+        shapes[f"{name}.bias"] = (dim,)
 
     add_norm("distilbert.embeddings.LayerNorm")
     for number in range(config.n_layers):
         layer = f"distilbert.transformer.layer.{number}"
         for part in ("q_lin", "k_lin", "v_lin", "out_lin"):
-            add_linear(f"{layer}.attention.{part}", dim, dim)
+            add_linear(f"{layer}.attention.{part}", inputs=dim, outputs=dim)
         add_norm(f"{layer}.sa_layer_norm")
-        add_linear(f"{layer}.ffn.lin1", hidden, dim)
-        add_linear(f"{layer}.ffn.lin2", dim, hidden)
+        add_linear(f"{layer}.ffn.lin1", inputs=dim, outputs=hidden)
+        add_linear(f"{layer}.ffn.lin2", inputs=hidden, outputs=dim)
         add_norm(f"{layer}.output_layer_norm")
-    add_linear("pre_classifier", dim, dim)
-    add_linear("classifier", NUM_LABELS, dim)
+    add_linear("pre_classifier", inputs=dim, outputs=dim)
+    add_linear("classifier", inputs=dim, outputs=NUM_LABELS)
     return shapes
 
 
@@ -223,8 +238,8 @@ def match_weights(
         model="the DistilBERT of model/config.json",
         shapes=compute_expected_shapes(config),
         wrappers=("distilbert.",),  # a bare encoder has no prefix
-        optional=HEADS,
-        unused=lambda name: name.startswith(IGNORED) or name.endswith(IGNORED_BUFFERS),
+        optional=HEAD_PREFIXES,
+        unused=lambda name: name.startswith(IGNORED_PREFIXES) or name.endswith(IGNORED_SUFFIXES),
     )
     return weights.match(stored_tensors, where=file)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,14 +33,14 @@ class TokenRows:
         labels: 0 or 1, int64 (rows,).
         seq_length: number of tokens that rows are padded to in a batch.
         pad_token_id: the id to pad with.
-        truncated: number of rows that the tokenizer truncated to the sequence length.
+        num_truncated: number of rows that the tokenizer truncated to the sequence length.
     """
 
     ids: Ragged
     labels: NDArray[np.int64]
     seq_length: int
     pad_token_id: int
-    truncated: int = 0
+    num_truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,22 +48,32 @@ class TokenRows:
     def batch(
         self, rows: NDArray[np.int64]
     ) -> tuple[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]], Counts]:
-        """Return ids and mask, both (B, T), and labels (B,)."""
+        """Return ids and mask, both (B, T), and labels (B,) of ``rows``; and their counts."""
         ids, mask = pad_rows(
             self.ids, rows, seq_length=self.seq_length, pad_token_id=self.pad_token_id
         )
-        counts = Counts(len(rows), len(rows), int(mask.sum()), ids.size)
+        counts = Counts(
+            samples=len(rows),
+            sequences=len(rows),
+            tokens=int(mask.sum()),
+            tokens_padded=ids.size,
+        )
         return (ids, mask, self.labels[rows]), counts
 
 
 def pad_rows(
     ids: Ragged, rows: NDArray[np.int64], *, seq_length: int, pad_token_id: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return padded ids and mask of ``rows``, both (len(rows), seq_length)."""
-    starts = ids.starts[rows][:, None]
-    lengths = ids.starts[rows + 1][:, None] - starts
+    """Return padded ids and mask of ``rows``, both (B, seq_length).
+
+    Args:
+        ids: token ids of all rows of the split; no row is longer than ``seq_length``.
+        rows: numbers of the rows to return (B,).
+    """
+    starts = ids.starts[rows][:, None]  # (B, 1)
+    lengths = ids.starts[rows + 1][:, None] - starts  # (B, 1)
     columns = np.arange(seq_length)
-    mask = columns < lengths
+    mask = columns < lengths  # (B, seq_length): True where a row has a token
     padded_ids = np.full((len(rows), seq_length), pad_token_id, np.int64)
     padded_ids[mask] = ids.values[(starts + columns)[mask]]
     return padded_ids, mask
@@ -92,13 +102,20 @@ def read_npz(
     Raises:
         DataError: the file is damaged, a member is missing, or a row breaks a rule.
     """
-    labels, mask, ids, extra = _read_members(file)
-    _refuse_other_rows(file, extra, len(ids))
-    lengths = mask.sum(1, dtype=np.int64)
-    prefix = np.arange(mask.shape[1]) < lengths[:, None]  # where a mask of such lengths has ones
-    outside = ((ids < 0) | (ids >= vocab_size)).any(1)
-    masked_tokens = ((ids != pad_token_id) & ~prefix).sum(1)
-    max_length = seq_length or mask.shape[1]
+    members = _read_members(file)
+    ids = members.ids
+    mask = members.mask
+    labels = members.labels
+    _refuse_other_rows(file, members.extra, len(ids))
+    width = mask.shape[1]
+    max_length = width if seq_length is None else seq_length
+    lengths = mask.sum(1, dtype=np.int64)  # number of tokens of each row
+    prefix = np.arange(width) < lengths[:, None]  # where a mask of such lengths has ones
+    # One value for each row.
+    is_wrong_label = (labels != 0) & (labels != 1)
+    is_wrong_mask = (prefix != mask).any(1) | (lengths == 0)
+    has_wrong_id = ((ids < 0) | (ids >= vocab_size)).any(1)
+    has_masked_token = ((ids != pad_token_id) & ~prefix).any(1)
     length_rule = (
         f"a row must have at most seq_length={seq_length} tokens; rows are never truncated"
     )
@@ -106,23 +123,43 @@ def read_npz(
     padding_rule = (
         f"after the mask, input_ids must be the pad_token_id of model/config.json, {pad_token_id}"
     )
-    for name, is_invalid, values, rule in (
-        ("label", (labels != 0) & (labels != 1), labels, "labels must be 0 or 1"),
-        ("attention_mask", (prefix != mask).any(1) | (lengths == 0), lengths, RULE),
+    # The first check that fails is reported. Those after the mask's assume that it is valid.
+    for member, is_invalid, shown_values, rule in (
+        ("label", is_wrong_label, labels, "labels must be 0 or 1"),
+        ("attention_mask", is_wrong_mask, lengths, RULE),
         ("attention_mask", lengths > max_length, lengths, length_rule),
-        ("input_ids", outside, ids.max(1), id_rule),
-        ("attention_mask", masked_tokens > 0, lengths, padding_rule),
+        ("input_ids", has_wrong_id, ids.max(1), id_rule),
+        ("attention_mask", has_masked_token, lengths, padding_rule),
     ):
         if is_invalid.any():
-            row = int(is_invalid.argmax())
-            what, where = f"{name} of {values[row]}", f"{file}, {name}, row {row + 1}"
-            raise DataError(what, where=where, rule=rule, fix=NPZ_FIX)
+            row = int(is_invalid.argmax())  # the first one
+            raise DataError(
+                f"{member} of {shown_values[row]}",
+                where=f"{file}, {member}, row {row + 1}",
+                rule=rule,
+                fix=NPZ_FIX,
+            )
     rows = Ragged(ids[prefix].astype(np.int32), compute_starts(lengths))
     return rows, labels.astype(np.int64)
 
 
-def _read_members(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-    """Return labels, mask, ids and the extra members of an npz file; check types and shapes."""
+class _NpzMembers(NamedTuple):
+    """The arrays of an npz file.
+
+    Args:
+        labels: integers (rows,).
+        mask, ids: integers (rows, tokens).
+        extra: those of ``EXTRA_MEMBERS`` that the file has, by name.
+    """
+
+    labels: NDArray[Any]
+    mask: NDArray[Any]
+    ids: NDArray[Any]
+    extra: dict[str, NDArray[Any]]
+
+
+def _read_members(file: Path) -> _NpzMembers:
+    """Return the arrays of an npz file; refuse wrong types and shapes."""
     try:
         with np.load(file) as arrays:
             labels, mask, ids = (arrays[name] for name in MEMBERS)
@@ -130,26 +167,34 @@ def _read_members(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any],
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
         raise DataError(what, where=str(file), rule=RULE, fix=NPZ_FIX) from None
+    # numpy's kinds of integers, unsigned integers and bool.
     are_integers = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
     shapes_agree = ids.ndim == 2 and mask.shape == ids.shape and labels.shape == ids.shape[:1]
     if not are_integers or not shapes_agree or not len(ids):
         what = f"label has shape {labels.shape}, input_ids {ids.shape}, attention_mask {mask.shape}"
         raise DataError(what, where=str(file), rule=RULE, fix=NPZ_FIX)
-    return labels, mask, ids, extra
+    return _NpzMembers(labels, mask, ids, extra)
 
 
-def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], rows: int) -> None:
-    """Refuse members with other numbers of rows than the labels, and repeated row numbers."""
+def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], num_rows: int) -> None:
+    """Refuse extra members with another number of rows than the labels, and repeated row numbers.
+
+    Args:
+        extra: arrays of the file by name; ``idx`` has row numbers.
+        num_rows: number of labels.
+    """
     for name, array in extra.items():
-        if array.shape != (rows,):
+        if array.shape != (num_rows,):
             raise DataError(
-                f"{name} has shape {array.shape}, but label has {rows} rows",
+                f"{name} has shape {array.shape}, but label has {num_rows} rows",
                 where=f"{file}, {name}",
                 rule="all arrays must have the same number of rows",
                 fix=NPZ_FIX,
             )
-    numbers, counts = np.unique(extra.get("idx", np.empty(0)), return_counts=True)
-    if counts.max(initial=1) > 1:
+    if "idx" not in extra:
+        return
+    numbers, counts = np.unique(extra["idx"], return_counts=True)
+    if counts.max() > 1:
         raise DataError(
             f"row {numbers[counts.argmax()]} appears {counts.max()} times",
             where=f"{file}, idx",
@@ -206,13 +251,15 @@ def read_texts(files: Sequence[Path]) -> Texts:
 
 
 def _read_rows(file: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield sentence and label of each row of a TSV or parquet file."""
+    """Yield sentence and label of each row of a TSV or parquet file, which may both be invalid."""
     rows: Iterable[dict[str, Any]]
     try:
         rows = read_parquet_rows(file) if file.suffix == ".parquet" else read_tsv(file)
         for row in rows:
             label = row["label"]
-            yield row["sentence"], {"0": 0, "1": 1}.get(label, label)
+            if label in ("0", "1"):  # a TSV file has only text
+                label = int(label)
+            yield row["sentence"], label
     except (OSError, ValueError, KeyError) as error:
         what = f"not readable as {file.suffix[1:]} with {' and '.join(COLUMNS)}: {error}"
         fix = f"use a complete file with the columns {' and '.join(COLUMNS)}"
