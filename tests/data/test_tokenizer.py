@@ -7,9 +7,9 @@ import pytest
 
 from support.gpt_tokenizers import END, encode_by_hand, write_one_file, write_two_files
 from trainmark.data.tokenizer import (
-    CORPUS_FAULT,
     FAST,
     WORDPIECE,
+    make_corpus_error,
     open_corpus_tokenizer,
     open_wordpiece,
     refuse_short_vocabulary,
@@ -101,12 +101,12 @@ def test_bert_settings_that_contradict_its_tokenizer_are_refused(
     (tmp_path / WORDPIECE).write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     )
-    library = open_wordpiece(tmp_path / WORDPIECE, CORPUS_FAULT)
+    library = open_wordpiece(tmp_path / WORDPIECE, make_corpus_error)
     library.save(str(tmp_path / FAST))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: value}))
     refusal = pytest.raises(DataError, match=f"{key} is")
     with refusal if refused else nullcontext():
-        open_wordpiece(tmp_path / form, CORPUS_FAULT)
+        open_wordpiece(tmp_path / form, make_corpus_error)
 
 
 @pytest.mark.parametrize(

@@ -468,17 +468,17 @@ def read_blocks(
 
 def _describe_line_fault(error: ValidationError, text_key: str) -> str:
     """Return a short description of what is wrong with a line."""
-    fault = error.errors(include_url=False)[0]
-    value = f"{fault['input']!r:.{SHOWN_CHARACTERS}}"
-    if fault["type"] == "json_invalid":
-        reason = str(fault["ctx"]["error"]).replace("at line 1 column", "at column")
+    details = error.errors(include_url=False)[0]  # of the first fault
+    value = f"{details['input']!r:.{SHOWN_CHARACTERS}}"
+    if details["type"] == "json_invalid":
+        reason = str(details["ctx"]["error"]).replace("at line 1 column", "at column")
         return f"not JSON, {reason}: {value}"
-    if fault["type"] == "missing":
+    if details["type"] == "missing":
         return (
             f"the key {text_key!r} is missing; the line has "
-            f"{', '.join(fault['input']):.{SHOWN_CHARACTERS}}"
+            f"{', '.join(details['input']):.{SHOWN_CHARACTERS}}"
         )
-    if fault["loc"]:
+    if details["loc"]:
         return f"{text_key!r} is {value}, not text"
     return f"not a JSON object: {value}"
 

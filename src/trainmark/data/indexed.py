@@ -36,7 +36,9 @@ HEADER = struct.Struct("<9sqBqq")
 VERSION = 1
 INTEGER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 UINT16_BELOW = 65_500  # Megatron's bound of vocabularies with ids of 16 bits; below 2**16
-_fault = partial(DataError, fix="copy both files of the pair again, or prepare the data again")
+_make_pair_error = partial(
+    DataError, fix="copy both files of the pair again, or prepare the data again"
+)
 
 PADDED_TO = 128  # Megatron pads to this multiple: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
@@ -44,7 +46,7 @@ BLOCK_SEQUENCES = 1 << 20  # sequences of an index that are checked at a time
 
 translate_read_errors = partial(
     splits.translate_read_errors,
-    fault=partial(
+    make_error=partial(
         DataError,
         rule="an indexed dataset must be a readable .bin with its .idx",
         fix="check the name and the permissions, or prepare the data again",
@@ -104,7 +106,7 @@ class IndexedReader:
         if num_tokens != len(tokens):
             what = f"the file has {len(tokens)} tokens, but its index lists {num_tokens}"
             rule = "the two files of a pair must belong together"
-            raise _fault(what, where=str(tokens_file), rule=rule)
+            raise _make_pair_error(what, where=str(tokens_file), rule=rule)
         return cls(prefix, sizes, pointers, document_index, tokens)
 
     @property
@@ -184,7 +186,7 @@ def _refuse_other_pointers(
         is_negative = block < 0
         if is_negative.any():
             number = int(is_negative.argmax())  # the first one
-            raise _fault(
+            raise _make_pair_error(
                 f"sequence {first + number} has {block[number]} tokens",
                 where=f"{index_file}, sizes",
                 rule="a sequence must have 0 or more tokens",
@@ -195,7 +197,7 @@ def _refuse_other_pointers(
         differs = stored != expected
         if differs.any():
             number = int(differs.argmax())
-            raise _fault(
+            raise _make_pair_error(
                 f"sequence {first + number} begins at byte {stored[number]}, but the previous "
                 f"one ends at byte {expected[number]}",
                 where=f"{index_file}, pointers",
@@ -212,19 +214,19 @@ def _refuse_other_documents(
     Raises:
         DataError: the first bound, counted from 0, that breaks the rule.
     """
-    fault = partial(
-        _fault,
+    make_error = partial(
+        _make_pair_error,
         where=f"{index_file}, document index",
         rule=f"document bounds must ascend from 0 to the number of sequences, {num_sequences}",
     )
     if bounds[0] != 0 or bounds[-1] != num_sequences:
-        raise fault(f"the bounds go from {bounds[0]} to {bounds[-1]}")
+        raise make_error(f"the bounds go from {bounds[0]} to {bounds[-1]}")
     for first in range(0, len(bounds) - 1, BLOCK_SEQUENCES):
         block = bounds[first : first + BLOCK_SEQUENCES + 1]  # with the first of the next block
         is_falling = np.diff(block) < 0
         if is_falling.any():
             number = int(is_falling.argmax())
-            raise fault(
+            raise make_error(
                 f"bound {first + number} is {block[number]}, but the next one is "
                 f"{block[number + 1]}"
             )
@@ -240,7 +242,7 @@ def _map_file(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         length = file.stat().st_size
         if length % dtype.itemsize:
             rule = f"the length must be a multiple of the element size, {dtype.itemsize} bytes"
-            raise _fault(f"the file has {length} bytes", where=str(file), rule=rule)
+            raise _make_pair_error(f"the file has {length} bytes", where=str(file), rule=rule)
         # An empty file cannot be mapped. It is valid: a pair may have no sequence.
         return np.memmap(file, dtype, mode="r") if length else np.empty(0, dtype)
 
@@ -270,14 +272,14 @@ def _read_header(index_file: Path) -> _Header:
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
         what = f"not an index: the file begins with {start[: len(MAGIC)].hex() or 'nothing'}"
         rule = f"a memory-mapped index must begin with {MAGIC.hex()}"
-        raise _fault(what, where=str(index_file), rule=rule)
+        raise _make_pair_error(what, where=str(index_file), rule=rule)
     _magic, version, code, sequences, bounds = HEADER.unpack(start)
     names = {number: name for name, number in INTEGER_CODES.items()}
     if version != VERSION or code not in names or sequences < 0 or bounds < 1:
         supported = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
         what = f"version {version}, element type {code}, {sequences} sequences, {bounds} bounds"
         rule = f"only version 1 with integer types is supported: {supported}"
-        raise _fault(what, where=str(index_file), rule=rule)
+        raise _make_pair_error(what, where=str(index_file), rule=rule)
     return _Header(np.dtype(names[code]).newbyteorder("<"), sequences, bounds)
 
 
@@ -294,7 +296,7 @@ def _map_index(
     pointers_end = sizes_end + 8 * header.num_sequences
     bounds_end = pointers_end + 8 * header.num_bounds
     if len(content) != bounds_end:
-        raise _fault(
+        raise _make_pair_error(
             f"the index has {len(content)} bytes, but {header.num_sequences} sequences and "
             f"{header.num_bounds} document bounds take {bounds_end} bytes",
             where=str(index_file),

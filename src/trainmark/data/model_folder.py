@@ -75,7 +75,7 @@ class ConfigKeys(BaseModel):
 Keys = TypeVar("Keys", bound=ConfigKeys)
 
 
-def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
+def read_config(folder: Path, keys: type[Keys], make_error: Fault) -> Keys:
     """Read and check ``config.json`` of a model folder.
 
     Raises:
@@ -83,17 +83,17 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
             error names the first one.
     """
     file = folder / CONFIG
-    raw = read_json(file, fault)
+    raw = read_json(file, make_error)
     try:
         config = keys.model_validate(raw)
     except ValidationError as error:
-        raise _make_config_error(error, raw, keys, file, fault) from None
-    _refuse_unknown_keys(raw, keys, file, fault)
+        raise _make_config_error(error, raw, keys, file, make_error) from None
+    _refuse_unknown_keys(raw, keys, file, make_error)
     return config
 
 
 def _make_config_error(
-    error: ValidationError, raw: Any, keys: type[ConfigKeys], file: Path, fault: Fault
+    error: ValidationError, raw: Any, keys: type[ConfigKeys], file: Path, make_error: Fault
 ) -> DataError:
     """Return the error about the first invalid key of a ``config.json``.
 
@@ -106,11 +106,11 @@ def _make_config_error(
     broken_rule = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
     default_rule = describe_rule(first["type"], first.get("ctx", {}))
     if not first["loc"]:  # a rule about several keys names them itself
-        return fault(broken_rule or default_rule, where=str(file))
+        return make_error(broken_rule or default_rule, where=str(file))
     name = str(first["loc"][0])
     field = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
     value = repr(raw[name]) if name in raw else "missing"
-    return fault(
+    return make_error(
         f"{name} is {value:.{_SHOWN_CHARACTERS}}",
         where=f"{file}, {name}",
         rule=broken_rule or field.description or default_rule,
@@ -118,7 +118,7 @@ def _make_config_error(
 
 
 def _refuse_unknown_keys(
-    raw: dict[str, Any], keys: type[ConfigKeys], file: Path, fault: Fault
+    raw: dict[str, Any], keys: type[ConfigKeys], file: Path, make_error: Fault
 ) -> None:
     """Refuse a key that the case does not use and that may change the model; null is no value.
 
@@ -137,7 +137,7 @@ def _refuse_unknown_keys(
         if key in defaults:
             rule = f"this case only trains models with {key} {json.dumps(defaults[key])}"
             fix = "use a model folder with this value"
-        raise fault(
+        raise make_error(
             f"{key} is {json.dumps(value):.{_SHOWN_CHARACTERS}}",
             where=f"{file}, {key}",
             rule=rule,
@@ -145,17 +145,17 @@ def _refuse_unknown_keys(
         )
 
 
-def read_json(file: Path, fault: Fault) -> Any:
+def read_json(file: Path, make_error: Fault) -> Any:
     """Return the content of a JSON file of a model folder.
 
     Raises:
         DataError: the file cannot be read, or is not JSON.
     """
     try:
-        with translate_read_errors(file, fault):
+        with translate_read_errors(file, make_error):
             return json.loads(read_bytes(file))
     except (ValueError, RecursionError) as error:
-        raise fault(f"not readable as JSON: {error}", where=str(file)) from None
+        raise make_error(f"not readable as JSON: {error}", where=str(file)) from None
 
 
 def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> None:
@@ -269,7 +269,7 @@ class ModelWeights:
         return DataError(what, where=where, rule=rule, fix=self.fix)
 
 
-def find_weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Path]:
+def find_weight_files(folder: Path, names: tuple[str, ...], make_error: Fault) -> list[Path]:
     """Return the first of ``names`` that exists, or the files that it lists if it is an index.
 
     Raises:
@@ -278,38 +278,38 @@ def find_weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> lis
     existing_files = [folder / name for name in names if (folder / name).is_file()]
     if not existing_files:
         rule = "only init=random, which is labelled performance-only, starts without weights"
-        raise fault(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
+        raise make_error(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
     file = existing_files[0]
     if file.name != INDEX:
         return [file]
-    listed_names = set(_read_weight_map(file, fault).values())
+    listed_names = set(_read_weight_map(file, make_error).values())
     return [folder / name for name in sorted(listed_names)]
 
 
-def _read_weight_map(index: Path, fault: Fault) -> dict[str, str]:
+def _read_weight_map(index: Path, make_error: Fault) -> dict[str, str]:
     """Return the file name of each weight, as an index lists them."""
-    document = read_json(index, fault)
+    document = read_json(index, make_error)
     weight_map = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise fault("weight_map is missing", where=str(index))
+        raise make_error("weight_map is missing", where=str(index))
     return {str(name): str(file) for name, file in weight_map.items()}
 
 
-def list_folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
+def list_folder_tensors(folder: Path, make_error: Fault) -> list[StoredTensor]:
     """Return the tensors of a folder's safetensors file, or of those that its index lists.
 
     Raises:
         DataError: a file is missing or damaged, or its tensors are not those that the index lists.
     """
-    files = find_weight_files(folder, (SINGLE, INDEX), fault)
-    tensors = [tensor for file in files for tensor in list_stored_tensors(file, fault)]
+    files = find_weight_files(folder, (SINGLE, INDEX), make_error)
+    tensors = [tensor for file in files for tensor in list_stored_tensors(file, make_error)]
     if files == [folder / SINGLE]:
         return tensors  # there is no index
-    listed = set(_read_weight_map(folder / INDEX, fault).items())
+    listed = set(_read_weight_map(folder / INDEX, make_error).items())
     stored = {(tensor.key, tensor.file.name) for tensor in tensors}
     for name, file in sorted(listed ^ stored):  # in one of them only; the first is reported
         what = "is missing" if (name, file) in listed else f"is not listed in {INDEX}"
-        raise fault(
+        raise make_error(
             f"{name} {what}",
             where=f"{folder / file}, {name}",
             rule=f"each file must contain exactly the weights that {INDEX} lists for it",
@@ -317,7 +317,7 @@ def list_folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
     return tensors
 
 
-def list_stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:
+def list_stored_tensors(file: Path, make_error: Fault) -> list[StoredTensor]:
     """Return the tensors of a safetensors file, in the order of its header.
 
     Raises:
@@ -325,7 +325,7 @@ def list_stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:
     """
     from safetensors import SafetensorError, safe_open
 
-    refuse_unreadable(file, fault)
+    refuse_unreadable(file, make_error)
     try:
         with safe_open(file, framework="np") as opened:
             tensors = []
@@ -334,4 +334,4 @@ def list_stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:
                 tensors.append(StoredTensor(file, key, tuple(shape)))
             return tensors
     except SafetensorError as error:
-        raise fault(f"not readable as safetensors: {error}", where=str(file)) from None
+        raise make_error(f"not readable as safetensors: {error}", where=str(file)) from None

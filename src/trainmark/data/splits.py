@@ -33,21 +33,21 @@ PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub nam
 
 
 @contextmanager
-def translate_read_errors(file: Path, fault: Fault) -> Iterator[None]:
+def translate_read_errors(file: Path, make_error: Fault) -> Iterator[None]:
     """Turn an ``OSError`` of the block into a ``DataError`` that names ``file``."""
     try:
         yield
     except OSError as error:
         what = f"cannot be read: {error.strerror or error}"
-        raise fault(what, where=str(file)) from None
+        raise make_error(what, where=str(file)) from None
 
 
-def refuse_unreadable(file: Path, fault: Fault) -> None:
+def refuse_unreadable(file: Path, make_error: Fault) -> None:
     """Raise ``DataError`` if a file is missing, empty or unreadable."""
-    with translate_read_errors(file, fault), file.open("rb") as stream:
+    with translate_read_errors(file, make_error), file.open("rb") as stream:
         if stream.read(1):
             return
-    raise fault("the file is empty (0 bytes)", where=str(file))
+    raise make_error("the file is empty (0 bytes)", where=str(file))
 
 
 def read_parquet_rows(file: Path) -> list[dict[str, Any]]:
@@ -90,18 +90,18 @@ class Layout:
     files: dict[str, list[Path]]
 
 
-def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
+def find_layout(folder: Path, forms: Sequence[Form], make_error: Fault) -> Layout:
     """Return the files of each split, in the first of ``forms`` that ``folder`` has.
 
     Args:
-        fault: makes a ``DataError`` with the rule and the fix of the case.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
         DataError: there is no such folder, no known form or only one split, or a file is empty or
             unreadable.
     """
     if not folder.is_dir():
-        raise fault("no such folder", where=str(folder))
+        raise make_error("no such folder", where=str(folder))
     for form in forms:
         for subfolder in form.folders:
             place = folder / subfolder
@@ -111,11 +111,11 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
             for split, files_of_split in files.items():
                 if not files_of_split:
                     where = f"{place}, {' or '.join(form.names[split])}"
-                    raise fault(f"no {split} split", where=where)
+                    raise make_error(f"no {split} split", where=where)
                 for file in files_of_split:
-                    refuse_unreadable(file, fault)
+                    refuse_unreadable(file, make_error)
             return Layout(form.kind, files)
-    raise fault("no data files", where=str(folder))
+    raise make_error("no data files", where=str(folder))
 
 
 def _find_first_files(place: Path, names: Sequence[str]) -> list[Path]:

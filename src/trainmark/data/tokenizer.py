@@ -29,7 +29,7 @@ BPE = ("vocab.json", "merges.txt")  # of GPT-2
 BERT_FILES = (FAST, WORDPIECE)  # the first that exists is used
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")  # the first that names a token
 END_OF_DOCUMENT = "<|endoftext|>"
-CORPUS_FAULT = partial(
+make_corpus_error = partial(
     DataError,
     rule="a model needs its own tokenizer, with the files as the library wrote them",
     fix="set tokenizer= to the folder of the tokenizer, as downloaded from the model hub",
@@ -37,7 +37,9 @@ CORPUS_FAULT = partial(
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def find_tokenizer_file(folder: Path, fault: Fault, names: tuple[str, ...] = BERT_FILES) -> Path:
+def find_tokenizer_file(
+    folder: Path, make_error: Fault, names: tuple[str, ...] = BERT_FILES
+) -> Path:
     """Return the first of ``names`` that exists in a folder.
 
     Raises:
@@ -46,12 +48,12 @@ def find_tokenizer_file(folder: Path, fault: Fault, names: tuple[str, ...] = BER
     for name in names:
         file = folder / name
         if file.is_file():
-            refuse_unreadable(file, fault)
+            refuse_unreadable(file, make_error)
             return file
-    raise fault(f"no {' and no '.join(names)}", where=str(folder))
+    raise make_error(f"no {' and no '.join(names)}", where=str(folder))
 
 
-def open_tokenizer(file: Path, fault: Fault, *, plain: bool = True) -> Tokenizer:
+def open_tokenizer(file: Path, make_error: Fault, *, plain: bool = True) -> Tokenizer:
     """Open a tokenizer of any form; it neither pads nor truncates.
 
     The two files of GPT-2 do not define whether a space precedes a text; none is added.
@@ -77,7 +79,7 @@ def open_tokenizer(file: Path, fault: Fault, *, plain: bool = True) -> Tokenizer
         else:
             library = Tokenizer.from_str(read_text(file))
     except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
-        raise fault(f"not readable as a tokenizer: {error}", where=str(file)) from None
+        raise make_error(f"not readable as a tokenizer: {error}", where=str(file)) from None
     library.no_padding()
     library.no_truncation()
     library.encode_special_tokens = plain  # True: do not match them in texts
@@ -101,7 +103,7 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
     return merges
 
 
-def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenizer:
+def open_wordpiece(file: Path, make_error: Fault, *, plain: bool = False) -> Tokenizer:
     """Open ``tokenizer.json`` of a BERT, or build its uncased tokenizer from ``vocab.txt``.
 
     It adds special tokens around a text unless the caller disables that.
@@ -114,12 +116,12 @@ def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenize
     """
     from tokenizers import normalizers, pre_tokenizers, processors
 
-    library = open_tokenizer(file, fault, plain=plain)
+    library = open_tokenizer(file, make_error, plain=plain)
     ids = library.get_vocab()
     missing = [name for name in _BERT_TOKENS if name not in ids]
     if missing:
         rule = "a BERT vocabulary must contain the five special tokens"
-        raise fault(f"the vocabulary lacks {', '.join(missing)}", where=str(file), rule=rule)
+        raise make_error(f"the vocabulary lacks {', '.join(missing)}", where=str(file), rule=rule)
     if file.name == WORDPIECE:
         library.add_special_tokens(list(_BERT_TOKENS))
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -127,11 +129,11 @@ def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenize
         library.post_processor = processors.BertProcessing(
             ("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"])
         )
-    refuse_other_settings(file, library, fault)
+    refuse_other_settings(file, library, make_error)
     return library
 
 
-def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
+def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> None:
     """Refuse settings in ``tokenizer_config.json`` that the opened tokenizer does not follow.
 
     The library's tokenizer classes follow these keys. Different tokens would train another model.
@@ -156,10 +158,10 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
     splitter = document["pre_tokenizer"] or {}
     if splitter.get("type") == "ByteLevel":
         applied["add_prefix_space"] = splitter["add_prefix_space"]
-    requested = read_json(settings, fault)
+    requested = read_json(settings, make_error)
     for key, value in applied.items():
         if requested.get(key) not in (value, None):
-            raise fault(
+            raise make_error(
                 f"{key} is {json.dumps(requested[key])}",
                 where=f"{settings}, {key}",
                 rule=f"{file.name} implies {key} {json.dumps(value)}",
@@ -167,12 +169,12 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
             )
 
 
-def read_special_token(folder: Path, key: str, fault: Fault) -> str | None:
+def read_special_token(folder: Path, key: str, make_error: Fault) -> str | None:
     """Return the special token in a folder's settings under ``key``, such as ``eos_token``."""
     for name in SETTINGS:
         file = folder / name
         if file.is_file():
-            token = read_json(file, fault).get(key)
+            token = read_json(file, make_error).get(key)
             if isinstance(token, dict):  # an added token is stored as an object
                 token = token.get("content")
             if token is not None:
@@ -240,7 +242,7 @@ def find_corpus_files(folder: Path) -> dict[str, Path]:
     if FAST in files or set(BPE) <= set(files):
         return files
     rule = f"a tokenizer folder must contain {FAST}, or {' and '.join(BPE)}"
-    raise CORPUS_FAULT("the folder has no tokenizer", where=str(folder), rule=rule)
+    raise make_corpus_error("the folder has no tokenizer", where=str(folder), rule=rule)
 
 
 def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer:
@@ -255,12 +257,12 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     """
     files = find_corpus_files(folder)
     file = files[FAST] if FAST in files else files[BPE[0]]
-    library = open_tokenizer(file, CORPUS_FAULT)
-    refuse_other_settings(file, library, CORPUS_FAULT)
+    library = open_tokenizer(file, make_corpus_error)
+    refuse_other_settings(file, library, make_corpus_error)
     vocab_size = max(library.get_vocab().values()) + 1
     if not ends:
         return CorpusTokenizer(library, vocab_size)
-    end_token = read_special_token(folder, "eos_token", CORPUS_FAULT) or END_OF_DOCUMENT
+    end_token = read_special_token(folder, "eos_token", make_corpus_error) or END_OF_DOCUMENT
     end_id = library.token_to_id(end_token)
     if end_id is None:
         raise DataError(

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from trainmark.train.next_token import NextTokenJob
 
 
-def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
+def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
     """Return the tensors of a file of safetensors or of torch, by their keys.
 
     The file is memory-mapped: numbers are read when they are used.
 
     Args:
-        fault: makes the error, with the rule for a valid checkpoint and the fix.
+        make_error: makes the error, with the rule for a valid checkpoint and the fix.
 
     Raises:
         DataError: the file is missing or damaged, or has values other than tensors.
@@ -52,7 +52,7 @@ def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
     import torch
     from safetensors.torch import load_file
 
-    refuse_unreadable(file, fault)
+    refuse_unreadable(file, make_error)
     try:
         content = load_file(file) if file.suffix == ".safetensors" else _read_pickle(file)
     except Exception as error:  # noqa: BLE001  the libraries raise whatever damage leads to
@@ -60,12 +60,12 @@ def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
         what = f"damaged: {first_sentence or type(error).__name__}"
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
             what = "not readable as weights only: loading the file would execute code"
-        raise fault(what, where=str(file)) from None
+        raise make_error(what, where=str(file)) from None
     # A training checkpoint has the weights under ``module``, beside the optimizer's state.
     state = content.get("module", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
         rule = "every entry of a checkpoint must be a tensor"
-        raise fault("the file has no named tensors", where=f"{file}, module", rule=rule)
+        raise make_error("the file has no named tensors", where=f"{file}, module", rule=rule)
     return state
 
 
@@ -98,7 +98,7 @@ def describe_tensors(file: Path, state: Mapping[str, Tensor]) -> list[StoredTens
     return [StoredTensor(file, key, tuple(item.shape)) for key, item in state.items()]
 
 
-def list_stored_weights(file: Path, fault: Fault) -> list[StoredTensor]:
+def list_stored_weights(file: Path, make_error: Fault) -> list[StoredTensor]:
     """Return the tensors of a checkpoint without reading their numbers.
 
     Torch is imported only for a file that torch saved, so that the launcher can call this.
@@ -107,8 +107,8 @@ def list_stored_weights(file: Path, fault: Fault) -> list[StoredTensor]:
         DataError: see ``read_state``.
     """
     if file.suffix == ".safetensors":
-        return list_stored_tensors(file, fault)
-    return describe_tensors(file, read_state(file, fault))
+        return list_stored_tensors(file, make_error)
+    return describe_tensors(file, read_state(file, make_error))
 
 
 class Checkpoints:

@@ -26,7 +26,7 @@ from trainmark.train.kernels import choose_kernels
 from .case import parse_targets
 from .data.dialogues import IGNORED
 from .estimates import SCORES_AT_ONCE
-from .model_files import FAULT, check_weights
+from .model_files import check_weights, make_model_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -218,17 +218,17 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
     location = f"{stored.file}, {stored.key}"
     try:
         with (
-            translate_read_errors(stored.file, FAULT),
+            translate_read_errors(stored.file, make_model_error),
             safe_open(stored.file, framework="pt") as reader,
         ):
             out.copy_(reader.get_tensor(stored.key))
     except SafetensorError as error:
-        raise FAULT(f"not readable as safetensors: {error}", where=location) from None
+        raise make_model_error(f"not readable as safetensors: {error}", where=location) from None
     # One number to copy from the device: the sum is finite only if every value is.
     if not torch.isfinite(out.abs().sum(dtype=torch.float64)):
         kind = str(out.dtype).removeprefix("torch.")
         rule = f"every weight must be a finite number in {kind}"
-        raise FAULT("a number is not finite", where=location, rule=rule)
+        raise make_model_error("a number is not finite", where=location, rule=rule)
 
 
 def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-FAULT = partial(
+make_model_error = partial(
     DataError,
     rule=(
         "model/ must be a Hugging Face model folder of a Llama: config.json, safetensors, tokenizer"
@@ -243,7 +243,7 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: the file is missing, not JSON or of another model, or a value is invalid.
     """
-    return model_folder.read_config(folder, ModelConfig, FAULT)
+    return model_folder.read_config(folder, ModelConfig, make_model_error)
 
 
 def find_weight_files(folder: Path) -> list[Path]:
@@ -252,7 +252,7 @@ def find_weight_files(folder: Path) -> list[Path]:
     Raises:
         DataError: no weights file exists, or the index names another kind of file.
     """
-    return model_folder.find_weight_files(folder, (SINGLE, INDEX), FAULT)
+    return model_folder.find_weight_files(folder, (SINGLE, INDEX), make_model_error)
 
 
 def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
@@ -273,7 +273,7 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
         shapes=compute_expected_shapes(config),
         unused=is_unused,
     )
-    return weights.match(list_folder_tensors(folder, FAULT), where=folder)
+    return weights.match(list_folder_tensors(folder, make_model_error), where=folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,9 +320,9 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         DataError: the tokenizer is missing or damaged, its ids do not fit ``vocab_size``, or it has
             no end token.
     """
-    file = find_tokenizer_file(folder, FAULT, (FAST,))
-    library = tokenizer.open_tokenizer(file, FAULT)
-    tokenizer.refuse_other_settings(file, library, FAULT)
+    file = find_tokenizer_file(folder, make_model_error, (FAST,))
+    library = tokenizer.open_tokenizer(file, make_model_error)
+    tokenizer.refuse_other_settings(file, library, make_model_error)
     vocab = library.get_vocab(with_added_tokens=True)
     size = max(vocab.values(), default=-1) + 1
     if size > vocab_size:
@@ -342,7 +342,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             f"padded, add unused tokens to the tokenizer until it has {vocab_size} entries"
         ),
     )
-    end_id = vocab.get(read_special_token(folder, "eos_token", FAULT) or "</s>")
+    end_id = vocab.get(read_special_token(folder, "eos_token", make_model_error) or "</s>")
     if end_id is None:
         raise DataError(
             "the tokenizer has no end token",
@@ -365,14 +365,14 @@ def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
     Args:
         library: the open tokenizer of the library.
     """
-    begin_token = read_special_token(folder, "bos_token", FAULT) or "<s>"
+    begin_token = read_special_token(folder, "bos_token", make_model_error) or "<s>"
     begin_id = library.token_to_id(begin_token)
     if begin_id is None:
         return ()
     adds_begin = None
     settings = folder / SETTINGS[0]
     if settings.is_file():
-        adds_begin = read_json(settings, FAULT).get("add_bos_token")
+        adds_begin = read_json(settings, make_model_error).get("add_bos_token")
     if adds_begin is None:  # then the template in the tokenizer's file decides
         adds_begin = library.encode("").ids[:1] == [begin_id]
     return (begin_id,) if adds_begin else ()

@@ -15,7 +15,7 @@ from trainmark.data.splits import find_layout
 from trainmark.data.tokenizer import FAST, SETTINGS
 
 from .data import MMLU, MODEL
-from .data.dialogues import FORMS, LAYOUT_FAULT, read_dialogues
+from .data.dialogues import FORMS, make_layout_error, read_dialogues
 from .mmlu.questions import list_subject_files, read_mmlu
 from .model_files import check_weights, find_weight_files, open_tokenizer, read_config
 
@@ -51,7 +51,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` has other content.
         EnvironmentFault: a file cannot be read or written.
     """
-    layout = find_layout(raw, FORMS, partial(LAYOUT_FAULT, fix=WHERE_DIALOGUES))
+    layout = find_layout(raw, FORMS, partial(make_layout_error, fix=WHERE_DIALOGUES))
     model = raw / MODEL
     config = read_config(model)
     open_tokenizer(model, vocab_size=config.vocab_size)  # refuses one that does not fit the model

@@ -149,7 +149,7 @@ def compute_max_cardinality(dtype: str) -> int:
 
 translate_read_errors = partial(
     splits.translate_read_errors,
-    fault=partial(
+    make_error=partial(
         DataError,
         rule="every file named in feature_spec.yaml must exist and be readable",
         fix=COPY_AGAIN,

@@ -34,7 +34,7 @@ LINE_FIX = "correct or remove the line; of SuperGLUE's ReCoRD, use train.jsonl a
 
 translate_read_errors = partial(
     splits.translate_read_errors,
-    fault=partial(
+    make_error=partial(
         DataError,
         rule="a split must be one readable .jsonl file",
         fix="check the name and the permissions",

@@ -27,7 +27,7 @@ from ..model_files import (
     open_tokenizer,
     read_config,
 )
-from .dialogues import FORMS, LAYOUT_FAULT, format_training_text, pack, read_dialogues
+from .dialogues import FORMS, format_training_text, make_layout_error, pack, read_dialogues
 from .generating import BEST_ACCURACY, generate
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class _Reading(NamedTuple):
 
 def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
     """Read, check and tokenise the data folder; raises as ``load`` says."""
-    layout = find_layout(folder, FORMS, LAYOUT_FAULT)
+    layout = find_layout(folder, FORMS, make_layout_error)
     model = folder / MODEL
     digest = sha256()
     config = read_config(model)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
-LAYOUT_FAULT = partial(
+make_layout_error = partial(
     DataError,
     fix="run `trainmark prepare llama2_7b_lora --from RAW --data DIR`",
     rule=(
@@ -49,7 +49,7 @@ def _make_form(kind: str) -> Form:
 
 # The first form of which all files exist is read.
 FORMS = [_make_form(kind) for kind in ("jsonl", "json", "parquet", "csv")]
-_fault = partial(
+_make_row_error = partial(
     DataError,
     rule=(
         "a row must have dialogue and summary as text, and the summary must have at least one word"
@@ -86,7 +86,9 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
             dialogues.dialogues.append(dialogue)
             dialogues.summaries.append(summary)
     if not len(dialogues):
-        raise _fault("the file has no rows", where=str(files[0]), fix="use a file that has rows")
+        raise _make_row_error(
+            "the file has no rows", where=str(files[0]), fix="use a file that has rows"
+        )
     return dialogues
 
 
@@ -97,7 +99,9 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
         DataError: one of the texts is missing or invalid; the error names its key.
     """
     if not isinstance(row, dict):
-        raise _fault(f"the row is {row!r:.80}", where=where, fix="correct or remove the row")
+        raise _make_row_error(
+            f"the row is {row!r:.80}", where=where, fix="correct or remove the row"
+        )
     for name in COLUMNS:
         text = row.get(name)
         if not isinstance(text, str) or (name == "summary" and not text.strip()):
@@ -105,7 +109,7 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
                 fault = f"{name} is {text!r:.80}"
             else:
                 fault = f"the row has no {name}; its keys are {', '.join(row)}"
-            raise _fault(
+            raise _make_row_error(
                 fault,
                 where=f"{where}, {name}",
                 fix=f"fill in the {name}, or remove the row",
@@ -132,7 +136,9 @@ def _read_rows(file: Path) -> Iterator[Any]:
             return
     except (OSError, ValueError) as error:
         what = f"not readable as {file.suffix[1:]}: {error}"
-        raise _fault(what, where=str(file), fix="use a complete file, or repair it") from None
+        raise _make_row_error(
+            what, where=str(file), fix="use a complete file, or repair it"
+        ) from None
     for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             try:
@@ -140,7 +146,9 @@ def _read_rows(file: Path) -> Iterator[Any]:
             except ValueError as error:
                 where = f"{file}, line {number}"
                 fix = "correct or remove the line"
-                raise _fault(f"not readable as JSON: {error}", where=where, fix=fix) from None
+                raise _make_row_error(
+                    f"not readable as JSON: {error}", where=where, fix=fix
+                ) from None
 
 
 IGNORED = -100  # label of a token without loss; torch's default ``ignore_index``
