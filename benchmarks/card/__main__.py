@@ -144,10 +144,10 @@ def _choose_device(name: str | None) -> str:
     """
     if name is not None:
         return devices.choose_vendor(name).name
-    vendor = devices.find_first(accelerator=True)
+    vendor = devices.find_first_vendor(accelerator=True)
     if vendor is not None:
         return vendor.name
-    for fault in devices.list_unusable():
+    for fault in devices.list_device_faults():
         raise fault
     raise EnvironmentFault(
         "no accelerator that this installation can use",

@@ -163,7 +163,7 @@ def plan_run(
         _report_unchecked_data([plan], show_remark)
         _report_unproven([plan], show_remark)
     if UNUSED_ACCELERATOR in plan.labels:
-        for remark in (*devices.list_unusable(), f"runs on {plan.device.vendor} instead"):
+        for remark in (*devices.list_device_faults(), f"runs on {plan.device.vendor} instead"):
             show_remark(remark)
     is_remote = plan.launcher not in (LOCAL, CONTAINER)
     names_device = request.device or settings.device or ":" in request.case

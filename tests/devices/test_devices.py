@@ -88,7 +88,7 @@ def test_vendor_that_must_be_named_is_never_chosen_by_default(
     put_vendors(monkeypatch, Typed("fake", "npu", 4, named_only=True))
     assert devices.choose_vendor("fake").name == "fake"
     assert devices.choose_vendor(None).name == "cpu"
-    assert devices.find_first(accelerator=True) is None
+    assert devices.find_first_vendor(accelerator=True) is None
     with pytest.raises(UsageError):
         devices.choose_vendor("npu")
 

@@ -62,7 +62,7 @@ def test_device_mask_selects_but_does_not_reorder(
     two_max: Path, monkeypatch: pytest.MonkeyPatch, mask: str, visible_devices: list[int]
 ) -> None:
     monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
-    assert Intel().visible() == visible_devices
+    assert Intel().list_visible() == visible_devices
     assert Intel().monitored(4) == [number // 2 for number in visible_devices]
     assert (Intel().unusable() is None) is bool(visible_devices)
 

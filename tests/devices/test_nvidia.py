@@ -32,7 +32,7 @@ def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch
     library = make_cuda_library(
         (H100, b"00000000:C1:00.0", WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", PART)
     )
-    monkeypatch.setattr(driver, "is_loaded", lambda: True)
+    monkeypatch.setattr(driver, "is_installed", lambda: True)
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: library)
     assert driver.list_visible_cards() == [
         (H100, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "0000:c1:00.0"),
@@ -53,7 +53,7 @@ def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
     assert "TORCH=system" in (caught.value.fix or "")
     # Without --device the CPU is used, and the reason is reported.
     assert devices.choose_vendor(None).name == "cpu"
-    assert [fault.what for fault in devices.list_unusable()] == [caught.value.what]
+    assert [fault.what for fault in devices.list_device_faults()] == [caught.value.what]
 
 
 @pytest.mark.parametrize(
@@ -239,13 +239,13 @@ def test_cards_of_another_vendor_are_ignored(
     monkeypatch.setitem(sys.modules, "pynvml", make_nvml_library(FakeCard("Iluvatar BI-V150")))
     assert (vendor.count(), vendor.unusable()) == (0, None)
     (tmp_path / "nvidia0").touch()
-    assert driver.is_loaded()
+    assert driver.is_installed()
 
 
 def test_a_card_on_the_bus_without_its_driver_is_named(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "is_loaded", lambda: False)
+    monkeypatch.setattr(driver, "is_installed", lambda: False)
     monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
     add_pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)  # it draws
     assert vendor.unusable() is None

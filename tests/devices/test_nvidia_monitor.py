@@ -51,7 +51,7 @@ def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = NvmlMonitor()
     assert monitor.name == "nvml 13.580.65.06"
     first, second = monitor.read()
-    assert first.known() == {
+    assert first.known_fields() == {
         "index": 0,
         "name": H100,
         "temperature_c": 41,
@@ -83,7 +83,7 @@ def test_counters_of_errors_are_read_and_replays_of_all_links_added(
     assert (first.ecc_corrected, first.ecc_uncorrected, first.remapped_rows) == (4, 1, 5)
     assert (first.link_replays, first.link_errors) == (10 + 5, 6 + 7 + 8)
     assert not {"ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_errors"} & set(
-        second.known()
+        second.known_fields()
     )
 
 
@@ -106,7 +106,7 @@ def test_lost_card_has_no_readings_and_others_are_still_read(
 ) -> None:
     put_cards(monkeypatch, FakeCard(), FakeCard(lost=True), FakeCard(uuid="GPU-3"))
     samples = NvmlMonitor().read()
-    assert samples[1].known() == {"index": 1}
+    assert samples[1].known_fields() == {"index": 1}
     assert [sample.index for sample in samples] == [0, 1, 2]
     assert samples[2].name == H100
     put_cards(monkeypatch, FakeCard(lost=True))

@@ -101,7 +101,7 @@ def test_both_runtimes_hide_devices(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     vendor = Amd()
-    assert vendor.visible() == visible_devices
+    assert vendor.list_visible() == visible_devices
     assert vendor.count() == len(visible_devices)
     assert vendor.monitored(2) == [1 - number for number in visible_devices]
     assert (vendor.unusable() is None) is bool(visible_devices)

@@ -110,7 +110,7 @@ def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
     ],
 )
 def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:
-    assert tool.number(text) == value
+    assert tool.parse_number(text) == value
 
 
 def test_numbers_keep_their_bounds() -> None:

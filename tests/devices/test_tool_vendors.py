@@ -164,7 +164,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -> None:
     assert vendor_faults(vendor) == []
-    assert vendor.here()
+    assert vendor.is_present()
     assert vendor.count() == len(case.names)
     assert vendor.product_names() == case.names
     assert vendor.driver_version() == case.driver
@@ -186,7 +186,7 @@ def test_visible_devices_variable_selects_and_orders(
         ("all", []),
     ):
         monkeypatch.setenv(vendor.visible_devices, value)
-        assert vendor.visible() == visible
+        assert vendor.list_visible() == visible
         assert vendor.monitored(8) == visible
         assert vendor.count() == len(visible)
     refusal = vendor.unusable()
@@ -206,7 +206,7 @@ def test_older_kunlunxin_variable_takes_precedence(
     ):
         for name, value in (("XPU_VISIBLE_DEVICES", xpu_variable), ("CUDA_VISIBLE_DEVICES", cuda)):
             monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
-        assert Kunlunxin().visible() == visible_devices
+        assert Kunlunxin().list_visible() == visible_devices
 
 
 def test_missing_torch_of_the_vendor_is_named(
@@ -214,7 +214,7 @@ def test_missing_torch_of_the_vendor_is_named(
 ) -> None:
     for build in (PYTORCH, None):
         install_vendor(monkeypatch, build)
-        assert (vendor.here(), vendor.count()) == (True, 0)
+        assert (vendor.is_present(), vendor.count()) == (True, 0)
         assert vendor.unusable() is not None
 
 
@@ -226,7 +226,7 @@ def test_devices_without_a_driver_are_named(bare_machine: Path, case: Case) -> N
     refusal = vendor.unusable()
     assert refusal is not None
     assert vendor.nodes in refusal.why
-    assert (vendor.here(), vendor.count(), vendor.driver_version()) == (False, 0, None)
+    assert (vendor.is_present(), vendor.count(), vendor.driver_version()) == (False, 0, None)
 
 
 @pytest.mark.parametrize(

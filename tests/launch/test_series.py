@@ -290,7 +290,7 @@ runs:
     assert choose_exit_code(outcomes) == 0
     vendors["fake"].devices = 0
     fault = EnvironmentFault("a card is here, but torch has no code for it")
-    monkeypatch.setattr(devices, "list_unusable", lambda: [fault])
+    monkeypatch.setattr(devices, "list_device_faults", lambda: [fault])
     (skipped, *_) = run_plan_text(text)
     assert skipped.reason == fault.what
     assert list_states(run_plan_text(text, device="cpu"))["sp"] == "passed"

@@ -220,7 +220,7 @@ def put_cards(
             for device in ([card] if card.slices is None else card.slices[:1])
         ]
     visible = [driver.Card(device.name, device.uuid, device.bus[-12:].lower()) for device in seen]
-    monkeypatch.setattr(driver, "is_loaded", lambda: True)
+    monkeypatch.setattr(driver, "is_installed", lambda: True)
     monkeypatch.setattr(driver, "list_visible_cards", lambda: visible)
     monkeypatch.setitem(sys.modules, "pynvml", make_nvml_library(*cards, **more))
 

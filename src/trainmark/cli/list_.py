@@ -116,7 +116,7 @@ def _list_devices(lang: str) -> Rows:
     from trainmark import devices
 
     vendors, faults = devices.load_all()
-    print_faults([*faults, *devices.list_unusable()])
+    print_faults([*faults, *devices.list_device_faults()])
     rows = []
     for vendor in vendors.values():
         products = sorted(set(vendor.product_names()))

@@ -115,7 +115,7 @@ def has_collectives(vendor: Vendor) -> bool:
     return bool(vendor.collective_backend)
 
 
-def list_unusable() -> list[EnvironmentFault]:
+def list_device_faults() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
     faults = []
     for vendor in list_vendors().values():
@@ -136,7 +136,7 @@ def list_occupants(name: str, nproc: int) -> list[Occupant]:
     return vendor.occupants(nproc) if isinstance(vendor, Diagnoses) else []
 
 
-def find_first(*, accelerator: bool = False) -> Vendor | None:
+def find_first_vendor(*, accelerator: bool = False) -> Vendor | None:
     """Return the first vendor that has a device here and need not be named; None: none has.
 
     Args:
@@ -182,7 +182,7 @@ def choose_vendor(name: str | None) -> Vendor:
     """
     known = list_vendors()
     if name is None:
-        vendor = find_first()
+        vendor = find_first_vendor()
         assert vendor is not None, "a processor is always here"
         return vendor
     of_type = [

@@ -35,23 +35,33 @@ def count_usable_cores(root: Path = _ROOT) -> int:
 
 
 def read_core_quota(root: Path = _ROOT) -> float | None:
-    """Return how many cores' time the cgroups allow together, ``1.5`` for instance; None: any."""
+    """Return how many cores' time the cgroups allow, ``1.5`` for instance; None: no limit.
+
+    Of several cgroups with a limit the lowest applies.
+    """
     quotas = []
-    for folder in _list_cgroups("cpu", root):
+    for folder in _iterate_cgroups("cpu", root):
+        # Version 2 of cgroups has one file with both words, version 1 a file for each: the allowed
+        # time, and the period in which it may be used.
         words = _read_words(folder / "cpu.max")
-        words = words or _read_words(folder / "cpu.cfs_quota_us") + _read_words(
-            folder / "cpu.cfs_period_us"
-        )
-        if len(words) == 2 and words[0] not in ("max", "-1"):
-            quotas.append(int(words[0]) / max(1, int(words[1])))
+        if not words:
+            quota_words = _read_words(folder / "cpu.cfs_quota_us")
+            words = quota_words + _read_words(folder / "cpu.cfs_period_us")
+        if len(words) != 2:
+            continue
+        quota_us, period_us = words
+        if quota_us not in ("max", "-1"):  # "no limit" in versions 2 and 1
+            quotas.append(int(quota_us) / max(1, int(period_us)))
     return min(quotas, default=None)
 
 
 def read_memory_limits(root: Path = _ROOT) -> dict[Path, int]:
     """Return the memory limit in bytes of each of this process's cgroups, by its folder."""
     limits = {}
-    for folder in _list_cgroups("memory", root):
-        words = _read_words(folder / "memory.max") or _read_words(folder / "memory.limit_in_bytes")
+    for folder in _iterate_cgroups("memory", root):
+        words = _read_words(folder / "memory.max")
+        if not words:
+            words = _read_words(folder / "memory.limit_in_bytes")  # version 1 of cgroups
         if words and words != ["max"] and int(words[0]) < _NO_LIMIT_BYTES:
             limits[folder] = int(words[0])
     return limits
@@ -63,18 +73,22 @@ def read_used_bytes(folder: Path) -> int:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    current, files = "memory.current", "inactive_file"
-    if not (folder / current).exists():
-        current, files = "memory.usage_in_bytes", "total_inactive_file"
-    stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    return int((folder / current).read_text()) - int(stat[files])
+    if (folder / "memory.current").exists():
+        used_bytes = int((folder / "memory.current").read_text())
+        cache_field = "inactive_file"
+    else:  # version 1 of cgroups
+        used_bytes = int((folder / "memory.usage_in_bytes").read_text())
+        cache_field = "total_inactive_file"
+    lines = (folder / "memory.stat").read_text().splitlines()
+    statistics = dict(line.split() for line in lines)
+    return used_bytes - int(statistics[cache_field])
 
 
-def _list_cgroups(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's cgroups of version 1 or 2, and of their parents.
+def _iterate_cgroups(controller: str, root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's cgroups, of version 1 or 2, and of their parents.
 
-    The process of a job's step often has limits only in a parent. A container that does not see the
-    host's groups has its own at the top.
+    A parent often has the limits, for example that of the steps of a batch job. A container that
+    does not see the host's cgroups finds its own at the top of the file system.
 
     Args:
         controller: ``cpu`` or ``memory``.
@@ -84,14 +98,21 @@ def _list_cgroups(controller: str, root: Path) -> Iterator[Path]:
     except OSError:  # not Linux, or /proc is closed
         return
     for line in lines:
-        _, names, path = line.split(":", 2)
-        if names and controller not in names.split(","):
+        # `0::/job/step` in version 2, `4:cpu,cpuacct:/job/step` in version 1.
+        _, controllers, path = line.split(":", 2)
+        is_version_1 = bool(controllers)
+        if is_version_1 and controller not in controllers.split(","):
             continue
-        top = root / "sys/fs/cgroup" / (controller if names else "")
+        top = root / "sys/fs/cgroup"
+        if is_version_1:
+            top = top / controller
         cgroup = top.joinpath(path.lstrip("/"))
-        if not cgroup.is_dir() or ".." in cgroup.parts:
+        if not cgroup.is_dir() or ".." in cgroup.parts:  # of the host, which we do not see
             cgroup = top
-        yield from (cgroup, *(folder for folder in cgroup.parents if folder.is_relative_to(top)))
+        yield cgroup
+        for parent in cgroup.parents:
+            if parent.is_relative_to(top):
+                yield parent
 
 
 def _read_words(file: Path) -> list[str]:

@@ -18,31 +18,34 @@ if TYPE_CHECKING:
     from trainmark.recipe import Precision
     from trainmark.spec import Message
 
-_BUDGET_NS = 250_000_000
+_BUDGET_NS = 250_000_000  # of the repetitions of one size
 _MAX_REPEATS = 20
-_COPIES = 5
-# Two clocks are compared on work that takes much longer than a launch, so many attempts as below:
-# another program may use the host for a moment. Their times may differ by these shares.
+_MIN_COPIES = 5
+# Device and host clock are compared on work that takes much longer than its launch.
 _MIN_COMPARED_NS = 20_000_000
 _MAX_COMPARED_RUNS = 4096
-_ATTEMPTS = 3
-_MIN_SHARE, _MAX_SHARE = 0.5, 1.5
+# The device's time must be within these shares of the host's. It is measured again if it is not,
+# because another program may have used the host for a moment.
+_MIN_SHARE = 0.5
+_MAX_SHARE = 1.5
+_MAX_ATTEMPTS = 3
 _RANDOM_ROWS = 1024  # of an operand; further rows repeat them, because drawing takes time
 _NUM_COMPARED = 16  # rows and columns of a result that are compared with exact ones
-# Of the relative error in the Frobenius norm, with inner dimensions up to 50,000. A factor in fp32
-# is rounded by 2**-24, in TF32 by 2**-11; a result in fp16 by 2**-11, in bf16 by 2**-9, and sums of
-# parts of the inner dimension too. fp32 computed on TF32 units would have
-# about 4e-4.
+# Largest relative errors of a matmul in the Frobenius norm, with inner dimensions up to 50,000. A
+# factor in fp32 is rounded by 2**-24, in TF32 by 2**-11. A result in fp16 is rounded by 2**-11, in
+# bf16 by 2**-9, and so are the partial sums over the inner dimension. fp32 that is computed on TF32
+# units would have an error of about 4e-4.
 _MAX_ERRORS = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 2e-2}
-_BUS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
+# Bus bandwidth over algorithm bandwidth for many ranks; see `get_bus_factor`.
+_BUS_FACTORS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
 
 
 class Work(NamedTuple):
-    """Something to time.
+    """A piece of work on a device that is timed.
 
     Args:
-        run: does it once.
-        fault: called after the first run; returns what is wrong with the result; None: nothing.
+        run: does the work once.
+        fault: checks the result after the first run; returns what is wrong with it; None: nothing.
     """
 
     run: Callable[[], object]
@@ -67,7 +70,14 @@ def measure_repeatedly_ns(
     least: int = 1,
     elapsed: Callable[[Device, Callable[[], object]], int] = measure_ns,
 ) -> list[int]:
-    """Return the time of each repetition: ``least`` at least, 20 at most, until the budget ends."""
+    """Return the time of each repetition, in ns.
+
+    Args:
+        run: what to repeat.
+        budget_ns: no repetition starts after this time in total, nor after 20 repetitions.
+        least: number of repetitions that are done in any case.
+        elapsed: measures one repetition.
+    """
     times_ns: list[int] = []
     while len(times_ns) < least or (len(times_ns) < _MAX_REPEATS and sum(times_ns) < budget_ns):
         times_ns.append(elapsed(device, run))
@@ -77,10 +87,14 @@ def measure_repeatedly_ns(
 def refuse_wrong_marks(
     device: Device, run: Callable[[], object], *, clock: Callable[[], int] = perf_counter_ns
 ) -> None:
-    """Compare the device's time of repeated work with the host's, which waits for it.
+    """Refuse a device whose marks contradict the host's clock.
+
+    Args:
+        run: the work that is timed, by the device's marks and by the host, which waits for it.
+        clock: the host's, in ns.
 
     Raises:
-        EnvironmentFault: they differ by more than the noise of a busy host.
+        EnvironmentFault: the times differ by more than the noise of a busy host.
     """
     repeats = 1
     marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
@@ -89,29 +103,26 @@ def refuse_wrong_marks(
         marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
     if wall_ns < _MIN_COMPARED_NS and marked_ns < _MIN_COMPARED_NS:
         return  # too fast to tell launches and work apart
-    shares = [marked_ns / max(wall_ns, 1)]
-    while not _MIN_SHARE <= shares[-1] <= _MAX_SHARE:
-        if len(shares) == _ATTEMPTS:
-            raise EnvironmentFault(
-                f"device events report {marked_ns / 1e6:.3g} ms for work that takes "
-                f"{wall_ns / 1e6:.3g} ms by the host clock",
-                where=f"device {device.name}",
-                rule=(
-                    "the time between two marks must be the time that passes between them on the "
-                    "device"
-                ),
-                fix="mark() must record an event in the stream of the work, elapsed_ns() must "
-                "return nanoseconds, and synchronize() must wait for all work; "
-                "tests/device/test_time.py checks them",
-            )
-        marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
-        shares.append(marked_ns / max(wall_ns, 1))
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        if _MIN_SHARE <= marked_ns / max(wall_ns, 1) <= _MAX_SHARE:
+            return
+        if attempt < _MAX_ATTEMPTS:
+            marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
+    raise EnvironmentFault(
+        f"device events report {marked_ns / 1e6:.3g} ms for work that takes "
+        f"{wall_ns / 1e6:.3g} ms by the host clock",
+        where=f"device {device.name}",
+        rule="the time between two marks must be the time that passes between them on the device",
+        fix="mark() must record an event in the stream of the work, elapsed_ns() must "
+        "return nanoseconds, and synchronize() must wait for all work; "
+        "tests/device/test_time.py checks them",
+    )
 
 
 def _time_by_both_clocks(
     device: Device, run: Callable[[], object], repeats: int, clock: Callable[[], int]
 ) -> tuple[int, int]:
-    """Return the time of some repeats in a row, by the device's marks and by the host's clock."""
+    """Return the ns of ``repeats`` runs in a row, by the device's marks and by the host's clock."""
     device.synchronize()
     started_ns = clock()
     start = device.mark()
@@ -132,30 +143,34 @@ def measure_matmul_rate(
 ) -> MatmulRate:
     """Return the best rate over square matmuls of ``sizes``.
 
-    A precision without matrix units can be a hundred times slower, so a larger matmul is
-    tried only if it should take about a second at most, judged by the rate so far: give
-    ``sizes`` from small to large. Each size runs once to warm up, then for a quarter of a
-    second. The fastest single matmul counts: it was disturbed least, and an upper bound must
-    not be too low. The swing is that of the size with the best rate.
+    Each size runs once to warm up, then for a quarter of a second. The fastest single matmul
+    counts: it was disturbed least, and an upper bound must not be too low. The swing is that of the
+    size with the best rate.
 
     Args:
+        sizes: rows of the matrices, from small to large. A precision without matrix units can be a
+            hundred times slower, so a larger size is tried only if one matmul should take at most
+            a second by the rate so far.
         clock: the host's, in ns.
 
     Raises:
-        EnvironmentFault: the device's marks tell another time than the host's clock.
+        EnvironmentFault: the device's marks report another time than the host's clock.
     """
-    best = MatmulRate(0.0, None)
+    best = MatmulRate(flops_per_second=0.0, swing=None)
     best_run: Callable[[], object] | None = None
     for size in sizes:
-        amount = count_flops((size, size, size))
-        if best.flops_per_second and amount * 1e9 / best.flops_per_second > 4 * _BUDGET_NS:
-            break
+        flops = count_flops((size, size, size))
+        if best.flops_per_second:
+            expected_ns = flops * 1e9 / best.flops_per_second
+            if expected_ns > 4 * _BUDGET_NS:
+                break
         run = prepare_matmul(device, precision, (size, size, size)).run
-        run()
+        run()  # warm-up
         times_ns = measure_repeatedly_ns(device, run)
-        rate = MatmulRate(amount * 1e9 / max(1, min(times_ns)), compute_swing(times_ns))
-        if rate.flops_per_second > best.flops_per_second:
-            best, best_run = rate, run
+        flops_per_second = flops * 1e9 / max(1, min(times_ns))
+        if flops_per_second > best.flops_per_second:
+            best = MatmulRate(flops_per_second, swing=compute_swing(times_ns))
+            best_run = run
     if best_run is not None:
         refuse_wrong_marks(device, best_run, clock=clock)
     return best
@@ -168,39 +183,40 @@ def count_flops(shape: tuple[int, int, int]) -> float:
 
 
 def compute_swing(times_ns: Sequence[int]) -> float | None:
-    """Return by what share one half of the repetitions was slower; None: there is only one."""
+    """Return the share by which one half of the repetitions was slower; None: there is only one.
+
+    The halves are the first and the last repetitions in the order of time.
+    """
     half = len(times_ns) // 2
     if half == 0:
         return None
-    slower, faster = sorted((sum(times_ns[:half]), sum(times_ns[-half:])), reverse=True)
-    return 1 - faster / slower if slower else 0.0
+    first_ns = sum(times_ns[:half])
+    last_ns = sum(times_ns[-half:])
+    slower_ns = max(first_ns, last_ns)
+    if slower_ns == 0:
+        return 0.0
+    return 1 - min(first_ns, last_ns) / slower_ns
 
 
 def prepare_matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:
-    """Return a matmul of random numbers; its operands are ready.
+    """Return a matmul of random numbers; its operands are on the device already.
 
     Args:
-        precision: in effect already, see ``Device.set_precision``.
+        precision: of the matmul; it must be in effect already, see ``Device.set_precision``.
         shape: rows, inner and columns: ``(rows, inner) @ (inner, columns)``.
     """
     import torch
 
     rows, inner, columns = shape
-    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
-    if precision == "fp8" and torch.version.hip and "gfx94" in _get_architecture():
-        types["fp8"] = torch.float8_e4m3fnuz  # what the MI300's units multiply
-    dtype = types.get(precision, torch.float32)
+    dtype = _get_operand_type(precision)
     generator = torch.Generator().manual_seed(rows)
-
-    def operand(rows: int, columns: int) -> Any:
-        drawn = torch.randn(min(rows, _RANDOM_ROWS), columns, generator=generator)
-        return device.place(drawn).to(dtype).repeat(-(-rows // len(drawn)), 1)[:rows]
-
-    left, right = operand(rows, inner), operand(inner, columns)
+    left = _draw_operand(device, generator, dtype, shape=(rows, inner))
+    right = _draw_operand(device, generator, dtype, shape=(inner, columns))
+    # The fp8 units write their results in bf16.
     out = left.new_empty(rows, columns, dtype=torch.bfloat16 if precision == "fp8" else dtype)
     multiply: Callable[[], object] = partial(torch.mm, left, right, out=out)
     if precision == "fp8":
-        right = right.t().contiguous().t()  # the units want columns together
+        right = right.t().contiguous().t()  # the units read the second operand by columns
         unit_scale = device.place(torch.ones(()))
         multiply = partial(
             torch._scaled_mm,
@@ -211,32 +227,76 @@ def prepare_matmul(device: Device, precision: Precision, shape: tuple[int, int, 
             out_dtype=out.dtype,
             out=out,
         )
+    find_fault = partial(_find_matmul_fault, left, right, out, max_error=_MAX_ERRORS[precision])
+    return Work(multiply, find_fault)
 
-    def fault() -> Message | None:
-        by_rows, by_columns = max(1, rows // _NUM_COMPARED), max(1, columns // _NUM_COMPARED)
-        exact = left[::by_rows].cpu().double() @ right[:, ::by_columns].cpu().double()
-        computed = out[::by_rows, ::by_columns].cpu().double()
-        if not exact.any():
-            return message("ceiling_zeros")
-        error, max_error = float((computed - exact).norm() / exact.norm()), _MAX_ERRORS[precision]
-        if not isfinite(error):
-            return message("ceiling_not_finite")
-        return None if error <= max_error else message("ceiling_error", error=error, most=max_error)
 
-    return Work(multiply, fault)
+def _get_operand_type(precision: Precision) -> Any:
+    """Return torch's type of the operands of a matmul; for TF32 it is fp32."""
+    import torch
+
+    if precision == "bf16":
+        return torch.bfloat16
+    if precision == "fp16":
+        return torch.float16
+    if precision == "fp8":
+        # The MI300's units multiply another kind of fp8.
+        has_fnuz_units = torch.version.hip and "gfx94" in _get_architecture()
+        return torch.float8_e4m3fnuz if has_fnuz_units else torch.float8_e4m3fn
+    return torch.float32
+
+
+def _draw_operand(device: Device, generator: Any, dtype: Any, *, shape: tuple[int, int]) -> Any:
+    """Return random numbers on the device; rows after the first 1024 repeat these.
+
+    Args:
+        generator: torch's, of the random numbers.
+        dtype: torch's type of the operand.
+        shape: rows and columns.
+    """
+    import torch
+
+    rows, columns = shape
+    drawn = torch.randn(min(rows, _RANDOM_ROWS), columns, generator=generator)
+    repeats = -(-rows // len(drawn))  # rounded up
+    return device.place(drawn).to(dtype).repeat(repeats, 1)[:rows]
+
+
+def _find_matmul_fault(left: Any, right: Any, out: Any, *, max_error: float) -> Message | None:
+    """Compare some rows and columns of ``out`` with the exact product; None: they agree.
+
+    Args:
+        max_error: largest relative error, in the Frobenius norm.
+    """
+    row_step = max(1, len(out) // _NUM_COMPARED)
+    column_step = max(1, out.shape[1] // _NUM_COMPARED)
+    exact = left[::row_step].cpu().double() @ right[:, ::column_step].cpu().double()
+    computed = out[::row_step, ::column_step].cpu().double()
+    if not exact.any():
+        return message("ceiling_zeros")
+    error = float((computed - exact).norm() / exact.norm())
+    if not isfinite(error):
+        return message("ceiling_not_finite")
+    if error > max_error:
+        return message("ceiling_error", error=error, most=max_error)
+    return None
 
 
 def _get_architecture() -> str:
+    """Return the name of a ROCm device's architecture, ``gfx942:sramecc+:xnack-`` for example."""
     import torch
 
     return str(torch.cuda.get_device_properties().gcnArchName)
 
 
 def make_pattern(size_bytes: int) -> Any:
-    """Return fp32 numbers on the host, small enough that sums of a few of them are exact."""
+    """Return fp32 numbers on the host: 0 to 1023 again and again.
+
+    They are small whole numbers, so that sums of a few of them are exact.
+    """
     import torch
 
-    count = size_bytes // 4
+    count = size_bytes // 4  # an fp32 number has 4 bytes
     return torch.arange(1024.0).repeat(count // 1024 + 1)[:count]
 
 
@@ -246,30 +306,37 @@ def prepare_copy(device: Device, size_bytes: int) -> Work:
 
     source = device.place(make_pattern(size_bytes))
     target = torch.zeros_like(source)
-    return Work(lambda: target.copy_(source), lambda: find_difference(target, source))
+    return Work(run=lambda: target.copy_(source), fault=lambda: find_difference(target, source))
 
 
 def prepare_transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None:
     """Return a copy between the host's pinned memory and the device's.
 
-    None where the device computes in the host's memory.
+    None if the device computes in the host's memory.
+
+    Args:
+        to_device: copy from the host to the device; False: from the device to the host.
     """
     import torch
 
-    host = make_pattern(size_bytes)
-    there = device.place(host)
-    if there is host:
+    on_host = make_pattern(size_bytes)
+    on_device = device.place(on_host)
+    if on_device is on_host:
         return None
-    pinned = device.pin(host if to_device else torch.zeros_like(host))
-    source, target = (pinned, torch.zeros_like(there)) if to_device else (there, pinned)
+    if to_device:
+        source = device.pin(on_host)
+        target = torch.zeros_like(on_device)
+    else:
+        source = on_device
+        target = device.pin(torch.zeros_like(on_host))
     return Work(
-        lambda: target.copy_(source, non_blocking=True),
-        lambda: find_difference(target.cpu(), source.cpu()),
+        run=lambda: target.copy_(source, non_blocking=True),
+        fault=lambda: find_difference(target.cpu(), source.cpu()),
     )
 
 
 def find_difference(computed: Any, expected: Any) -> Message | None:
-    """Return how many numbers of a result are wrong, as a message; None: none is."""
+    """Return a message with the number of wrong elements of a result; None: all are right."""
     import torch
 
     if torch.equal(computed, expected):
@@ -285,21 +352,21 @@ def measure_copy_rate(device: Device, *, copied_bytes: int) -> float:
         copied_bytes: size of one copy; choose it far larger than every cache.
     """
     run = prepare_copy(device, copied_bytes).run
-    return (
-        2 * copied_bytes * 1e9 / min(measure_repeatedly_ns(device, run, budget_ns=0, least=_COPIES))
-    )
+    times_ns = measure_repeatedly_ns(device, run, budget_ns=0, least=_MIN_COPIES)
+    return 2 * copied_bytes * 1e9 / min(times_ns)
 
 
 def get_bus_factor(name: str, ranks: int) -> float:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests define both.
 
-    Algorithm bandwidth is a rank's message over the time; bus bandwidth is what each rank's link
-    must carry for it whatever the number of ranks n: times 2 (n - 1) / n for an all-reduce,
-    (n - 1) / n for a reduce-scatter, an all-gather or an all-to-all, 1 for send and receive. The
-    message of a reduce-scatter or an all-gather is the whole one, before or after it is divided.
+    Algorithm bandwidth is the bytes of a rank's message over the time. Bus bandwidth is the bytes
+    that each rank's link must carry for it over the time, and so is comparable across numbers of
+    ranks. For n ranks the factor is 2 (n - 1) / n for an all-reduce, (n - 1) / n for a
+    reduce-scatter, an all-gather or an all-to-all, and 1 for send and receive. The message of a
+    reduce-scatter is the whole one before it is divided, that of an all-gather the gathered one.
 
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22.
     """
     if name == "send_receive":
         return 1.0
-    return _BUS[name] * (ranks - 1) / ranks
+    return _BUS_FACTORS[name] * (ranks - 1) / ranks

@@ -1,6 +1,7 @@
 """What AMD and Hygon share: the kernel's list of compute devices, and variables that hide them.
 
-Both vendors' drivers list their devices as nodes of KFD, in the order in which HIP numbers them.
+Both vendors' drivers list their devices as nodes of KFD, the kernel driver for compute devices, in
+the order in which HIP numbers them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class Node(NamedTuple):
     """A compute device of KFD.
 
     Args:
-        render: the file that a process opens to use it.
-        address: on the PCI bus.
-        unique_id: in hexadecimal digits; empty where the device has none.
+        render: the device file that a process opens to use it.
+        address: on the PCI bus, ``0000:41:00.0``.
+        unique_id: in hexadecimal digits; empty if the device has none.
     """
 
     render: Path
@@ -40,32 +41,44 @@ def list_nodes(pci_vendor: int) -> list[Node]:
     https://docs.kernel.org/gpu/amdgpu/ and drivers/gpu/drm/amd/amdkfd/kfd_topology.c, 2026-11-22.
     """
     root = torch_vendor.ROOT
+    folders = (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*")
     gpu_nodes = []
-    for folder in sorted(
-        (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*"),
-        key=lambda folder: (len(folder.name), folder.name),
-    ):
+    # By length first, so that node 10 comes after node 9.
+    for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name)):
         try:
-            pairs = (line.split() for line in (folder / "properties").read_text().splitlines())
+            lines = (folder / "properties").read_text().splitlines()
+            pairs = [line.split() for line in lines]
             values = {name: int(value) for name, value in pairs}
         except (OSError, ValueError):
-            continue  # a container may not read those of devices that it was not given
-        render = root / f"dev/dri/renderD{values.get('drm_render_minor')}"
-        # Processors are nodes as well, without SIMD units.
-        if (
-            values.get("vendor_id") != pci_vendor
-            or not values.get("simd_count")
-            or not render.exists()
-        ):
+            continue  # a container may not read the nodes of devices that it was not given
+        if values.get("vendor_id") != pci_vendor:
             continue
-        place = values.get("location_id", 0)
-        address = (
-            f"{values.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}."
-            f"{place & 7:x}"
-        )
+        if not values.get("simd_count"):
+            continue  # processors are nodes as well, without SIMD units
+        render = root / f"dev/dri/renderD{values.get('drm_render_minor')}"
+        if not render.exists():
+            continue
         unique_id = values.get("unique_id", 0)
-        gpu_nodes.append(Node(render, address, f"{unique_id:x}" if unique_id else ""))
+        gpu_nodes.append(
+            Node(
+                render=render,
+                address=_format_address(values.get("domain", 0), values.get("location_id", 0)),
+                unique_id=f"{unique_id:x}" if unique_id else "",
+            )
+        )
     return gpu_nodes
+
+
+def _format_address(domain: int, location: int) -> str:
+    """Return a PCI address as the kernel writes it.
+
+    Args:
+        location: bus in bits 8 to 15, device in bits 3 to 7, function in bits 0 to 2.
+    """
+    bus = location >> 8 & 0xFF
+    device = location >> 3 & 0x1F
+    function = location & 7
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 class RocmVendor(TorchVendor):
@@ -74,9 +87,9 @@ class RocmVendor(TorchVendor):
     torch_type = "cuda"
     collective_backend = "nccl"
     visible_devices: str | None = "HIP_VISIBLE_DEVICES"
-    # The runtime's, then HIP's, which takes CUDA's where its own is not set:
+    # First the runtime's variable, then HIP's, in place of which HIP accepts CUDA's:
     # https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, 2026-11-22
-    narrowed_by = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
+    hiding_variables = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
     recorded_variables: tuple[str, ...] = (
         "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
         "HSA_*", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "GPU_MAX_HW_QUEUES",
@@ -87,34 +100,38 @@ class RocmVendor(TorchVendor):
     nodes = "dev/dri/renderD*"
     shared = ("dev/kfd",)
     package = None
-    built = "hip"
+    build_field = "hip"
     pci_classes = PCI_COMPUTE
     folders = FOLDERS
-    in_tools_order = False
+    numbers_follow_tool = False
 
-    def device_files(self) -> list[Path]:
+    def list_device_files(self) -> list[Path]:
         """Return the file of each device that a process opens, in HIP's order."""
         return [node.render for node in list_nodes(self.pci_vendor)]
 
-    def identities(self) -> list[str]:
+    def list_identities(self) -> list[str]:
         """Return each device's unique id as the runtime takes it."""
         return [f"GPU-{node.unique_id}" for node in list_nodes(self.pci_vendor)]
 
-    def monitor_index(self, number: int) -> int | None:
-        """Return the device's place in the tool's list, by its unique id or address."""
-        here = list_nodes(self.pci_vendor)
-        values = self._first[0].values()
-        for identifier in (here[number].address, here[number].unique_id):
+    def find_monitor_index(self, number: int) -> int | None:
+        """Return the monitor's number of a device, found by its address or its unique id.
+
+        None if no reading or several of the monitor match, as of the partitions of one device.
+        """
+        nodes = list_nodes(self.pci_vendor)
+        samples = list(self._first_reading.samples.values())
+        node = nodes[number]
+        for identifier in (node.address, node.unique_id):
+            if not identifier:
+                continue
             matching = [
-                sample.index
-                for sample in values
-                if identifier and identifier in (sample.uuid or "").split()
+                sample.index for sample in samples if identifier in (sample.uuid or "").split()
             ]
             if matching:
-                return (
-                    matching[0] if len(matching) == 1 else None
-                )  # partitions of a device share both
-        return next(iter(values)).index if len(here) == len(values) == 1 else None
+                return matching[0] if len(matching) == 1 else None
+        if len(nodes) == 1 and len(samples) == 1:
+            return samples[0].index  # the only device, although the tool prints no identifier
+        return None
 
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""
@@ -125,12 +142,23 @@ class RocmVendor(TorchVendor):
 
 
 def format_identity(*words: object) -> str | None:
-    """Return what is known of a device's unique id and address, as the kernel writes them."""
-    identifiers = (str(word).lower().removeprefix("0x") for word in words if is_known(word))
-    return " ".join(word for word in identifiers if not re.fullmatch(r"0*|.*\s.*", word)) or None
+    """Return a device's identifiers as the kernel writes them, separated by spaces; None: none.
+
+    Args:
+        words: unique id and PCI address, as the vendor's tool prints them.
+    """
+    identifiers = []
+    for word in words:
+        if not is_reported(word):
+            continue
+        identifier = str(word).lower().removeprefix("0x")
+        # Only zeros: the device has no id. A text with spaces is not an id.
+        if not re.fullmatch(r"0*|.*\s.*", identifier):
+            identifiers.append(identifier)
+    return " ".join(identifiers) or None
 
 
-def is_known(value: object) -> bool:
-    """Tell whether a tool told a value at all."""
+def is_reported(value: object) -> bool:
+    """Tell whether a tool printed a value, instead of nothing or ``N/A``."""
     text = str(value).strip().lower()
     return value is not None and bool(text) and not text.startswith("n/a")

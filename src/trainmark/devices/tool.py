@@ -1,7 +1,7 @@
-"""Run a vendor's command-line tool within bounds, and read the devices that it prints.
+"""Run a vendor's command-line tool with a time limit, and parse the devices that it prints.
 
-What is not printed, or cannot be true of any device, is None. Nothing that a tool prints may raise
-anything but ``MonitorFault``.
+A value that is not printed, or that no device can have, is None. Whatever a tool prints, only
+``MonitorFault`` is raised.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_MAX_VALUE = 1e15  # above it is a tool's word for "unknown"
+_MAX_VALUE = 1e15  # tools print larger numbers for "unknown"
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"[\d.]+\s*([kmgt]?)i?b?", re.IGNORECASE)
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
-# ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``, ``3412 / 65536``: always MiB
+# Used and total memory: ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``,
+# ``3412 / 65536``; always MiB.
 _MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z])")
 
 
@@ -50,14 +51,16 @@ def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: boo
     """Return what a tool prints; in the C locale, without a terminal. It is killed if it hangs.
 
     Args:
-        any_code: it may print and still end with an error, as for a figure that a device lacks.
+        any_code: accept what it printed even if its exit code is an error, as of tools that
+            fail for a figure that a device lacks.
 
     Raises:
         MonitorFault: it is not there, hangs or ends with an error.
     """
     import subprocess
 
-    path, name = find_tool(argv[0]), Path(argv[0]).name
+    path = find_tool(argv[0])
+    name = Path(argv[0]).name
     try:
         process = subprocess.Popen(
             [path, *argv[1:]],
@@ -67,7 +70,7 @@ def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: boo
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,  # so that what it starts ends with it
+            start_new_session=True,  # so that the processes that it starts are killed with it
         )
     except OSError as error:
         raise MonitorFault("failed", f"{name}: {error.strerror}") from error
@@ -78,11 +81,11 @@ def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: boo
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # one that cannot be killed
+            with suppress(subprocess.TimeoutExpired):  # a process that cannot be killed
                 process.communicate(timeout=1.0)
     if process.returncode != 0 and not (any_code and out.strip()):
-        last = (err or out).strip()[-200:].rpartition("\n")[2] or "no message"
-        raise MonitorFault("failed", f"{name}: exit code {process.returncode}: {last}")
+        last_line = (err or out).strip()[-200:].rpartition("\n")[2] or "no message"
+        raise MonitorFault("failed", f"{name}: exit code {process.returncode}: {last_line}")
     return out
 
 
@@ -99,37 +102,49 @@ class Command(NamedTuple):
     parse: Callable[[str], list[DeviceSample]]
     any_code: bool = False
 
+    def with_path(self, path: str) -> Command:
+        """Return the command with the path of the tool in place of its name."""
+        return self._replace(argv=(path, *self.argv[1:]))
+
 
 class ToolMonitor:
     """Read devices with one command of a vendor's tool, started anew each time; see ``Monitor``.
 
     Args:
         commands: tried in order; the first whose output can be read is used from then on.
-        once: prints what does not change, such as names; run only at the first reading.
         count: number of devices; a reading with another number is refused, because it is not clear
             which device is which. None: any number.
+        constants_command: prints what does not change, such as names; run only at the first
+            reading.
     """
 
     printed = ""  # by the command that was run last
 
     def __init__(
-        self, *commands: Command, count: int | None = None, once: Command | None = None
+        self,
+        *commands: Command,
+        count: int | None = None,
+        constants_command: Command | None = None,
     ) -> None:
         self.name = Path(commands[0].argv[0]).name
         self._commands = commands
         self._count = count
-        self._once = once
-        self._lasting: dict[int, DeviceSample] = {}
+        self._constants_command = constants_command  # None: there is none, or it was run
+        self._constants_by_index: dict[int, DeviceSample] = {}
 
     def read(self) -> list[DeviceSample]:
         """Run the command and return its devices; see ``Monitor.read``."""
-        samples = self._samples()
-        if self._once is not None:
-            constant = self._once.parse(run_tool(self._once.argv))
-            self._lasting, self._once = {sample.index: sample for sample in constant}, None
+        samples = self._run_first_readable_command()
+        if self._constants_command is not None:
+            command = self._constants_command
+            constants = command.parse(run_tool(command.argv))
+            self._constants_by_index = {sample.index: sample for sample in constants}
+            self._constants_command = None
         for place, sample in enumerate(samples):
-            lasting = self._lasting.get(sample.index, sample).known()
-            samples[place] = replace(sample, **(lasting | sample.known()))
+            if sample.index in self._constants_by_index:
+                constant_fields = self._constants_by_index[sample.index].known_fields()
+                # What the device reports now takes precedence.
+                samples[place] = replace(sample, **(constant_fields | sample.known_fields()))
         if self._count not in (None, len(samples)):
             raise MonitorFault(
                 "failed",
@@ -137,12 +152,19 @@ class ToolMonitor:
             )
         return samples
 
-    def _samples(self) -> list[DeviceSample]:
+    def _run_first_readable_command(self) -> list[DeviceSample]:
+        """Return the devices that the first command with readable output prints.
+
+        Later calls run only that command.
+
+        Raises:
+            MonitorFault: the tool is missing or hangs, or the output of no command can be read.
+        """
         faults = []
-        for place, (argv, parse, any_code) in enumerate(self._commands):
+        for command in self._commands:
             try:
-                self.printed = run_tool(argv, any_code=any_code)
-                samples = parse(self.printed)
+                self.printed = run_tool(command.argv, any_code=command.any_code)
+                samples = command.parse(self.printed)
                 if not samples:
                     raise MonitorFault("unreadable", f"{self.name}: no device in the output")
             except MonitorFault as fault:
@@ -150,7 +172,7 @@ class ToolMonitor:
                     raise
                 faults.append(fault)
             else:
-                self._commands = self._commands[place : place + 1]
+                self._commands = (command,)
                 return samples
         raise faults[0]
 
@@ -164,16 +186,22 @@ def parse_json(text: str) -> Any:
     Raises:
         MonitorFault: there is none.
     """
+    # A value can begin at each line that begins with a bracket; the first that can be read counts.
     for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
         with suppress(ValueError):
-            return json.JSONDecoder().raw_decode(text, start.end())[0]
+            value, _ = json.JSONDecoder().raw_decode(text, start.end())
+            return value
     raise MonitorFault("unreadable", f"no JSON in {text[:100]!r}")
 
 
-def number(text: object, *, least: float = 0.0, most: float = _MAX_VALUE) -> float | None:
-    """Return a number of JSON or the one that a text begins with; None for ``N/A``.
+def parse_number(text: object, *, least: float = 0.0, most: float = _MAX_VALUE) -> float | None:
+    """Return a number of JSON, or the number that a text begins with; None for ``N/A``.
 
     A unit may follow: ``45.5 W``, ``45.5W``, ``97%``. None as well if it is out of bounds.
+
+    Args:
+        least: the smallest number that is accepted.
+        most: the largest number that is accepted.
     """
     if not isinstance(text, (str, int, float)) or isinstance(text, bool):
         return None
@@ -184,33 +212,37 @@ def number(text: object, *, least: float = 0.0, most: float = _MAX_VALUE) -> flo
     return value if math.isfinite(value) and least <= value <= most else None
 
 
-# None out of the bounds of any device: ``ixsmi`` 3.0.1 prints 65535W of one.
-temperature_c = partial(number, least=-60.0, most=250.0)
-watts = partial(number, most=10_000.0)
-megahertz = partial(number, most=20_000.0)
-percent = partial(number, most=100.0)
+# Parsers of one quantity. They return None outside the bounds that any device keeps: ``ixsmi``
+# 3.0.1, for example, prints 65535W for a power that it does not know.
+temperature_c = partial(parse_number, least=-60.0, most=250.0)
+watts = partial(parse_number, most=10_000.0)
+megahertz = partial(parse_number, most=20_000.0)
+percent = partial(parse_number, most=100.0)
 
 
-def count(text: object) -> int | None:
-    """Return a count that is printed; None for ``N/A`` and for a tool's word for "unknown"."""
-    value = number(text)
-    return None if value is None or value != int(value) else int(value)
+def parse_count(text: object) -> int | None:
+    """Return a whole number that is printed; None for ``N/A`` and for anything else."""
+    value = parse_number(text)
+    if value is None or value != int(value):
+        return None
+    return int(value)
 
 
 def size_bytes(text: object, *, unit: str = "") -> int | None:
-    """Return a size: ``81559 MiB``, ``64 GB``; tools that print MB mean MiB.
+    """Return the bytes of a size: ``81559 MiB``, ``64 GB``; tools that print MB mean MiB.
 
     Args:
-        unit: where ``text`` has none: ``m`` for MiB.
+        unit: of a ``text`` without one: ``k``, ``m``, ``g`` or ``t`` for KiB to TiB; empty: bytes.
     """
-    value, match = number(text), _SIZE.match(str(text).strip())
+    value = parse_number(text)
+    match = _SIZE.match(str(text).strip())
     if value is None or match is None:
         return None
-    value *= _BYTES[(match[1] or unit).lower()]
-    return round(value) if value <= _MAX_VALUE else None
+    num_bytes = value * _BYTES[(match[1] or unit).lower()]
+    return round(num_bytes) if num_bytes <= _MAX_VALUE else None
 
 
-def make_device(
+def make_sample(
     index: int,
     name: str | None,
     *,
@@ -220,15 +252,20 @@ def make_device(
     utilization: str | None,
     clock: str | None = None,
 ) -> DeviceSample:
-    """Return a device from what a tool printed of it.
+    """Return a sample of a device from the texts that a tool printed about it.
 
     Args:
-        memory: what is used and what there is, of several memories the last.
+        memory: used and total memory, for example ``116MiB / 32768MiB``. If a device has several
+            memories, the last counts, which is the device's own.
     """
-    fields = _MEMORY.findall(memory)
-    used, total = fields[-1] if fields and len(fields) >= memory.count("/") else ("", "")
-    total_bytes, used_bytes = size_bytes(total, unit="m") or None, size_bytes(used, unit="m")
-    if (used_bytes or 0) > (total_bytes or used_bytes or 0):
+    pairs = _MEMORY.findall(memory)
+    used, total = "", ""
+    # With fewer pairs than slashes, a memory could not be read, and the last pair may be another's.
+    if pairs and len(pairs) >= memory.count("/"):
+        used, total = pairs[-1]
+    total_bytes = size_bytes(total, unit="m") or None  # 0: unknown
+    used_bytes = size_bytes(used, unit="m")
+    if used_bytes is not None and total_bytes is not None and used_bytes > total_bytes:
         used_bytes = None
     return DeviceSample(
         index=index,
@@ -249,13 +286,18 @@ def require_devices(text: str, samples: Iterable[DeviceSample]) -> list[DeviceSa
         MonitorFault: there are none.
     """
     devices = list(samples)
-    if devices:
-        return devices
-    raise MonitorFault("unreadable", f"no device in {text[:100]!r}")
+    if not devices:
+        raise MonitorFault("unreadable", f"no device in {text[:100]!r}")
+    return devices
 
 
 def get_word(text: str, place: int) -> str:
-    """Return one of the words of a cell, counted from 0; empty if there are fewer."""
+    """Return one of the words of a table's cell; empty if there are fewer.
+
+    Args:
+        text: of the cell.
+        place: of the word, from 0.
+    """
     words = text.split()
     return words[place] if place < len(words) else ""
 
@@ -266,32 +308,39 @@ def drop_first_word(text: str) -> str:
 
 
 def read_two_line_rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the cells of both lines of each device in a table with two lines a device.
+    """Yield the cells of the upper and of the lower line of each device in a table.
+
+    The table has two lines for each device, in cells that are separated by ``|``.
 
     Args:
-        second: pattern that only the second line of a device has. The first begins with a number.
+        second: pattern that is in a cell of the lower line of each device, and in no line of
+            another kind. The upper line begins with a number.
     """
-    lines = [
-        [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
-        for line in text.splitlines()
-    ]
-    pattern = re.compile(second)
+    lines = []
+    for line in text.splitlines():
+        cells = line.strip().removeprefix("|").removesuffix("|").split("|")
+        lines.append([cell.strip() for cell in cells])
     for upper, lower in pairwise(lines):
-        same_table = len(upper) == len(lower) >= 3
-        if same_table and _NUMBERED.match(upper[0]) and any(map(pattern.search, lower)):
+        is_same_table = len(upper) == len(lower) >= 3
+        is_lower_line = any(re.search(second, cell) for cell in lower)
+        if is_same_table and _NUMBERED.match(upper[0]) and is_lower_line:
             yield upper, lower
 
 
 def read_lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
-    """Return the values of each device in a list, by heading and name.
+    """Return the values of each device in a list of lines ``name: value``, by heading and name.
+
+    A line without a value is a heading. The lines of a device before its first heading have the
+    heading "". If a name comes again below the same heading, the first value counts.
 
     Args:
-        start: pattern of the line with which a device begins. A line without a value is a heading;
-            the lines before it have the heading "".
+        start: pattern of the line with which a device begins.
     """
     tables: list[dict[tuple[str, str], str]] = []
     heading = ""
-    for line in filter(str.strip, text.splitlines()):
+    for line in text.splitlines():
+        if not line.strip():
+            continue
         name, _, value = (part.strip() for part in line.partition(":"))
         if re.fullmatch(start, line.strip()):
             tables.append({})

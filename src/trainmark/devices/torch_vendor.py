@@ -1,7 +1,8 @@
-"""What vendors have in common whose devices torch drives through ``torch.accelerator``.
+"""The base class of vendors whose devices torch drives through ``torch.accelerator``.
 
-A vendor's file says the facts: torch type, package, driver's files, tool. Owns detection from
-them, and asks the tool once for what does not change. Does not import torch.
+A vendor's own file states its facts: torch type, package, device files of the driver, tool. This
+module finds the devices by them, and asks the tool only once for what does not change. It does not
+import torch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.devices import tool
 from trainmark.devices.accelerator import Accelerator, read_torch_build
@@ -30,8 +31,21 @@ ROOT = Path("/")
 # Base classes of https://pci-ids.ucw.cz/read/PD, 2026-11-22: display controllers (03), processing
 # accelerators (12), and co-processors (0b).
 PCI_CLASSES = ("0x03", "0x12", "0x0b")
-PCI_COMPUTE = ("0x0302", "0x12", "0x0b")  # without the display controllers that are there to draw
-_DRIVER = re.compile(r"Driver(?: Version)?\s*:?\s*v?([0-9][\w.-]*)")
+PCI_COMPUTE = ("0x0302", "0x12", "0x0b")  # without the display controllers that only draw
+# The driver's version in what a tool prints: `Driver Version: 4.1.0`, `Driver v5.10.31`.
+_DRIVER_VERSION = re.compile(r"Driver(?: Version)?\s*:?\s*v?([0-9][\w.-]*)")
+
+
+class FirstReading(NamedTuple):
+    """What a vendor's monitor returned when it was first asked; empty if it gave nothing.
+
+    Args:
+        samples: the devices, by the monitor's number.
+        printed: the text that the tool printed.
+    """
+
+    samples: dict[int | None, DeviceSample]
+    printed: str
 
 
 class TorchVendor:
@@ -40,20 +54,26 @@ class TorchVendor:
     Args:
         tested: what it was tested on.
         nodes: pattern of the driver's device files below ``/``, one for each device.
-        shared: the driver's files below ``/`` that every process opens besides.
-        narrowed_by: variables that hide devices, one after another, each numbering what the last
-            left; of several in one place the first that is set. Empty: ``visible_devices`` alone.
+        shared: further files of the driver below ``/``, which every process opens.
+        hiding_variables: groups of environment variables that hide devices. The groups apply one
+            after another, and each numbers the devices that the group before it left. Of the
+            variables of one group, the first that is set applies. Empty: only ``visible_devices``.
         package: distribution that adds ``torch_type`` to torch; None: torch itself was built
             for it.
-        built: then, the field of ``TorchBuild`` that says so, ``hip`` for example.
-        module: the kernel module, whose version is the driver's; several names: of its versions.
+        build_field: if ``package`` is None, the field of ``TorchBuild`` that is set in a torch
+            that was built for these devices, ``hip`` for example. None: every torch drives them.
+        module: the kernel module, whose version is the driver's; several names, separated by
+            spaces, if versions of the driver name it differently.
         pci_vendor: the vendor's id on the PCI bus.
-        pci_classes: of its devices on the PCI bus, where they are found without the driver's files.
+        pci_classes: PCI classes of its devices, which are found by them if the driver's files are
+            missing.
         commands: of the tool; a later one is used if the earlier ones' output cannot be read.
-        once: tells what does not change, a device's name for example; run at the first reading.
+        constants_command: prints what does not change, a device's name for example; run only at
+            the first reading.
         folders: where the vendor installs the tool, if it is not on the PATH.
-        in_tools_order: a device's number is its place in what the tool prints: tools number cards,
-            chips, or those of the machine in a container.
+        numbers_follow_tool: whether a device's number is its place in what the tool prints. False
+            for tools that list cards instead of chips, or inside a container list all devices of
+            the machine.
     """
 
     name: str
@@ -65,111 +85,128 @@ class TorchVendor:
     counts_cores = False
     nodes: str
     shared: tuple[str, ...] = ()
-    narrowed_by: tuple[tuple[str, ...], ...] = ()
+    hiding_variables: tuple[tuple[str, ...], ...] = ()
     package: str | None
-    built: str | None = None
+    build_field: str | None = None
     module: str | None
     pci_vendor: int
     pci_classes: tuple[str, ...] = PCI_CLASSES
     commands: tuple[tool.Command, ...] = ()
-    once: tool.Command | None = None
+    constants_command: tool.Command | None = None
     folders: tuple[str, ...] = ()
-    in_tools_order = True
+    numbers_follow_tool = True
 
     def monitor(self) -> Monitor | None:
         """Return what runs the tool; see ``Vendor.monitor``."""
         path = tool.find_tool(self.commands[0].argv[0], self.folders)
-        commands = [
-            tool_command._replace(argv=(path, *tool_command.argv[1:]))
-            for tool_command in self.commands
-        ]
-        once = self.once and self.once._replace(argv=(path, *self.once.argv[1:]))
-        count = len(self.device_files()) if self.in_tools_order else None
-        return tool.ToolMonitor(*commands, count=count, once=once)
+        commands = [command.with_path(path) for command in self.commands]
+        constants_command = None
+        if self.constants_command is not None:
+            constants_command = self.constants_command.with_path(path)
+        count = len(self.list_device_files()) if self.numbers_follow_tool else None
+        return tool.ToolMonitor(*commands, count=count, constants_command=constants_command)
 
-    def here(self) -> bool:
+    def is_present(self) -> bool:
         """Tell whether a device of this vendor is in the machine, by its driver's files."""
-        return bool(self.device_files())
+        return bool(self.list_device_files())
 
-    def device_files(self) -> list[Path]:
+    def list_device_files(self) -> list[Path]:
         """Return the driver's file of each device, in the order of their numbers."""
         paths = ROOT.glob(self.nodes.lstrip("/"))
+        # By length first, so that device 10 comes after device 9.
         return sorted(paths, key=lambda path: (len(path.name), path.name))
 
-    def drives(self) -> bool:
+    def is_driven_by_torch(self) -> bool:
         """Tell whether the installed torch drives these devices."""
         if self.package is not None:
             return find_spec(self.package) is not None
-        if self.built is None:
+        if self.build_field is None:
             return True
         build = read_torch_build()
-        ours = build is not None and build.maker in (None, self.name)
-        return ours and getattr(build, self.built) is not None
+        if build is None or build.maker not in (None, self.name):
+            return False  # no torch, or one that another vendor built
+        return getattr(build, self.build_field) is not None
 
-    def denied(self) -> list[Path]:
-        """Return what this user may not open, if that leaves no device to use."""
+    def list_denied_files(self) -> list[Path]:
+        """Return the driver's files that this user may not open.
 
-        def closed(files: list[Path]) -> list[Path]:
-            return [x for x in files if x.exists() and not os.access(x, os.R_OK | os.W_OK)]
+        Empty if at least one device can be used in spite of them.
+        """
+        device_files = self.list_device_files()
+        denied_shared_files = _list_closed_files([ROOT / name for name in self.shared])
+        denied_device_files = _list_closed_files(device_files)
+        # Every process needs the shared files, but the file of only one device.
+        if denied_shared_files or len(denied_device_files) == len(device_files):
+            return denied_shared_files + denied_device_files
+        return []
 
-        files = self.device_files()
-        shared, closed_own = closed([ROOT / name for name in self.shared]), closed(files)
-        return shared + closed_own if shared or len(closed_own) == len(files) else []
+    def list_visible(self) -> list[int]:
+        """Return the numbers of the devices that environment variables leave to ranks.
 
-    def visible(self) -> list[int]:
-        """Return the numbers of the devices that the environment leaves to ranks, in its order."""
-        visible_numbers = list(range(len(self.device_files())))
-        for names in self.narrowed_by or ((self.visible_devices or "",),):
-            chosen = next((os.environ[name] for name in names if name in os.environ), None)
-            visible_numbers = [
-                visible_numbers[place]
-                for place in select_named(chosen, len(visible_numbers), self.identities())
-            ]
+        They are in the order in which ranks use them.
+        """
+        groups = self.hiding_variables
+        if not groups and self.visible_devices is not None:
+            groups = ((self.visible_devices,),)
+        visible_numbers = list(range(len(self.list_device_files())))
+        for names in groups:
+            values = [os.environ[name] for name in names if name in os.environ]
+            if not values:
+                continue
+            selected_places = select_visible(
+                values[0], len(visible_numbers), self.list_identities()
+            )
+            visible_numbers = [visible_numbers[place] for place in selected_places]
         return visible_numbers
 
-    def identities(self) -> list[str]:
-        """Return what variables may call each device in place of its number."""
+    def list_identities(self) -> list[str]:
+        """Return the name that variables may use in place of each device's number; empty: none."""
         return []
 
     def count(self) -> int:
         """Return the devices ranks can use."""
-        usable = self.here() and self.drives() and not self.denied()
-        return len(self.visible()) if usable else 0
+        usable = self.is_present() and self.is_driven_by_torch() and not self.list_denied_files()
+        return len(self.list_visible()) if usable else 0
 
     @cached_property
-    def _first(self) -> tuple[dict[int | None, DeviceSample], str]:
-        """The first reading by the monitor's number, and what the tool printed."""
+    def _first_reading(self) -> FirstReading:
         monitor = None
         with suppress(MonitorFault):
             monitor = self.monitor()
-        first_reading = _read_devices(monitor)
-        return first_reading, getattr(monitor, "printed", "")
+        samples = _read_devices(monitor)
+        # Only the monitors that run a tool have a text.
+        return FirstReading(samples, printed=getattr(monitor, "printed", ""))
 
-    def monitor_index(self, number: int) -> int | None:
+    def find_monitor_index(self, number: int) -> int | None:
         """Return the monitor's number of a device; None where it is not known."""
         return number
 
-    def _indices(self, nproc: int) -> list[int | None]:
-        return [self.monitor_index(number) for number in self.visible()[:nproc]]
+    def _list_monitor_indices(self, nproc: int) -> list[int | None]:
+        """Return the monitor's number of each rank's device; None for one that is not known."""
+        return [self.find_monitor_index(number) for number in self.list_visible()[:nproc]]
 
     def product_names(self) -> list[str]:
         """Return the product name of each visible device, ``unknown`` where no tool tells it."""
         if not self.count():
             return []
-        samples, _ = self._first
-        readings = [samples.get(index) for index in self._indices(len(self.visible()))]
-        return [(sample.name if sample else None) or "unknown" for sample in readings]
+        names = []
+        for index in self._list_monitor_indices(len(self.list_visible())):
+            sample = self._first_reading.samples.get(index)
+            name = None if sample is None else sample.name
+            names.append(name or "unknown")
+        return names
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least free memory among the ranks' devices now; None without a monitor."""
-        samples, _ = self._first  # a tool that gave nothing is not waited for again
-        now = _read_devices(self.monitor()) if samples else {}
-        free = [
-            sample.memory_total_bytes - (sample.memory_used_bytes or 0)
-            for index in self._indices(nproc)
-            if (sample := now.get(index)) and sample.memory_total_bytes
-        ]
-        return RankMemory(max(0, min(free))) if free else None
+        if not self._first_reading.samples:
+            return None  # the tool gave nothing, and may take long to fail again
+        samples = _read_devices(self.monitor())
+        free_bytes = []
+        for index in self._list_monitor_indices(nproc):
+            sample = samples.get(index)
+            if sample is not None and sample.memory_total_bytes:
+                free_bytes.append(sample.memory_total_bytes - (sample.memory_used_bytes or 0))
+        return RankMemory(max(0, min(free_bytes))) if free_bytes else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32, which nobody has tried on these devices."""
@@ -184,7 +221,7 @@ class TorchVendor:
 
     def unusable(self) -> Refusal | None:
         """Return why no device that is here can be used; see ``protocols.Diagnoses``."""
-        files = self.device_files()
+        files = self.list_device_files()
         on_bus = list_pci_accelerators(self.pci_vendor, self.pci_classes)
         if not files and on_bus:
             return Refusal(
@@ -193,18 +230,22 @@ class TorchVendor:
             )
         if not files or self.count():
             return None
-        here = f"{len(files)} {self.name} device(s) on this machine, but"
-        if not self.drives():
-            missing = f"the package {self.package} is not installed"
-            torch = missing if self.package else "the installed torch is not built for them"
+        presence = f"{len(files)} {self.name} device(s) on this machine, but"
+        if not self.is_driven_by_torch():
+            if self.package:
+                reason = f"the package {self.package} is not installed"
+            else:
+                reason = "the installed torch is not built for them"
             return Refusal(
-                f"{here} {torch}",
+                f"{presence} {reason}",
                 "install the vendor's torch, then run `make clean` and `make install "
                 "TORCH=system PYTHON=...` with the Python that has it",
             )
-        if denied := self.denied():
+        denied_files = self.list_denied_files()
+        if denied_files:
             return Refusal(
-                f"{here} this user may not open {', '.join(str(file) for file in denied)}",
+                f"{presence} this user may not open "
+                f"{', '.join(str(file) for file in denied_files)}",
                 "ask to be added to the group that owns the file, and log in again",
             )
         return Refusal(
@@ -222,9 +263,12 @@ class TorchVendor:
         """Return the version of the kernel module, or the one that the tool prints."""
         for name in (self.module or "").split():
             with suppress(OSError):  # modules of the kernel itself have no version of their own
-                if version := (ROOT / "sys/module" / name / "version").read_text().strip():
+                version = (ROOT / "sys/module" / name / "version").read_text().strip()
+                if version:
                     return version
-        match = _DRIVER.search(self._first[1]) if self.here() else None
+        if not self.is_present():
+            return None
+        match = _DRIVER_VERSION.search(self._first_reading.printed)
         return match[1] if match else None
 
     def collective_library(self) -> str:
@@ -237,24 +281,29 @@ class TorchVendor:
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``."""
-        indices = self._indices(nproc)
-        known = [index for index in indices if index is not None]
-        return known if len(known) == len(indices) else []
+        indices = self._list_monitor_indices(nproc)
+        known_indices = [index for index in indices if index is not None]
+        return known_indices if len(known_indices) == len(indices) else []
 
     def open(self, local_rank: int, ranks_here: int) -> Accelerator:
         """Return the device with the rank's local number."""
         del ranks_here
         return Accelerator(
-            local_rank, vendor=self.name, torch_type=self.torch_type, modules=self.modules()
+            local_rank, vendor=self.name, torch_type=self.torch_type, modules=self.list_modules()
         )
 
-    def modules(self) -> Sequence[str]:
+    def list_modules(self) -> Sequence[str]:
         """Return what a rank imports after torch so that torch knows the devices."""
         return () if self.package is None else (self.package,)
 
 
+def _list_closed_files(files: list[Path]) -> list[Path]:
+    """Return the files that exist and that this user may not both read and write."""
+    return [file for file in files if file.exists() and not os.access(file, os.R_OK | os.W_OK)]
+
+
 def _read_devices(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
-    """Return the devices by the monitor's number; nothing if it tells nothing."""
+    """Return the devices by the monitor's number, and close it; empty if it gives no reading."""
     if monitor is None:
         return {}
     try:
@@ -266,25 +315,41 @@ def _read_devices(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
 
 
 def list_pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> list[Path]:
-    """Return the folders of a vendor's accelerators on the PCI bus, in the order of addresses."""
+    """Return the folders of a vendor's accelerators on the PCI bus, in the order of addresses.
+
+    Args:
+        vendor: its id on the PCI bus.
+        classes: PCI classes of its accelerators, or the beginnings of them.
+    """
     accelerators = []
     for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
         with suppress(OSError, ValueError):  # removed meanwhile, or it does not tell what it is
-            kind = (folder / "class").read_text().strip()
-            if int((folder / "vendor").read_text(), 16) == vendor and kind.startswith(classes):
+            pci_class = (folder / "class").read_text().strip()
+            folder_vendor = int((folder / "vendor").read_text(), 16)
+            if folder_vendor == vendor and pci_class.startswith(classes):
                 accelerators.append(folder)
     return accelerators
 
 
-def select_named(chosen: str | None, count: int, identities: Sequence[str] = ()) -> list[int]:
-    """Return the devices of 0 to ``count`` - 1 that a variable's value leaves, in its order."""
-    if chosen is None:
-        return list(range(count))
+def select_visible(value: str, count: int, identities: Sequence[str] = ()) -> list[int]:
+    """Return the numbers of the devices that a variable such as CUDA_VISIBLE_DEVICES allows.
+
+    As in the drivers, the list ends before the first entry that names no device, or one again.
+
+    Args:
+        value: of the variable: numbers or identities of devices, separated by commas.
+        count: number of devices; they are numbered from 0.
+        identities: a further name of each device, by its number; empty: only numbers are allowed.
+    """
     numbers: list[int] = []
-    for item in map(str.strip, chosen.split(",")):
-        number = int(item) if re.fullmatch("[0-9]{1,9}", item) else count
-        number = identities.index(item) if item in identities else number
-        if number >= count or number in numbers:
-            break  # as the drivers do: the list ends at the first that names nothing
+    for item in value.split(","):
+        name = item.strip()
+        number = None
+        if name in identities:
+            number = identities.index(name)
+        elif re.fullmatch("[0-9]{1,9}", name):
+            number = int(name)
+        if number is None or number >= count or number in numbers:
+            break
         numbers.append(number)
     return numbers

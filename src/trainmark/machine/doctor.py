@@ -139,7 +139,7 @@ def check_tested(machine: ExaminedMachine) -> Conditions:
 
 def check_driver(machine: ExaminedMachine) -> Conditions:
     """Find devices of this machine that cannot be used, and vendors' packages that do not work."""
-    faults = [*devices.load_all()[1], *devices.list_unusable()]
+    faults = [*devices.load_all()[1], *devices.list_device_faults()]
     # A fault spoils figures here; of the requested device, ``check_device`` yields that it stops.
     for fault in faults:
         text = f"{fault.where}: {fault.what}"

@@ -359,10 +359,10 @@ def _select_accelerator() -> Vendor:
     Raises:
         EnvironmentFault: there is none, or it cannot be used.
     """
-    vendor = devices.find_first(accelerator=True)
+    vendor = devices.find_first_vendor(accelerator=True)
     if vendor is not None:
         return vendor
-    faults = devices.list_unusable()
+    faults = devices.list_device_faults()
     if faults:
         raise faults[0]
     raise EnvironmentFault(

@@ -287,7 +287,7 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
         "generated-data": recipe.data == "generated",
         "oversubscribed": runs_on_processor_here and choice.nproc > vendor.count(),
         UNUSED_ACCELERATOR: (
-            runs_on_processor_here and not device_was_chosen and bool(devices.list_unusable())
+            runs_on_processor_here and not device_was_chosen and bool(devices.list_device_faults())
         ),
         BALANCED_BOUND: recipe.is_bound,
         "given-peak": request.peak_tflops is not None,

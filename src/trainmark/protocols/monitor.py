@@ -75,7 +75,7 @@ class DeviceSample:
     link_errors: Counter | None = None
     last_fault: Word | None = None
 
-    def known(self) -> dict[str, Any]:
+    def known_fields(self) -> dict[str, Any]:
         """Return what is known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 

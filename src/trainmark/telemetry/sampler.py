@@ -183,7 +183,7 @@ class DeviceReader:
             name = shorten_text(self._monitor.name or "unnamed", _MAX_NAME_LENGTH)
             self.on_open(name, self._monitored)
         start_ns = time.perf_counter_ns()
-        samples = {sample.index: sample.known() for sample in self._monitor.read()}
+        samples = {sample.index: sample.known_fields() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - start_ns
         # Each device once: ranks may have tiles of the same card, which the monitor reads whole.
         numbers = dict.fromkeys(self._monitored)

@@ -47,58 +47,71 @@ def parse_static(text: str) -> list[DeviceSample]:
 
 
 def _list_devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return each device with its number: a list, from ROCm 7 on within ``gpu_data``."""
-    fields = tool.parse_json(text)
-    listed = fields.get("gpu_data") if isinstance(fields, dict) else fields
-    devices: dict[int, Mapping[str, Any]] = {
-        int(index): entry
-        for entry in (listed if isinstance(listed, list) else [])
-        if isinstance(entry, dict)
-        and (index := tool.number(entry.get("gpu"), most=1e6)) is not None
-    }
-    if not devices:
+    """Return each device's fields with its number, in the order of the numbers.
+
+    The JSON is a list of devices, from ROCm 7 on within the key ``gpu_data``.
+    """
+    value = tool.parse_json(text)
+    entries = value.get("gpu_data") if isinstance(value, dict) else value
+    fields_by_index: dict[int, Mapping[str, Any]] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        index = tool.parse_number(entry.get("gpu"), most=1e6)
+        if index is not None:
+            fields_by_index[int(index)] = entry
+    if not fields_by_index:
         raise MonitorFault("unreadable", "no numbered device in the JSON of amd-smi")
-    return sorted(devices.items())
+    return sorted(fields_by_index.items())
 
 
 def _parse_device(index: int, fields: Mapping[str, Any]) -> DeviceSample:
-    energy_j = tool.number(_get_value(fields, "energy", "total_energy_consumption"), most=1e15)
-    limits_of_versions = (_get_value(fields, name) for name in ("throttle", "violation"))
-    limits = next((table for table in limits_of_versions if isinstance(table, dict)), {})
-    temperatures = (
-        tool.temperature_c(_get_value(fields, "temperature", sensor))
-        for sensor in ("edge", "hotspot")
+    energy_j = tool.parse_number(
+        _get_value(fields, "energy", "total_energy_consumption"), most=1e15
     )
+    # Versions of the tool differ in the name of the limits' table.
+    violations = _get_value(fields, "throttle")
+    if not isinstance(violations, dict):
+        violations = _get_value(fields, "violation")
+    if not isinstance(violations, dict):
+        violations = {}
+    temperature_c = tool.temperature_c(_get_value(fields, "temperature", "edge"))
+    if temperature_c is None:  # not every device has this sensor
+        temperature_c = tool.temperature_c(_get_value(fields, "temperature", "hotspot"))
     return DeviceSample(
         index=index,
-        temperature_c=next((value for value in temperatures if value is not None), None),
+        temperature_c=temperature_c,
         power_w=tool.watts(_get_value(fields, "power", "socket_power")),
         memory_used_bytes=_parse_memory(_get_value(fields, "mem_usage", "used_vram")),
         memory_total_bytes=_parse_memory(_get_value(fields, "mem_usage", "total_vram")),
         utilization_percent=tool.percent(_get_value(fields, "usage", "gfx_activity")),
         clock_mhz=tool.megahertz(_get_value(fields, "clock", "gfx_0", "clk")),
-        throttle_reasons=_list_violations(limits),
+        throttle_reasons=_list_violations(violations),
         energy_j=energy_j or None,  # 0: the device has no counter
-        ecc_corrected=tool.count(_get_value(fields, "ecc", "total_correctable_count")),
-        ecc_uncorrected=tool.count(_get_value(fields, "ecc", "total_uncorrectable_count")),
-        link_replays=tool.count(_get_value(fields, "pcie", "replay_count")),
+        ecc_corrected=tool.parse_count(_get_value(fields, "ecc", "total_correctable_count")),
+        ecc_uncorrected=tool.parse_count(_get_value(fields, "ecc", "total_uncorrectable_count")),
+        link_replays=tool.parse_count(_get_value(fields, "pcie", "replay_count")),
     )
 
 
 def _list_violations(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the limits that hold clocks down now; a device that idles is not held down.
+    """Return the limits that lower the clocks now; None: the device does not report them.
 
-    ``throttle_status`` says THROTTLED of devices that idle, and is not read.
+    The field ``throttle_status`` is not read, because it is THROTTLED on idle devices too.
+
+    Args:
+        fields: states by name, such as ``ppt_violation_status``: ``ACTIVE`` or ``NOT ACTIVE``.
     """
-    end = "_violation_status"
-    states = {
-        name.removesuffix(end): str(state).upper()
-        for name, state in fields.items()
-        if name.endswith(end) and "low_utilization" not in name
-    }
+    ending = "_violation_status"
+    states = {}
+    for name, state in fields.items():
+        # An idle device lowers its clocks too, but nothing limits it.
+        if name.endswith(ending) and "low_utilization" not in name:
+            states[name.removesuffix(ending)] = str(state).upper()
     if not {"ACTIVE", "NOT ACTIVE"} & set(states.values()):
         return None
-    # Of the package power, which a device under full load reaches.
+    # `ppt` is the limit of the package power, which a device under full load reaches. Monitors of
+    # all vendors call it `power_cap`.
     states["power_cap"] = states.pop("ppt", "")
     return tuple(sorted(name for name, state in states.items() if state == "ACTIVE"))
 
@@ -109,17 +122,24 @@ def _get_value(fields: object, *path: str) -> Any:
     Args:
         path: the keys, the outermost first.
     """
+    value = fields
     for name in path:
-        fields = fields.get(name) if isinstance(fields, dict) else None
-    return fields.get("value") if isinstance(fields, dict) and "value" in fields else fields
+        value = value.get(name) if isinstance(value, dict) else None
+    # A quantity is {"value": 45, "unit": "W"}.
+    if isinstance(value, dict) and "value" in value:
+        return value["value"]
+    return value
 
 
 def _parse_memory(mib: object) -> int | None:
-    return tool.size_bytes(mib, unit="m")  # its MB are MiB: 196592 of an MI300X with 192 GiB
+    # The tool's MB are MiB: it prints 196592 MB for an MI300X with 192 GiB.
+    return tool.size_bytes(mib, unit="m")
 
 
 def _parse_text(value: object) -> str | None:
-    return value if isinstance(value, str) and value not in ("", "N/A", "n/a") else None
+    if not isinstance(value, str) or value in ("", "N/A", "n/a"):
+        return None
+    return value
 
 
 class Amd(RocmVendor):
@@ -136,25 +156,34 @@ class Amd(RocmVendor):
         devices=("/dev/kfd", "/dev/dri"), options={"apptainer": ("--rocm",)}
     )
     commands = (tool.Command(("amd-smi", "metric", "--json"), parse_metric),)
-    once = tool.Command(("amd-smi", "static", "--asic", "--bus", "--json"), parse_static)
+    constants_command = tool.Command(
+        ("amd-smi", "static", "--asic", "--bus", "--json"), parse_static
+    )
 
     def unusable(self) -> Refusal | None:
-        """Return why no device here can be used; graphics in a processor are no loss.
+        """Return why no device here can be used; None if they are only graphics in a processor.
 
-        They are devices to a torch that is built for them.
+        Graphics in a processor count as devices only for a torch that is built for them.
         """
         bus = torch_vendor.ROOT / "sys/bus/pci/devices"
-        parts = [_is_in_processor(bus / node.address) for node in list_nodes(self.pci_vendor)]
-        return None if parts and all(parts) and not self.drives() else super().unusable()
+        nodes = list_nodes(self.pci_vendor)
+        are_all_in_processors = bool(nodes) and all(
+            _is_in_processor(bus / node.address) for node in nodes
+        )
+        if are_all_in_processors and not self.is_driven_by_torch():
+            return None
+        return super().unusable()
 
 
 def _is_in_processor(folder: Path) -> bool:
-    """Tell whether a device is the graphics of a processor, by the form of its metrics.
+    """Tell whether a device is the graphics of a processor, by the format of its metrics.
 
-    The third byte is 2 or 3 of them, 1 of all others, the MI300A too: amd/include/
-    kgd_pp_interface.h in https://github.com/torvalds/linux, 2026-11-22.
+    The third byte of the file is the format's revision: 2 or 3 for graphics in a processor, 1 for
+    all other devices, the MI300A included; amd/include/kgd_pp_interface.h in
+    https://github.com/torvalds/linux, 2026-11-22.
     """
     try:
-        return (folder / "gpu_metrics").read_bytes()[2:3] in (b"\2", b"\3")
+        metrics = (folder / "gpu_metrics").read_bytes()
     except OSError:
         return False  # an older kernel, or removed meanwhile
+    return metrics[2:3] in (b"\2", b"\3")

@@ -1,6 +1,6 @@
 """Apple's processors, whose graphics cores torch drives as ``mps``. On macOS only.
 
-Written from torch's and Apple's documents: no such machine was here.
+Written from torch's and Apple's documents; never run on such a machine.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Monitor
 
+# A line of powermetrics about the graphics cores: `GPU Power: 42 mW`.
 _LINE = re.compile(r"^(GPU [\w ]+): +(\S+)", re.MULTILINE)
 
 
-def parse(text: str) -> list[DeviceSample]:
-    """Return the device of what ``powermetrics`` printed; nothing if it tells none."""
+def parse_powermetrics(text: str) -> list[DeviceSample]:
+    """Return the device in what ``powermetrics`` printed; empty if there is none."""
     fields: dict[str, str] = {}
     for name, value in _LINE.findall(text):
-        fields.setdefault(name, value)
+        fields.setdefault(name, value)  # the first line of a name counts
     if not fields:
         return []
-    milliwatts = tool.number(fields.get("GPU Power"))
+    milliwatts = tool.parse_number(fields.get("GPU Power"))
     return [
         DeviceSample(
             index=0,
@@ -58,20 +59,24 @@ class Apple(TorchVendor):
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         "PYTORCH_MPS_FAST_MATH",
     )
-    package = "torch"  # each one for these machines drives them
+    package = "torch"  # every torch for these machines drives the device
     module = None
     pci_vendor = 0
     pci_classes = ()
     commands = (
-        tool.Command(("powermetrics", "--samplers", "gpu_power", "-i", "200", "-n", "1"), parse),
+        tool.Command(
+            ("powermetrics", "--samplers", "gpu_power", "-i", "200", "-n", "1"), parse_powermetrics
+        ),
     )
 
-    def device_files(self) -> list[Path]:
-        """Return the folder of Metal, once on an Apple processor; a driver file there is not."""
-        here = sys.platform == "darwin" and platform.machine() == "arm64"
-        return [Path("/System/Library/Frameworks/Metal.framework")] if here else []
+    def list_device_files(self) -> list[Path]:
+        """Return the folder of Metal on an Apple processor: its one device has no driver file."""
+        is_apple_processor = sys.platform == "darwin" and platform.machine() == "arm64"
+        if not is_apple_processor:
+            return []
+        return [Path("/System/Library/Frameworks/Metal.framework")]
 
-    def denied(self) -> list[Path]:
+    def list_denied_files(self) -> list[Path]:
         """Return nothing: every user may use the device."""
         return []
 
@@ -80,19 +85,19 @@ class Apple(TorchVendor):
         if not self.count():
             return []
         try:
-            return [
-                tool.run_tool(("sysctl", "-n", "machdep.cpu.brand_string")).strip() or "unknown"
-            ]
+            name = tool.run_tool(("sysctl", "-n", "machdep.cpu.brand_string")).strip()
         except MonitorFault:
-            return ["unknown"]
+            name = ""
+        return [name or "unknown"]
 
     def driver_version(self) -> str | None:
         """Return the version of macOS, which brings the driver."""
-        return f"macOS {platform.mac_ver()[0]}" if self.here() else None
+        return f"macOS {platform.mac_ver()[0]}" if self.is_present() else None
 
     def monitor(self) -> Monitor | None:
-        """Return what runs ``powermetrics``, which only root may; None for others."""
-        return super().monitor() if self.here() and os.geteuid() == 0 else None
+        """Return the monitor that runs ``powermetrics``; None unless the user is root."""
+        is_root = os.geteuid() == 0
+        return super().monitor() if self.is_present() and is_root else None
 
     def open(self, local_rank: int, ranks_here: int) -> MpsDevice:
         """Return the device."""
@@ -101,8 +106,9 @@ class Apple(TorchVendor):
 
 
 class MpsDevice(Accelerator):
-    """The device; it computes in the host's memory, of which ``torch.accelerator`` tells nothing.
+    """The device, which computes in the host's memory; see ``Device``.
 
+    ``torch.accelerator`` reports nothing about that memory:
     https://github.com/pytorch/pytorch/issues/167447, 2026-11-22.
     """
 
@@ -111,7 +117,7 @@ class MpsDevice(Accelerator):
         super().__init__(index, vendor=Apple.name, torch_type=Apple.torch_type)
 
     def _open(self, modules: Sequence[str]) -> None:
-        """Do nothing: there is one device.
+        """Check that torch can use the device; there is no other to select.
 
         Raises:
             EnvironmentFault: torch cannot use it.
@@ -144,7 +150,7 @@ class MpsDevice(Accelerator):
         return value.to(self.torch_type)
 
     def memory(self) -> MemoryUse:
-        """Return what the process holds of what the device may use."""
+        """Return the most memory that the process held when asked, and what the device may use."""
         mps = self._torch.mps
         self._peak_used_bytes = max(self._peak_used_bytes, mps.driver_allocated_memory())
         return MemoryUse(

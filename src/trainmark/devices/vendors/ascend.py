@@ -10,7 +10,7 @@ from trainmark.devices.tool import (
     Command,
     drop_first_word,
     get_word,
-    make_device,
+    make_sample,
     read_two_line_rows,
     require_devices,
 )
@@ -21,32 +21,38 @@ from trainmark.protocols.tested import RECORDED_OUTPUTS
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
 
-_BUS = r"^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$"
+# The bus address, which is in the lower line of each chip.
+_BUS_ADDRESS = r"^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$"
 
 
 def parse_npu_smi(text: str) -> list[DeviceSample]:
     """Return the chips in the table of ``npu-smi info``.
 
-    Of a card with two chips, the 910C's power is told with the first one, the 310P's not at all.
-    The memory is HBM where the host's memory stands before it.
+    A chip has two lines, the upper one about its card::
+
+        | 0     910A    | OK            | 67.2        43                15   / 15     |
+        | 0             | 0000:61:00.0  | 0           1867 / 15077      0    / 32768  |
+
+    The third cells are power, temperature and huge pages, below them utilization, the host's
+    memory and the chip's own. Chips without HBM have only one memory, their own. Of a card with two
+    chips, the 910C reports its power with the first chip, the 310P with none.
 
     Raises:
         MonitorFault: there is none.
     """
-    return require_devices(
-        text,
-        (
-            make_device(
+    samples = []
+    for index, (card, chip) in enumerate(read_two_line_rows(text, _BUS_ADDRESS)):
+        samples.append(
+            make_sample(
                 index,
-                drop_first_word(card[0]),
+                name=drop_first_word(card[0]),
                 temperature=get_word(card[2], 1),
-                power=card[2],
-                memory=chip[2],
-                utilization=chip[2],
+                power=card[2],  # its first number
+                memory=chip[2],  # its last memory
+                utilization=chip[2],  # its first number
             )
-            for index, (card, chip) in enumerate(read_two_line_rows(text, _BUS))
-        ),
-    )
+        )
+    return require_devices(text, samples)
 
 
 class Ascend(TorchVendor):

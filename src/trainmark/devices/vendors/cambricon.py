@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.devices.tool import (
     Command,
     get_word,
-    make_device,
+    make_sample,
     read_two_line_rows,
     require_devices,
 )
@@ -22,23 +22,27 @@ if TYPE_CHECKING:
 def parse_cnmon(text: str) -> list[DeviceSample]:
     """Return the cards in the table of ``cnmon``.
 
+    A card has two lines::
+
+        | 0     /   MLUXXX-XX    v1.5.0 |         0000:4F:00.0 | 0%                  0 |
+        |  0%   35C        105 W/ 550 W |     0 MiB/ 65536 MiB | FULL          Default |
+
     Raises:
         MonitorFault: there is none.
     """
-    return require_devices(
-        text,
-        (
-            make_device(
+    samples = []
+    for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/")):
+        samples.append(
+            make_sample(
                 index,
-                get_word(upper[0], 2),
+                name=get_word(upper[0], 2),
                 temperature=get_word(lower[0], 1),
                 power=get_word(lower[0], 2),
                 memory=lower[1],
                 utilization=upper[2],
             )
-            for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/"))
-        ),
-    )
+        )
+    return require_devices(text, samples)
 
 
 class Cambricon(TorchVendor):

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool
-from trainmark.devices.rocm import RocmVendor, format_identity, is_known
+from trainmark.devices.rocm import RocmVendor, format_identity, is_reported
 from trainmark.devices.tool import Command
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 from trainmark.protocols.tested import RECORDED_OUTPUTS
@@ -22,40 +22,45 @@ _SHOWN = (
     "--showproductname", "--showuniqueid", "--showbus", "--json",
 )  # fmt: skip
 _CARD = re.compile(r"card(\d{1,6})")
-# hy-smi leaves out the commas between the powers of a card: "80.0""Average GFX Core Power (W)".
-_NO_COMMA = re.compile(r'(?<=[^\s:,{\[\\])""(?=[^\s:,}\]])')
+# "80.0""Average GFX Core Power (W)": a value and the next name without a comma between them.
+_MISSING_COMMA = re.compile(r'(?<=[^\s:,{\[\\])""(?=[^\s:,}\]])')
 
 
 def parse_hy_smi(text: str) -> list[DeviceSample]:
-    """Return the devices in the JSON of ``hy-smi``, numbered in their order.
+    """Return the devices in the JSON of ``hy-smi``, numbered in the order of the cards.
+
+    The tool leaves out the commas between the powers of a card; they are put in first.
 
     Raises:
         MonitorFault: it is another form.
     """
-    values = tool.parse_json(_NO_COMMA.sub('","', text))
+    values = tool.parse_json(_MISSING_COMMA.sub('","', text))
     if not isinstance(values, dict):
         raise MonitorFault("unreadable", f"a list of {len(values)}, not cards by name")
-    cards = {
-        int(match[1]): fields
-        for name, fields in values.items()
-        if (match := _CARD.fullmatch(name)) and isinstance(fields, dict)
-    }
-    return [_parse_card(place, cards[card]) for place, card in enumerate(sorted(cards))]
+    fields_by_card: dict[int, Mapping[str, Any]] = {}
+    for name, fields in values.items():
+        match = _CARD.fullmatch(name)
+        if match and isinstance(fields, dict):
+            fields_by_card[int(match[1])] = fields
+    return [
+        _parse_card(index, fields_by_card[card])
+        for index, card in enumerate(sorted(fields_by_card))
+    ]
 
 
 def _parse_card(index: int, fields: Mapping[str, Any]) -> DeviceSample:
-    values = {
-        name.lower(): str(value)
-        for name, value in fields.items()
-        if isinstance(value, str | int | float) and is_known(value)
-    }
-    # It adds the serial number of the slot to the address.
+    """Return a card's sample from its fields, by name; versions of the tool differ in the case."""
+    values = {}
+    for name, value in fields.items():
+        if isinstance(value, str | int | float) and is_reported(value):
+            values[name.lower()] = str(value)
+    # The tool adds the serial number of the slot to the address.
     address = values.get("pci bus", "").partition(" ")[0]
     return DeviceSample(
         index=index,
         name=values.get("card series"),
         uuid=format_identity(values.get("unique id"), address),
-        # Where a device has several sensors: the one that all of a vendor's tools call its own.
+        # Of several sensors the one that all tools of the vendor report as the card's temperature.
         temperature_c=tool.temperature_c(values.get("temperature (sensor edge) (c)")),
         power_w=tool.watts(values.get("average graphics package power (w)")),
         memory_used_bytes=tool.size_bytes(values.get("vram total used memory (mib)"), unit="m"),
@@ -72,7 +77,7 @@ class Hygon(RocmVendor):
     tested = RECORDED_OUTPUTS
     # gpustack_runtime/envs.py in https://github.com/gpustack/runtime, 2026-11-22
     kubernetes_resource = "hygon.com/dcu"
-    module = "hycu hydcu"  # from DTK 25 on, and before
+    module = "hycu hydcu"  # the first from DTK 25 on, the second before
     pci_vendor = 0x1D94
     # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/Hygon, 2026-11-22
     container_needs = ContainerNeeds(

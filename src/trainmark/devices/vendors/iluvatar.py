@@ -8,7 +8,7 @@ from trainmark.devices.tool import (
     Command,
     drop_first_word,
     get_word,
-    make_device,
+    make_sample,
     read_two_line_rows,
     require_devices,
 )
@@ -23,30 +23,37 @@ if TYPE_CHECKING:
 def parse_ixsmi(text: str) -> list[DeviceSample]:
     """Return the chips in the table of ``ixsmi``.
 
-    A BI-V150 card has two chips and tells its power with the second one.
+    A chip has two lines::
+
+        | 1    Iluvatar BI-V150         | 00000000:16:00.0     | 1500MHz   1600MHz    |
+        | 0%   30C   P0    93W / 350W   | 116MiB / 32768MiB    | 0%        Default    |
+
+    A BI-V150 card has two chips, and only the second one reports the card's power.
 
     Raises:
         MonitorFault: there is none.
     """
-    return require_devices(
-        text,
-        (
-            make_device(
+    samples = []
+    for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/")):
+        samples.append(
+            make_sample(
                 index,
-                drop_first_word(upper[0]),
+                name=drop_first_word(upper[0]),
                 temperature=get_word(lower[0], 1),
                 power=get_word(lower[0], 3),
                 memory=lower[1],
                 utilization=lower[2],
                 clock=get_word(upper[2], 0),
             )
-            for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/"))
-        ),
-    )
+        )
+    return require_devices(text, samples)
 
 
 class Iluvatar(TorchVendor):
-    """Planning's view of Iluvatar chips; see ``Vendor``. Told from NVIDIA's by node and torch."""
+    """Planning's view of Iluvatar chips; see ``Vendor``.
+
+    Their device files and their build of torch distinguish them from NVIDIA's cards.
+    """
 
     name = "iluvatar"
     tested = RECORDED_OUTPUTS
@@ -62,7 +69,7 @@ class Iluvatar(TorchVendor):
     )  # fmt: skip
     nodes = "/dev/iluvatar[0-9]*"
     package = None
-    built = "maker"
+    build_field = "maker"
     module = "iluvatar"
     pci_vendor = 0x1E3E
     commands = (Command(("ixsmi",), parse_ixsmi),)

@@ -15,12 +15,13 @@ from trainmark.devices.torch_vendor import (
     PCI_COMPUTE,
     TorchVendor,
     list_pci_accelerators,
-    select_named,
+    select_visible,
 )
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _DRIVERS = ("xe", "i915")
@@ -29,6 +30,8 @@ _DRIVERS = ("xe", "i915")
 _DUMP = ("dump", "-d", "-1", "--metrics", "0,1,2,3,18")
 # Name, UUID, address, memory.
 _DISCOVERY = ("discovery", "--dump", "1,2,4,11,16")
+# Patterns of the columns' headings in the output of `dump`, which versions of the tool word
+# differently.
 _COLUMNS = {
     "utilization": re.compile(r"all gpu engines|gpu utilization|utilization\.gpu"),
     "power": re.compile(r"gpu power|power\.draw"),
@@ -39,58 +42,72 @@ _COLUMNS = {
 
 
 def parse_dump(text: str) -> list[DeviceSample]:
-    """Return the devices in the CSV of ``xpu-smi dump``; the last row of each.
+    """Return the devices in the CSV of ``xpu-smi dump``; of several rows of a device the last.
 
     Raises:
         MonitorFault: it is another form.
     """
     rows = _read_rows(text)
-    names = next((row for row in rows if "DeviceId" in row), [])
+    headings = next((row for row in rows if "DeviceId" in row), [])
     samples = {}
     for row in rows:
-        fields = dict(zip(names, row, strict=False))
-        index = tool.number(fields.get("DeviceId"), most=1e6)
-        if len(row) != len(names) or index is None:
+        if len(row) != len(headings):
             continue
-        cell = {
-            what: next(
-                (value for name, value in fields.items() if column.search(name.lower())), None
-            )
-            for what, column in _COLUMNS.items()
-        }
+        fields = dict(zip(headings, row, strict=True))
+        index = tool.parse_number(fields.get("DeviceId"), most=1e6)
+        if index is None:  # the headings themselves, for example
+            continue
         samples[int(index)] = DeviceSample(
             index=int(index),
-            temperature_c=tool.temperature_c(cell["temperature"]),
-            power_w=tool.watts(cell["power"]),
-            memory_used_bytes=tool.size_bytes(cell["used"], unit="m"),
-            utilization_percent=tool.percent(cell["utilization"]),
-            clock_mhz=tool.megahertz(cell["clock"]),
+            temperature_c=tool.temperature_c(_find_cell(fields, "temperature")),
+            power_w=tool.watts(_find_cell(fields, "power")),
+            memory_used_bytes=tool.size_bytes(_find_cell(fields, "used"), unit="m"),
+            utilization_percent=tool.percent(_find_cell(fields, "utilization")),
+            clock_mhz=tool.megahertz(_find_cell(fields, "clock")),
         )
     return tool.require_devices(text, (samples[index] for index in sorted(samples)))
 
 
+def _find_cell(fields: Mapping[str, str], quantity: str) -> str | None:
+    """Return the cell of a row of ``dump`` that has a quantity; None: the row does not have it.
+
+    Args:
+        fields: the row's cells by their headings.
+        quantity: a key of ``_COLUMNS``.
+    """
+    for heading, cell in fields.items():
+        if _COLUMNS[quantity].search(heading.lower()):
+            return cell
+    return None
+
+
 def parse_discovery(text: str) -> list[DeviceSample]:
-    """Return number, name, id and memory of each card in ``xpu-smi discovery --dump``.
+    """Return number, name, identifiers and memory of each card in ``xpu-smi discovery --dump``.
 
     Raises:
         MonitorFault: it is another form.
     """
-    return tool.require_devices(
-        text,
-        [
+    samples = []
+    for row in _read_rows(text):
+        if len(row) != 5:
+            continue
+        number, name, uuid, address, memory = row
+        index = tool.parse_number(number, most=1e6)
+        if index is None:  # the headings
+            continue
+        samples.append(
             DeviceSample(
                 index=int(index),
-                name=row[1] or None,
-                uuid=f"{row[2]} {row[3].lower()}",
-                memory_total_bytes=tool.size_bytes(row[4], unit="m"),
+                name=name or None,
+                uuid=f"{uuid} {address.lower()}",
+                memory_total_bytes=tool.size_bytes(memory, unit="m"),
             )
-            for row in _read_rows(text)
-            if len(row) == 5 and (index := tool.number(row[0], most=1e6)) is not None
-        ],
-    )
+        )
+    return tool.require_devices(text, samples)
 
 
 def _read_rows(text: str) -> list[list[str]]:
+    """Return the cells of each line of a CSV that is not empty."""
     try:
         table = csv.reader(text.splitlines(), skipinitialspace=True)
         return [[cell.strip() for cell in row] for row in table if row]
@@ -120,7 +137,7 @@ class Intel(TorchVendor):
     # https://docs.vllm.ai/en/v0.6.6/getting_started/xpu-installation.html, 2026-11-22.
     container_needs = ContainerNeeds(devices=("/dev/dri",), mounts=("/dev/dri/by-path",))
     package = None
-    built = "xpu"
+    build_field = "xpu"
     module = None  # xe and i915 are of the kernel, whose version is in every record
     pci_vendor = 0x8086
     pci_classes = PCI_COMPUTE
@@ -128,66 +145,88 @@ class Intel(TorchVendor):
     commands = tuple(
         tool.Command(("xpu-smi", *_DUMP, n, "1"), parse_dump) for n in ("--number", "-n")
     )
-    once = tool.Command(("xpu-smi", *_DISCOVERY), parse_discovery)
-    in_tools_order = False
+    constants_command = tool.Command(("xpu-smi", *_DISCOVERY), parse_discovery)
+    numbers_follow_tool = False
 
-    def cards(self) -> list[Path]:
-        """Return the folder on the PCI bus of each card that torch takes, by address.
+    def list_cards(self) -> list[Path]:
+        """Return the folder on the PCI bus of each card that torch uses, in the order of addresses.
 
-        Integrated graphics, always on bus 0, are taken where there is no card, and are no device
-        to a torch for another vendor's:
+        Torch uses integrated graphics, which are always on bus 0, only if there is no other card.
+        A torch that was built for another vendor's devices does not use them at all:
         https://github.com/pytorch/pytorch/blob/main/c10/xpu/XPUFunctions.cpp, 2026-11-22.
         """
         cards = [
             folder
             for folder in list_pci_accelerators(self.pci_vendor)
-            if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
+            if (folder / "driver").resolve().name in _DRIVERS
+            and find_render_node(folder) is not None
         ]
-        discrete = [folder for folder in cards if folder.name.split(":")[1] != "00"]
-        return discrete or (cards if self.drives() else [])
+        discrete_cards = [folder for folder in cards if not _is_integrated(folder)]
+        if discrete_cards or not self.is_driven_by_torch():
+            return discrete_cards
+        return cards
 
-    def pci_folders(self) -> list[Path]:
-        """Return the folder of each device on the PCI bus: a card's once for each tile."""
-        whole = os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper() == "COMPOSITE"
-        return [
-            folder for folder in self.cards() for _ in range(1 if whole else count_tiles(folder))
-        ]
+    def list_pci_folders(self) -> list[Path]:
+        """Return the folder on the PCI bus of each device: a card's folder once for each tile."""
+        hierarchy = os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper()
+        if hierarchy == "COMPOSITE":  # a card with all its tiles is then one device
+            return self.list_cards()
+        folders = []
+        for folder in self.list_cards():
+            folders += [folder] * count_tiles(folder)
+        return folders
 
-    def device_files(self) -> list[Path]:
+    def list_device_files(self) -> list[Path]:
         """Return the file of each device that a process opens."""
-        return [file for folder in self.pci_folders() if (file := _render(folder)) is not None]
+        files = [find_render_node(folder) for folder in self.list_pci_folders()]
+        return [file for file in files if file is not None]
 
-    def visible(self) -> list[int]:
-        """Return the devices that the environment leaves; ``0.1``, a tile of one, ends the list.
+    def list_visible(self) -> list[int]:
+        """Return the numbers of the devices that ``ZE_AFFINITY_MASK`` allows, in rising order.
+
+        The list ends before an entry such as ``0.1``, a tile of a device, which is not supported.
 
         https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
         """
-        mask = os.environ.get("ZE_AFFINITY_MASK")
-        visible_numbers = select_named(mask or None, len(self.pci_folders()))
-        return sorted(visible_numbers)  # a mask chooses, it does not order
+        mask = os.environ.get("ZE_AFFINITY_MASK", "")
+        num_devices = len(self.list_pci_folders())
+        if not mask:
+            return list(range(num_devices))
+        return sorted(select_visible(mask, num_devices))  # a mask chooses, it does not order
 
-    def monitor_index(self, number: int) -> int | None:
-        """Return the number of the device's card: the tool tells cards, not tiles."""
-        address = self.pci_folders()[number].name
-        readings = self._first[0].items()
-        return next(
-            (index for index, sample in readings if address in (sample.uuid or "").split()), None
-        )
+    def find_monitor_index(self, number: int) -> int | None:
+        """Return the monitor's number of the device's card: the tool lists cards, not tiles."""
+        address = self.list_pci_folders()[number].name
+        for index, sample in self._first_reading.samples.items():
+            if address in (sample.uuid or "").split():
+                return index
+        return None
+
+
+def _is_integrated(folder: Path) -> bool:
+    """Tell whether a card is the graphics of a processor: only these are on PCI bus 0.
+
+    Args:
+        folder: of the card, named by its address, ``0000:41:00.0``.
+    """
+    bus = folder.name.split(":")[1]
+    return bus == "00"
 
 
 def count_tiles(folder: Path) -> int:
-    """Return the tiles of a card, which torch takes for devices.
+    """Return the number of tiles of a card, each of which torch counts as a device.
 
-    i915 calls those of a card gt, and gives integrated graphics a second one without compute units.
+    The driver i915 calls tiles of a card gt. It gives integrated graphics a second gt without
+    compute units, so theirs are not counted.
     """
     num_tiles = len(list(folder.glob("tile[0-9]*")))
-    if not num_tiles and folder.name.split(":")[1] != "00":
+    if num_tiles == 0 and not _is_integrated(folder):
         num_tiles = len(list(folder.glob("drm/card*/gt/gt[0-9]*")))
     return max(1, num_tiles)
 
 
-def _render(folder: Path) -> Path | None:
-    """Return the file that a process opens to use a card; None in a container without it."""
+def find_render_node(folder: Path) -> Path | None:
+    """Return the device file that a process opens to use a card; None in a container without it."""
     for file in sorted(folder.glob("drm/renderD*")):
         node = torch_vendor.ROOT / "dev/dri" / file.name
         if node.exists():

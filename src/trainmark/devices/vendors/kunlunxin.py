@@ -16,42 +16,48 @@ from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _FIELD = re.compile(r'"[^"]*"|\S+')
-# The power of a P800 is in W, that of a K200 in mW; no card of either draws so much or so little.
-_MOST_W = 2000.0
+# The power of a P800 is printed in W, that of a K200 in mW. No card draws more than this many W or
+# fewer mW, so a larger number is in mW.
+_MAX_POWER_W = 2000.0
 
 
 def parse_xpu_smi(text: str) -> list[DeviceSample]:
     """Return the devices in what ``xpu-smi -m`` prints: a line of fields for each.
 
     Fields by place: 0 address, 2 number, 4 temperature, 8 power, 9 clock, 17 and
-    18 memory used and in all, 19 utilisation, 21 product name in quotes. Memory is in MiB.
+    18 used and total memory, 19 utilization, 21 product name in quotes. Memory is in MiB.
 
     Raises:
         MonitorFault: no line has this form.
     """
-    samples = {}
+    sample_by_number = {}
     for line in text.splitlines():
         field = [part.strip('"') for part in _FIELD.findall(line)]
         if len(field) < 22 or not _ADDRESS.fullmatch(field[0]):
             continue
-        number, power = tool.number(field[2], most=1e6), tool.number(field[8])
+        number = tool.parse_number(field[2], most=1e6)
         if number is None:
             continue
-        samples[number] = DeviceSample(
-            index=0,
+        power = tool.parse_number(field[8])
+        if power is not None and power > _MAX_POWER_W:
+            power /= 1000
+        sample_by_number[number] = DeviceSample(
+            index=0,  # set below
             name=field[21] or None,
             temperature_c=tool.temperature_c(field[4]),
-            power_w=tool.watts(power if power is None or power <= _MOST_W else power / 1000),
+            power_w=tool.watts(power),
             memory_used_bytes=tool.size_bytes(field[17], unit="m"),
             memory_total_bytes=tool.size_bytes(field[18], unit="m"),
             utilization_percent=tool.percent(field[19]),
             clock_mhz=tool.megahertz(field[9]),
         )
-    # A container may have some of the machine's, which the tool numbers as the machine does.
-    return require_devices(
-        text,
-        (replace(samples[number], index=place) for place, number in enumerate(sorted(samples))),
-    )
+    # The tool numbers all devices of the machine, of which a container may have only some. Ranks
+    # number those that they see from 0.
+    samples = [
+        replace(sample_by_number[number], index=index)
+        for index, number in enumerate(sorted(sample_by_number))
+    ]
+    return require_devices(text, samples)
 
 
 class Kunlunxin(TorchVendor):
@@ -64,7 +70,7 @@ class Kunlunxin(TorchVendor):
     # docs/userguide/kunlunxin-device in https://github.com/Project-HAMi/website, 2026-11-22
     kubernetes_resource = "kunlunxin.com/xpu"
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
-    narrowed_by = (("XPU_VISIBLE_DEVICES",), ("CUDA_VISIBLE_DEVICES",))
+    hiding_variables = (("XPU_VISIBLE_DEVICES",), ("CUDA_VISIBLE_DEVICES",))
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",
         "XPU_FORCE_USERMODE_LAUNCH", "XMLIR_CUDNN_ENABLED", "XDNN_USE_FAST_GELU",

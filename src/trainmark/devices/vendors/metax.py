@@ -9,7 +9,7 @@ from trainmark.devices import torch_vendor
 from trainmark.devices.tool import (
     Command,
     get_word,
-    make_device,
+    make_sample,
     read_two_line_rows,
     require_devices,
 )
@@ -22,37 +22,50 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import DeviceSample
 
-_APART = re.compile(r"\s{2,}")
+_COLUMN_GAP = re.compile(r"\s{2,}")
 
 
 def parse_mx_smi(text: str) -> list[DeviceSample]:
     """Return the chips in the table of ``mx-smi``.
 
-    Up to 2.2.8 it has three columns; from 2.2.9 on the board has a column of its own.
+    A chip has two lines. Up to version 2.2.8 they have three cells::
+
+        | 0       MetaX N260             Off | 0000:01:00.0        | 0%            Native |
+        | 37C     29W / 225W              P0 | 666/65536 MiB       | Available            |
+
+    From 2.2.9 on the board has a cell of its own, so that the temperature is in the second cell,
+    and the power begins the first one::
+
+        | 0     MetaX C500 | 0           Off | 0000:0e:00.0        | 0%          Disabled |
+        | 57W / 350W       | 35C          P0 | 826/65536 MiB       | Available            |
 
     Raises:
         MonitorFault: there is none.
     """
-    return require_devices(
-        text,
-        (
-            make_device(
+    samples = []
+    second_line = r"^[0-9]+\s*/\s*[0-9]+\s*MiB"
+    for index, (upper, lower) in enumerate(read_two_line_rows(text, second_line)):
+        # The name has single spaces inside, wide gaps around it.
+        columns = _COLUMN_GAP.split(upper[0])
+        has_board_cell = len(lower) > 3
+        samples.append(
+            make_sample(
                 index,
-                (*_APART.split(upper[0]), "")[1],
+                name=columns[1] if len(columns) > 1 else None,
                 temperature=lower[-3],
-                power=get_word(lower[0], 0 if len(lower) > 3 else 1),
+                power=get_word(lower[0], 0 if has_board_cell else 1),
                 memory=lower[-2],
                 utilization=upper[-1],
             )
-            for index, (upper, lower) in enumerate(
-                read_two_line_rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*MiB")
-            )
-        ),
-    )
+        )
+    return require_devices(text, samples)
 
 
 class MetaX(TorchVendor):
-    """Planning's view of MetaX chips; see ``Vendor``. Told from NVIDIA's by node and torch."""
+    """Planning's view of MetaX chips; see ``Vendor``.
+
+    Their device files and their build of torch distinguish them from NVIDIA's cards.
+    """
 
     name = "metax"
     tested = RECORDED_OUTPUTS
@@ -61,8 +74,8 @@ class MetaX(TorchVendor):
     # docs/userguide/metax-device in https://github.com/Project-HAMi/website, 2026-11-22
     kubernetes_resource = "metax-tech.com/gpu"
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
-    # MACA has both; a value of its own counts where CUDA's is not set.
-    narrowed_by = (("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"),)
+    # MACA reads both variables; its own applies if CUDA's is not set.
+    hiding_variables = (("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"),)
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "MACA_MPS_MODE", "CUDA_LAUNCH_BLOCKING",
         "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_*", "MCCL_*",
@@ -70,7 +83,7 @@ class MetaX(TorchVendor):
     nodes = "/dev/dri/renderD[0-9]*"
     shared = ("dev/mxcd",)  # through which all cards are given work
     package = None
-    built = "maker"
+    build_field = "maker"
     module = "metax"
     pci_vendor = 0x9999
     commands = (Command(("mx-smi",), parse_mx_smi),)
@@ -78,13 +91,13 @@ class MetaX(TorchVendor):
     # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/METAX, 2026-11-22
     container_needs = ContainerNeeds(devices=("/dev/mxcd", "/dev/dri"))
 
-    def device_files(self) -> list[Path]:
-        """Return the render nodes of this vendor's cards: other vendors' are beside them."""
-        return [file for file in super().device_files() if self._is_own(file)]
+    def list_device_files(self) -> list[Path]:
+        """Return the render nodes of this vendor's cards; the folder has other vendors' as well."""
+        return [file for file in super().list_device_files() if self._is_of_this_vendor(file)]
 
-    def _is_own(self, file: Path) -> bool:
-        vendor = torch_vendor.ROOT / "sys/class/drm" / file.name / "device/vendor"
+    def _is_of_this_vendor(self, file: Path) -> bool:
+        vendor_file = torch_vendor.ROOT / "sys/class/drm" / file.name / "device/vendor"
         try:
-            return int(vendor.read_text(), 16) == self.pci_vendor
+            return int(vendor_file.read_text(), 16) == self.pci_vendor
         except (OSError, ValueError):
             return False

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import Command, count, make_device, read_lists, require_devices
+from trainmark.devices.tool import (
+    Command,
+    make_sample,
+    parse_count,
+    read_lists,
+    require_devices,
+)
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 from trainmark.protocols.tested import RECORDED_OUTPUTS
@@ -16,15 +22,17 @@ if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
 
 
-_BITS = ("Single", "Double")
-_USED, _TOTAL = ("FB Memory Usage", "Used"), ("FB Memory Usage", "Total")
+# The first line of a card: GPU0 00000000:01:00.0
+_FIRST_LINE = r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"
 
 
 def _count_retired_pages(fields: Mapping[tuple[str, str], str]) -> int | None:
-    """Return the pages of the memory that are no longer used; None: the card does not report it."""
-    counts = [count(fields.get(("Retired Pages", f"{bits} Bit ECC"))) for bits in _BITS]
-    known_counts = [number for number in counts if number is not None]
-    return sum(known_counts) if known_counts else None
+    """Return how many pages of the memory are no longer used; None: the card does not report it."""
+    single_bit = parse_count(fields.get(("Retired Pages", "Single Bit ECC")))
+    double_bit = parse_count(fields.get(("Retired Pages", "Double Bit ECC")))
+    if single_bit is None and double_bit is None:
+        return None
+    return (single_bit or 0) + (double_bit or 0)
 
 
 def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
@@ -33,24 +41,21 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return require_devices(
-        text,
-        (
-            replace(
-                make_device(
-                    index,
-                    fields.get(("", "Product Name")),
-                    temperature=fields.get(("Temperature", "GPU Current Temp")),
-                    power=fields.get(("Power Readings", "Power Draw")),
-                    memory=f"{fields.get(_USED)}/{fields.get(_TOTAL)}",
-                    utilization=fields.get(("Utilization", "Gpu")),
-                    clock=fields.get(("Clocks", "Graphics")),
-                ),
-                remapped_rows=_count_retired_pages(fields),
-            )
-            for index, fields in enumerate(read_lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
-        ),
-    )
+    samples = []
+    for index, fields in enumerate(read_lists(text, _FIRST_LINE)):
+        used_memory = fields.get(("FB Memory Usage", "Used"))
+        total_memory = fields.get(("FB Memory Usage", "Total"))
+        sample = make_sample(
+            index,
+            name=fields.get(("", "Product Name")),
+            temperature=fields.get(("Temperature", "GPU Current Temp")),
+            power=fields.get(("Power Readings", "Power Draw")),
+            memory=f"{used_memory}/{total_memory}",
+            utilization=fields.get(("Utilization", "Gpu")),
+            clock=fields.get(("Clocks", "Graphics")),
+        )
+        samples.append(replace(sample, remapped_rows=_count_retired_pages(fields)))
+    return require_devices(text, samples)
 
 
 class MThreads(TorchVendor):

@@ -1,7 +1,7 @@
-"""NVIDIA's accelerators as planning sees them, without importing torch.
+"""NVIDIA's accelerators as planning sees them, without importing torch, and as a rank uses them.
 
-Asks the driver for devices, checks the installed torch, and reads memory and processes from the
-management library, which is there with the extra ``nvidia``.
+The driver lists the devices. The management library, which the extra ``nvidia`` installs, reports
+their memory and the processes on them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from trainmark.recipe import Precision, Recipe
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-# Overrules in NVIDIA's libraries what torch sets, and torch does not know it. 0 switches TF32 off:
-# https://github.com/alibaba/DeepRec/blob/main/docs/docs_en/NVIDIA-TF32.md, 2026-11-28. Any other
-# value counts as on.
+# This variable overrides in NVIDIA's libraries what torch sets, without torch's knowledge. 0
+# switches TF32 off, any other value counts as on:
+# https://github.com/alibaba/DeepRec/blob/main/docs/docs_en/NVIDIA-TF32.md, 2026-11-28.
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 
@@ -60,24 +60,27 @@ class Nvidia(TorchVendor):
         },
     )
 
-    def visible(self) -> list[int]:
-        """Return the places of the devices that ranks can use; none where torch cannot."""
-        return list(range(len(self._usable())))
+    def list_visible(self) -> list[int]:
+        """Return the numbers of the usable devices; empty if torch cannot drive them."""
+        return list(range(len(self._list_usable_cards())))
 
     def count(self) -> int:
         """Return the visible devices; 0 when the installed torch cannot drive them."""
-        return len(self._usable())
+        return len(self._list_usable_cards())
 
     def product_names(self) -> list[str]:
         """Return the product name of each visible device."""
-        return [card.name for card in self._usable()]
+        return [card.name for card in self._list_usable_cards()]
 
-    def _usable(self) -> list[Card]:
-        return [] if refuse_torch() else driver.list_visible_cards()
+    def _list_usable_cards(self) -> list[Card]:
+        """Return the visible cards; empty if the installed torch cannot drive them."""
+        if explain_unusable_torch() is not None:
+            return []
+        return driver.list_visible_cards()
 
     def unusable(self) -> Refusal | None:
         """Return why no card of this machine can be used; see ``protocols.Diagnoses``."""
-        if not driver.is_loaded():
+        if not driver.is_installed():
             on_bus = torch_vendor.list_pci_accelerators(self.pci_vendor, self.pci_classes)
             if not on_bus:
                 return None
@@ -85,13 +88,12 @@ class Nvidia(TorchVendor):
                 f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no driver is loaded",
                 "load or install the driver; in a container, pass the devices through",
             )
-        if self._usable():
+        if self._list_usable_cards():
             return None
-        names = (
-            " and ".join(sorted({card.name for card in driver.list_visible_cards()}))
-            or "an NVIDIA device"
-        )
-        if refusal := refuse_torch():
+        card_names = sorted({card.name for card in driver.list_visible_cards()})
+        names = " and ".join(card_names) or "an NVIDIA device"
+        refusal = explain_unusable_torch()
+        if refusal is not None:
             return refusal._replace(why=f"{names} found, but {refusal.why}")
         return Refusal(
             f"{names} found, but {driver.LIBRARY} sees no device with "
@@ -101,14 +103,15 @@ class Nvidia(TorchVendor):
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:
-        """Return what is on the first ``nproc`` devices now; see ``protocols.Diagnoses``."""
-        return [
-            occupant for card in self._usable()[:nproc] for occupant in nvml.list_occupants(card)
-        ]
+        """Return the processes on the first ``nproc`` devices; see ``protocols.Diagnoses``."""
+        occupants = []
+        for card in self._list_usable_cards()[:nproc]:
+            occupants += nvml.list_occupants(card)
+        return occupants
 
     def read_settings(self, nproc: int) -> list[DeviceSettings]:
         """Return the settings of the first ``nproc`` devices; see ``protocols.ReportsSettings``."""
-        settings = [nvml.read_settings(card) for card in self._usable()[:nproc]]
+        settings = [nvml.read_settings(card) for card in self._list_usable_cards()[:nproc]]
         return [item for item in settings if item is not None]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
@@ -116,17 +119,18 @@ class Nvidia(TorchVendor):
 
         None without the management library.
         """
-        free = [nvml.read_free_bytes(card) for card in self._usable()[:nproc]]
-        known = [size for size in free if size is not None]
-        return RankMemory(min(known)) if known else None
+        readings = [nvml.read_free_bytes(card) for card in self._list_usable_cards()[:nproc]]
+        free_bytes = [reading for reading in readings if reading is not None]
+        return RankMemory(min(free_bytes)) if free_bytes else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse a precision that the environment overrules.
+        """Refuse a precision that ``NVIDIA_TF32_OVERRIDE`` overrides.
 
-        ``NvidiaDevice`` refuses a precision that the card or torch does not have.
+        A precision that the card or torch does not have is refused later, when ``NvidiaDevice``
+        sets it.
         """
         del nproc
-        return refuse_override(recipe.precision)
+        return explain_tf32_override(recipe.precision)
 
     def driver_version(self) -> str | None:
         """Return the version of the kernel module."""
@@ -134,11 +138,11 @@ class Nvidia(TorchVendor):
 
     def monitor(self) -> Monitor | None:
         """Return the management library's monitor."""
-        return nvml.NvmlMonitor() if driver.is_loaded() else None
+        return nvml.NvmlMonitor() if driver.is_installed() else None
 
-    def monitor_index(self, number: int) -> int | None:
-        """Return the place of a card among all; of a slice its card's."""
-        return nvml.find_index(self._usable()[number])
+    def find_monitor_index(self, number: int) -> int | None:
+        """Return the number that the management library gives the card, or a slice's card."""
+        return nvml.find_index(self._list_usable_cards()[number])
 
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""
@@ -146,41 +150,48 @@ class Nvidia(TorchVendor):
         return NvidiaDevice(local_rank, vendor=self.name)
 
 
-def refuse_torch() -> Refusal | None:
+def explain_unusable_torch() -> Refusal | None:
     """Return why the installed torch cannot drive any card here; None if it can.
 
-    A driver runs programs of its own and of earlier versions of CUDA:
+    A driver runs programs of its own major version of CUDA and of earlier ones:
     https://docs.nvidia.com/deploy/cuda-compatibility/, 2026-11-22.
     """
+    install_fix = (
+        "install a torch built for CUDA: run `make clean`, then `make install "
+        "TORCH=system PYTHON=...` with the Python that has it"
+    )
     build = read_torch_build()
-    if build is None or build.cuda is None or build.hip is not None or build.maker is not None:
-        return Refusal(
-            "torch is not installed" if build is None else f"torch {build.version} has no CUDA",
-            "install a torch built for CUDA: run `make clean`, then `make install "
-            "TORCH=system PYTHON=...` with the Python that has it",
-        )
+    if build is None:
+        return Refusal("torch is not installed", install_fix)
+    # Other vendors' builds present their devices as CUDA's.
+    if build.cuda is None or build.hip is not None or build.maker is not None:
+        return Refusal(f"torch {build.version} has no CUDA", install_fix)
     supported = driver.read_supported_cuda()
-    if supported is None or supported[0] >= int(build.cuda.split(".")[0]):
+    if supported is None:
+        return None
+    supported_major, supported_minor = supported
+    if supported_major >= int(build.cuda.split(".")[0]):
         return None
     return Refusal(
         f"torch {build.version} is built for CUDA {build.cuda}, but the driver "
         f"{driver.read_driver_version() or 'here'} supports CUDA only up to "
-        f"{supported[0]}.{supported[1]}",
-        f"install a newer driver, or a torch built for CUDA {supported[0]}",
+        f"{supported_major}.{supported_minor}",
+        f"install a newer driver, or a torch built for CUDA {supported_major}",
     )
 
 
 def get_forced_tf32() -> bool | None:
-    """Return whether a variable of the environment forces TF32 on or off; None: it is not set."""
+    """Return whether ``NVIDIA_TF32_OVERRIDE`` forces TF32 on or off; None: it is not set."""
     override = os.environ.get(TF32_OVERRIDE, "")
     if not override:
         return None
     return override != "0"
 
 
-def refuse_override(precision: Precision) -> Refusal | None:
-    """Return why ``precision`` cannot run as the environment is; None if it can."""
-    forced, override = get_forced_tf32(), f"{TF32_OVERRIDE}={os.environ.get(TF32_OVERRIDE)}"
+def explain_tf32_override(precision: Precision) -> Refusal | None:
+    """Return why ``NVIDIA_TF32_OVERRIDE`` would change a precision; None if it does not."""
+    forced = get_forced_tf32()
+    override = f"{TF32_OVERRIDE}={os.environ.get(TF32_OVERRIDE)}"
     if precision == "fp32" and forced is True:
         return Refusal(
             f"precision=fp32 with {override}, which makes fp32 matmuls use TF32",
@@ -196,7 +207,7 @@ def refuse_override(precision: Precision) -> Refusal | None:
 
 # Lowest compute capability whose matrix units support a precision,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
-_LEAST_CAPABILITY: dict[str, tuple[int, int]] = {
+_MIN_CAPABILITY: dict[str, tuple[int, int]] = {
     "fp16": (5, 3),
     "bf16": (8, 0),
     "tf32": (8, 0),
@@ -211,15 +222,20 @@ class NvidiaDevice(CudaDevice):
         """Refuse a precision that the card lacks; see ``CudaDevice.set_precision``.
 
         Raises:
-            EnvironmentFault: the device would emulate the precision, or ignore the switch.
+            EnvironmentFault: the card has no units for the precision and would emulate it, or
+                ``NVIDIA_TF32_OVERRIDE`` overrides it.
         """
         torch = self._torch
-        refusal = refuse_override(precision)
+        refusal = explain_tf32_override(precision)
         if refusal is not None:
             raise EnvironmentFault(refusal.why, where="recipe field precision", fix=refusal.fix)
         capability = torch.cuda.get_device_capability(self.index)
-        min_capability = _LEAST_CAPABILITY.get(precision, (0, 0))
+        min_capability = _MIN_CAPABILITY.get(precision, (0, 0))
         if capability < min_capability:
+            has_fp16 = capability >= _MIN_CAPABILITY["fp16"]
+            fix = "use precision=fp32"
+            if has_fp16 and precision in ("bf16", "fp8"):
+                fix += " or fp16"
             raise EnvironmentFault(
                 f"{torch.cuda.get_device_name(self.index)} with compute capability "
                 f"{capability[0]}.{capability[1]} does not support precision={precision}",
@@ -228,8 +244,7 @@ class NvidiaDevice(CudaDevice):
                     f"{precision} needs compute capability "
                     f"{min_capability[0]}.{min_capability[1]} or higher"
                 ),
-                fix="use precision=fp32"
-                + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
+                fix=fix,
             )
         flags = super().set_precision(precision)
         forced = get_forced_tf32()

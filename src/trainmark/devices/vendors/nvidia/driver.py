@@ -1,7 +1,7 @@
-"""What NVIDIA's driver gives this process: devices in CUDA's order, and versions. No torch.
+"""Ask NVIDIA's driver for this process's devices, in CUDA's order, and for versions. No torch.
 
-Asks the driver's own library, the one that torch loads, so that ``CUDA_VISIBLE_DEVICES``, the order
-of devices and MIG slices are as torch will see them.
+The functions call the driver's own library, the one that torch loads. So they list devices and MIG
+slices in the order in which torch will, and only those that ``CUDA_VISIBLE_DEVICES`` allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Card(NamedTuple):
     """A device as CUDA numbers them: a card, or a slice of one.
 
     Args:
-        name: of a slice ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``, which has no published peak.
+        name: product name, of a slice ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``.
         uuid: as the management library writes it, ``GPU-...`` or ``MIG-...``.
         bus: address on the PCI bus, as the kernel writes it: ``0000:41:00.0``.
     """
@@ -31,25 +31,34 @@ class Card(NamedTuple):
     bus: str
 
 
-def is_loaded() -> bool:
-    """Tell whether NVIDIA's own driver is here: others' cards come with libraries of its names.
+def is_installed() -> bool:
+    """Tell whether NVIDIA's own driver is on this machine, by files that only it has.
 
-    ``dxg`` is the driver's device in Windows' subsystem for Linux, ``nvgpu`` on Jetson boards.
+    Its library is no proof: other vendors' drivers come with libraries of the same names.
     """
-    nodes = ("nvidia[0-9]*", "dxg", "nvgpu")
-    return PROC.is_dir() or any(True for name in nodes for _ in DEVICE_NODES.glob(name))
+    # `dxg` is the driver's device in Windows' subsystem for Linux, `nvgpu` on Jetson boards.
+    for pattern in ("nvidia[0-9]*", "dxg", "nvgpu"):
+        if any(DEVICE_NODES.glob(pattern)):
+            return True
+    return PROC.is_dir()
 
 
 def list_visible_cards() -> list[Card]:
-    """Return the devices of this process; empty without the driver or where it finds none."""
-    cuda = _load_library() if is_loaded() else None
+    """Return the devices of this process; empty without the driver or if it finds none."""
+    if not is_installed():
+        return []
+    cuda = _load_library()
+    if cuda is None:
+        return []
     count = ctypes.c_int(0)
-    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+    # Functions of the library return 0 if they succeed.
+    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
     return [_read_card(cuda, ordinal) for ordinal in range(count.value)]
 
 
 def _load_library() -> Any:
+    """Return the driver's library; None if it is missing."""
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError:
@@ -57,37 +66,50 @@ def _load_library() -> Any:
 
 
 def _read_card(cuda: Any, ordinal: int) -> Card:
-    """Return a device by https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html."""
+    """Return one of the devices.
+
+    The functions: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html.
+
+    Args:
+        cuda: the driver's library, initialized.
+        ordinal: the device's number.
+    """
     device = ctypes.c_int(0)
     cuda.cuDeviceGet(ctypes.byref(device), ordinal)
-    name, bus = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)
-    cuda.cuDeviceGetName(name, len(name), device)
-    cuda.cuDeviceGetPCIBusId(bus, len(bus), device)
-    uuid = ctypes.create_string_buffer(16)
-    # The second version, from CUDA 11.4 on, gives a slice its own.
-    getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)(uuid, device)
-    text = name.value.decode(errors="replace")
+    name_buffer = ctypes.create_string_buffer(128)
+    cuda.cuDeviceGetName(name_buffer, len(name_buffer), device)
+    bus_buffer = ctypes.create_string_buffer(32)
+    cuda.cuDeviceGetPCIBusId(bus_buffer, len(bus_buffer), device)
+    uuid_buffer = ctypes.create_string_buffer(16)
+    # The second version of the function, from CUDA 11.4 on, returns the UUID of a slice, the first
+    # that of its card.
+    get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
+    get_uuid(uuid_buffer, device)
+    name = name_buffer.value.decode(errors="replace")
+    prefix = "MIG" if " MIG " in name else "GPU"
     return Card(
-        name=text,
-        uuid=f"{'MIG' if ' MIG ' in text else 'GPU'}-{UUID(bytes=uuid.raw)}",
-        bus=bus.value.decode()[-12:].lower(),  # of 00000000:41:00.0
+        name=name,
+        uuid=f"{prefix}-{UUID(bytes=uuid_buffer.raw)}",
+        bus=bus_buffer.value.decode()[-12:].lower(),  # 0000:41:00.0 of 00000000:41:00.0
     )
 
 
 def read_supported_cuda() -> tuple[int, int] | None:
-    """Return the newest CUDA that the driver runs, as (major, minor); None if it does not tell.
+    """Return the newest CUDA that the driver supports, as (major, minor); None: unknown.
 
-    A package for forward compatibility replaces the library and supports more than the kernel
-    module's version says.
+    The library is asked, not the kernel module: a package for forward compatibility replaces the
+    library, and then supports newer versions than the module's own version says.
     """
-    cuda, version = _load_library(), ctypes.c_int(0)
-    if cuda is None or cuda.cuDriverGetVersion(ctypes.byref(version)):
+    cuda = _load_library()
+    version = ctypes.c_int(0)
+    if cuda is None or cuda.cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
+    # 12.4 is 12040.
     return version.value // 1000, version.value % 1000 // 10
 
 
 def read_driver_version() -> str | None:
-    """Return the version of the kernel module."""
+    """Return the version of the kernel module; None if it is not loaded."""
     file = PROC / "version"
     if not file.exists():
         return None

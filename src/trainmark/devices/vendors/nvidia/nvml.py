@@ -1,14 +1,14 @@
-"""Ask NVIDIA's management library, which is there with the extra ``nvidia``. No torch.
+"""Ask NVIDIA's management library (NVML), which the extra ``nvidia`` installs. No torch.
 
-Owns how it is opened and what its answers mean: readings and processes. Each answer may be missing
-on some card or driver. Cards are found by UUID or bus, because the library's order is not that of
-the visible devices.
+Any answer may be missing on some card or driver, and is None then. Cards are found by UUID or bus
+address, because the library's order is not that of the visible devices. In all functions, ``nvml``
+is the module ``pynvml``, and ``handle`` is the library's object for a card or slice.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, Occupant
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from trainmark.devices.vendors.nvidia.driver import Card
 
-_NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
-_NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
-# Numbers of a card: the library's function, further arguments, unit of its answer.
+_MAX_NAME_LENGTH = 60  # of a process; longer names are cut
+# NVML's codes for "not available" are larger than this, as unsigned numbers.
+_MAX_SIZE_BYTES = 2**63 - 1
+# Quantities of a card: the library's function, names of its further arguments, unit of its answer.
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
     "clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
@@ -27,7 +28,8 @@ _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
     "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
     "energy_j": ("nvmlDeviceGetTotalEnergyConsumption", (), 1e-3),
 }
-# Fields of a card that count errors on its links to other cards:
+# Fields of a card that count errors on its links to other cards, and the counter of a
+# `DeviceSample` to which each is added:
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html, 2026-11-28
 _LINK_FIELDS = {
     "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": "link_replays",
@@ -35,21 +37,23 @@ _LINK_FIELDS = {
     "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": "link_errors",
     "NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "link_errors",
 }
-# Of a field's value, the member of each type that counts have:
+# The member of a field's value that holds it, by the number of its type; those of counts:
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceStructs.html, 2026-11-28
-_MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal"}
-_MAX_FAULTS_AT_ONCE = 100
-# 1 says idle, which lowers clocks too and costs nothing:
+_MEMBER_BY_TYPE = {1: "uiVal", 2: "ulVal", 3: "ullVal"}
+_MAX_FAULTS_AT_ONCE = 100  # read in one call
+# Bits of the reasons for lowered clocks:
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, 2026-11-22
-_IDLE = 0x1
-_REASONS = {
+_IDLE = 0x1  # not reported: an idle card needs no high clocks
+_REASON_BY_BIT = {
     0x2: "set_clocks", 0x4: "power_cap", 0x8: "hardware_slowdown", 0x10: "sync_boost",
     0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake", 0x100: "display_clocks",
 }  # fmt: skip
 
 
 def load_library() -> Any:
-    """Return the management library, opened once for the process: that can take seconds.
+    """Return the module of the management library, initialized.
+
+    It is initialized only once in a process, because that can take seconds.
 
     Raises:
         MonitorFault: it or its driver is missing.
@@ -59,19 +63,24 @@ def load_library() -> Any:
     except ImportError:
         raise MonitorFault("absent", "nvidia-ml-py is not installed") from None
     try:
-        _open(pynvml)
+        _initialize(pynvml)
     except list_error_classes(pynvml) as error:
         raise MonitorFault("absent", f"nvml: {error}") from error
     return pynvml
 
 
 @cache
-def _open(nvml: Any) -> None:
+def _initialize(nvml: Any) -> None:
     nvml.nvmlInit()
 
 
-def answer(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
-    """Return an answer; None where this card, driver or container gives none."""
+def ask_or_none(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of the library; None if this card, driver or container gives no answer.
+
+    Args:
+        ask: the function.
+        args: its arguments.
+    """
     try:
         return ask(*args)
     except list_error_classes(nvml):
@@ -79,90 +88,113 @@ def answer(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
 
 
 def list_error_classes(nvml: Any) -> tuple[type[Exception], ...]:
-    """Return what a call may raise; a class apart says that the driver is older than the library.
+    """Return the exceptions that a call of the library may raise.
 
-    Its call of an unversioned function then lacks the version that the driver has.
+    ``NVMLLibraryMismatchError`` is no subclass of ``NVMLError``. It means that the driver is older
+    than ``pynvml`` and lacks the version of a function that ``pynvml`` calls.
     """
     return (nvml.NVMLError, nvml.NVMLLibraryMismatchError, OSError, UnicodeDecodeError)
 
 
 def read_numbers(nvml: Any, handle: Any) -> dict[str, float | None]:
-    """Return numbers of a card by name; None for one that this library or card does not tell."""
+    """Return the quantities of ``_NUMBERS`` by name; None for one that the card does not report."""
     values = {}
-    for name, (question, words, unit) in _NUMBERS.items():
-        args = (getattr(nvml, word) for word in words)
-        value = answer(nvml, getattr(nvml, question), handle, *args)
+    for name, (function_name, argument_names, unit) in _NUMBERS.items():
+        arguments = [getattr(nvml, argument_name) for argument_name in argument_names]
+        value = ask_or_none(nvml, getattr(nvml, function_name), handle, *arguments)
         values[name] = None if value is None else value * unit
     return values
 
 
-def check_size(value: Any, most: int = _NO_SIZE) -> int | None:
-    """Return a size in bytes; None for one that cannot be, NVML's "not available" among them."""
-    return value if isinstance(value, int) and 0 <= value <= most else None
+def drop_invalid_size(value: Any, max_bytes: int = _MAX_SIZE_BYTES) -> int | None:
+    """Return a size in bytes; None if it is impossible, or NVML's code for "not available"."""
+    return value if isinstance(value, int) and 0 <= value <= max_bytes else None
 
 
-def read_memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None]:
-    """Return a card's memory, the free and the used part."""
-    # The second version tells apart what the driver reserves; it came with driver 510.
-    info = answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
-    info = info or answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    total = info and check_size(info.total)
-    if not total:
-        return None, None, None
-    return total, check_size(info.free, total), check_size(info.used, total)
+class CardMemory(NamedTuple):
+    """The memory of a card in bytes; None: not reported."""
+
+    total_bytes: int | None
+    free_bytes: int | None
+    used_bytes: int | None
+
+
+def read_memory(nvml: Any, handle: Any) -> CardMemory:
+    """Return the memory of a card."""
+    # The second version, from driver 510 on, does not count what the driver reserves as used.
+    info = ask_or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+    if info is None:
+        info = ask_or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    total_bytes = None if info is None else drop_invalid_size(info.total)
+    if not total_bytes:
+        return CardMemory(None, None, None)
+    return CardMemory(
+        total_bytes=total_bytes,
+        free_bytes=drop_invalid_size(info.free, total_bytes),
+        used_bytes=drop_invalid_size(info.used, total_bytes),
+    )
 
 
 def _open_card(uuid: str) -> tuple[Any, Any]:
-    """Return the library and its handle of a card or slice; None where there is none."""
+    """Return the library and its handle of a card or slice; None for what is missing."""
     try:
         nvml = load_library()
     except MonitorFault:
         return None, None
-    return nvml, answer(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+    return nvml, ask_or_none(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+
+
+def _open_whole_card(bus: str) -> tuple[Any, Any]:
+    """Return the library and its handle of the card on a bus address; None for what is missing."""
+    try:
+        nvml = load_library()
+    except MonitorFault:
+        return None, None
+    return nvml, ask_or_none(nvml, nvml.nvmlDeviceGetHandleByPciBusId, bus.encode())
 
 
 def read_free_bytes(card: Card) -> int | None:
     """Return the memory of a card or slice that no process holds; None: unknown."""
     nvml, handle = _open_card(card.uuid)
-    return None if handle is None else read_memory(nvml, handle)[1]
+    return None if handle is None else read_memory(nvml, handle).free_bytes
 
 
 def list_occupants(card: Card) -> list[Occupant]:
-    """Return the processes on a card; a container shows none of others."""
+    """Return the processes on a card; inside a container only the container's own."""
     nvml, handle = _open_card(card.uuid)
     if handle is None:
         return []
-    occupants: dict[int, Occupant] = {}
+    occupants: dict[int, Occupant] = {}  # by process id
     for ask, computes in (
         (nvml.nvmlDeviceGetComputeRunningProcesses, True),
         (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
     ):
-        for process in answer(nvml, ask, handle) or ():
-            name = answer(nvml, nvml.nvmlSystemGetProcessName, process.pid) or "a process"
-            short = f"{name.rsplit('/', 1)[-1][:_NAME_LENGTH]} (process {process.pid})"
-            # One that computes and draws is in both lists.
-            occupants.setdefault(
-                process.pid, Occupant(card.name, short, check_size(process.usedGpuMemory), computes)
+        for process in ask_or_none(nvml, ask, handle) or ():
+            if process.pid in occupants:
+                continue  # one that both computes and draws is in both lists
+            path = ask_or_none(nvml, nvml.nvmlSystemGetProcessName, process.pid) or "a process"
+            name = path.rsplit("/", 1)[-1][:_MAX_NAME_LENGTH]
+            occupants[process.pid] = Occupant(
+                device=card.name,
+                process=f"{name} (process {process.pid})",
+                used_bytes=drop_invalid_size(process.usedGpuMemory),
+                computes=computes,
             )
     return list(occupants.values())
 
 
 def read_settings(card: Card) -> DeviceSettings | None:
-    """Return how a card is set up, of a slice its card; None: the library does not know it."""
-    try:
-        nvml = load_library()
-    except MonitorFault:
-        return None
-    handle = answer(nvml, nvml.nvmlDeviceGetHandleByPciBusId, card.bus.encode())
-    index = None if handle is None else answer(nvml, nvml.nvmlDeviceGetIndex, handle)
+    """Return how a card, or the card of a slice, is set up; None: the library does not know it."""
+    nvml, handle = _open_whole_card(card.bus)
+    index = None if handle is None else ask_or_none(nvml, nvml.nvmlDeviceGetIndex, handle)
     if index is None:
         return None
-    limit_mw = answer(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
-    default_mw = answer(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
-    persistence = answer(nvml, nvml.nvmlDeviceGetPersistenceMode, handle)
-    # Each of these two answers is a pair: the current mode, and that after the next reset.
-    ecc = answer(nvml, nvml.nvmlDeviceGetEccMode, handle)
-    partitioned = answer(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    limit_mw = ask_or_none(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
+    default_mw = ask_or_none(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+    persistence = ask_or_none(nvml, nvml.nvmlDeviceGetPersistenceMode, handle)
+    # Each of the next two answers is a pair: the current mode, and that after the next reset.
+    ecc = ask_or_none(nvml, nvml.nvmlDeviceGetEccMode, handle)
+    partitioned = ask_or_none(nvml, nvml.nvmlDeviceGetMigMode, handle)
     return DeviceSettings(
         index=index,
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
@@ -174,23 +206,28 @@ def read_settings(card: Card) -> DeviceSettings | None:
 
 
 def find_index(card: Card) -> int | None:
-    """Return the number that monitors give a card; of a slice its card's. None: unknown."""
-    try:
-        nvml = load_library()
-    except MonitorFault:
+    """Return the library's number of a card, or of the card of a slice; None: unknown."""
+    nvml, handle = _open_whole_card(card.bus)
+    if handle is None:
         return None
-    handle = answer(nvml, nvml.nvmlDeviceGetHandleByPciBusId, card.bus.encode())
-    index: int | None = handle and answer(nvml, nvml.nvmlDeviceGetIndex, handle)
+    index: int | None = ask_or_none(nvml, nvml.nvmlDeviceGetIndex, handle)
     return index
 
 
 def read_throttle_reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
-    """Return why a card's clocks are lowered now, ``other`` for a newer one; None: not told."""
+    """Return why a card's clocks are lowered now; empty: they are not; None: not reported.
+
+    A reason that this program does not know is ``other``.
+    """
     for name in ("EventReasons", "ThrottleReasons"):  # renamed with driver 535
         ask = getattr(nvml, f"nvmlDeviceGetCurrentClocks{name}")
-        if (mask := answer(nvml, ask, handle)) is not None:
-            other = ["other"] if mask & ~(sum(_REASONS) | _IDLE) else []
-            return (*(word for bit, word in _REASONS.items() if mask & bit), *other)
+        mask = ask_or_none(nvml, ask, handle)
+        if mask is not None:
+            reasons = [reason for bit, reason in _REASON_BY_BIT.items() if mask & bit]
+            known_bits = sum(_REASON_BY_BIT) | _IDLE
+            if mask & ~known_bits:
+                reasons.append("other")
+            return tuple(reasons)
     return None
 
 
@@ -199,38 +236,49 @@ def count_errors(nvml: Any, handle: Any) -> dict[str, int | None]:
 
     Those of its memory count since the driver was loaded.
     """
-    ask_ecc = nvml.nvmlDeviceGetTotalEccErrors
-    kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    corrected, uncorrected = (
-        answer(nvml, ask_ecc, handle, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds
+    corrected = ask_or_none(
+        nvml,
+        nvml.nvmlDeviceGetTotalEccErrors,
+        handle,
+        nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+        nvml.NVML_VOLATILE_ECC,
     )
-    rows = answer(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
+    uncorrected = ask_or_none(
+        nvml,
+        nvml.nvmlDeviceGetTotalEccErrors,
+        handle,
+        nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        nvml.NVML_VOLATILE_ECC,
+    )
+    # The first two numbers: rows remapped after corrected and after uncorrected errors.
+    rows = ask_or_none(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
     counters: dict[str, int | None] = {
         "ecc_corrected": corrected,
         "ecc_uncorrected": uncorrected,
         "remapped_rows": None if rows is None else rows[0] + rows[1],
-        "link_replays": answer(nvml, nvml.nvmlDeviceGetPcieReplayCounter, handle),
+        "link_replays": ask_or_none(nvml, nvml.nvmlDeviceGetPcieReplayCounter, handle),
         "link_errors": None,
     }
     fields = [getattr(nvml, name) for name in _LINK_FIELDS]
-    values = answer(nvml, nvml.nvmlDeviceGetFieldValues, handle, fields) or ()
+    values = ask_or_none(nvml, nvml.nvmlDeviceGetFieldValues, handle, fields) or ()
     for name, value in zip(_LINK_FIELDS.values(), values, strict=False):
-        member = _MEMBERS.get(value.valueType)
-        if value.nvmlReturn == 0 and member is not None:
+        member = _MEMBER_BY_TYPE.get(value.valueType)
+        if value.nvmlReturn == 0 and member is not None:  # 0: the field was read
             counters[name] = (counters[name] or 0) + getattr(value.value, member)
     return counters
 
 
 class FaultWatch:
-    """Collect the faults (Xid) that the driver reports of one card.
+    """Collect the faults (Xid) that the driver reports about one card from now on.
 
     The codes: https://docs.nvidia.com/deploy/xid-errors/, 2026-11-28.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
-        self._last: str | None = None
-        self._events = answer(nvml, nvml.nvmlEventSetCreate)
+        self._last_fault: str | None = None
+        # The set of events that the driver fills; None: the driver reports no faults.
+        self._events = ask_or_none(nvml, nvml.nvmlEventSetCreate)
         if self._events is None:
             return
         kind = nvml.nvmlEventTypeXidCriticalError
@@ -239,16 +287,17 @@ class FaultWatch:
         except list_error_classes(nvml):
             self._events = None
 
-    def last(self) -> str | None:
+    def read_last(self) -> str | None:
         """Return the last fault so far; None: there was none, or the driver reports none."""
         if self._events is None:
             return None
         for _ in range(_MAX_FAULTS_AT_ONCE):
-            event = answer(self._nvml, self._nvml.nvmlEventSetWait_v2, self._events, 0)
-            if event is None:  # none is waiting
+            # A timeout of 0 ms: returns at once.
+            event = ask_or_none(self._nvml, self._nvml.nvmlEventSetWait_v2, self._events, 0)
+            if event is None:  # no further fault is waiting
                 break
-            self._last = f"Xid {event.eventData}"
-        return self._last
+            self._last_fault = f"Xid {event.eventData}"
+        return self._last_fault
 
 
 class NvmlMonitor:
@@ -260,36 +309,36 @@ class NvmlMonitor:
 
     def __init__(self) -> None:
         self._nvml = nvml = load_library()
-        version = answer(nvml, nvml.nvmlSystemGetNVMLVersion)
+        version = ask_or_none(nvml, nvml.nvmlSystemGetNVMLVersion)
         self.name = f"nvml {version}" if version else "nvml"
-        self._faults: dict[int, FaultWatch] = {}  # by number of the card
+        self._fault_watches: dict[int, FaultWatch] = {}  # by number of the card
 
     def read(self) -> list[DeviceSample]:
-        """Return each card; one that does not answer tells nothing; see ``Monitor.read``."""
+        """Return each card, without values if it does not respond; see ``Monitor.read``."""
         nvml = self._nvml
-        count = answer(nvml, nvml.nvmlDeviceGetCount) or 0
+        count = ask_or_none(nvml, nvml.nvmlDeviceGetCount) or 0
         ask = nvml.nvmlDeviceGetHandleByIndex
-        handles = [answer(nvml, ask, index) for index in range(count)]
+        handles = [ask_or_none(nvml, ask, index) for index in range(count)]
         if handles.count(None) == count:
             raise MonitorFault("failed", f"nvml: none of {count} cards responds")
         return [
-            DeviceSample(index=index) if handle is None else self._sample(handle, index)
+            DeviceSample(index=index) if handle is None else self._read_card(handle, index)
             for index, handle in enumerate(handles)
         ]
 
-    def _sample(self, handle: Any, index: int) -> DeviceSample:
+    def _read_card(self, handle: Any, index: int) -> DeviceSample:
         nvml = self._nvml
-        if index not in self._faults:
-            self._faults[index] = FaultWatch(nvml, handle)
+        if index not in self._fault_watches:
+            self._fault_watches[index] = FaultWatch(nvml, handle)
         values = read_numbers(nvml, handle)
         counts = count_errors(nvml, handle)
-        total, _, used = read_memory(nvml, handle)
-        rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = read_memory(nvml, handle)
+        rates = ask_or_none(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
         return DeviceSample(
             index=index,
-            name=answer(nvml, nvml.nvmlDeviceGetName, handle),
-            memory_used_bytes=used,
-            memory_total_bytes=total,
+            name=ask_or_none(nvml, nvml.nvmlDeviceGetName, handle),
+            memory_used_bytes=memory.used_bytes,
+            memory_total_bytes=memory.total_bytes,
             utilization_percent=None if rates is None else float(rates.gpu),
             throttle_reasons=read_throttle_reasons(nvml, handle),
             clock_mhz=values["clock_mhz"],
@@ -301,7 +350,7 @@ class NvmlMonitor:
             remapped_rows=counts["remapped_rows"],
             link_replays=counts["link_replays"],
             link_errors=counts["link_errors"],
-            last_fault=self._faults[index].last(),
+            last_fault=self._fault_watches[index].read_last(),
         )
 
     def close(self) -> None:
