@@ -108,15 +108,15 @@ class Following:
         if rest:
             self._send_points(rest)
         if self._reader.is_started:
-            self._open().finish(self._reader.read_result())
+            self._get_backend().finish(self._reader.read_result())
             self.is_complete = True
 
     def _send_points(self, points: list[Point]) -> None:
-        self._open().log(points)
+        self._get_backend().log(points)
         self.num_points += len(points)
         self.num_steps = self._reader.num_steps
 
-    def _open(self) -> Backend:
+    def _get_backend(self) -> Backend:
         """Return the backend, opened if it is not."""
         if self._backend is None:
             self._hold_lock()

@@ -109,7 +109,11 @@ class KeywordReader:
         return bool(self.separator or self.position is not None or self.cut)
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Add the values of all lines."""
+        """Add the values of all lines.
+
+        Args:
+            lines: number and text of each line.
+        """
         value_pattern = keyword_pattern = loss_pattern = None
         if not self.reads_words:
             value_pattern = re.compile(make_number_pattern(self.keyword), _FLAGS)

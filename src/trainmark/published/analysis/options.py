@@ -76,4 +76,4 @@ def parse_options(values: Mapping[str, str]) -> Options:
     try:
         return Options.model_validate(values)
     except ValidationError as error:
-        raise make_usage_error(error, Options, "") from None
+        raise make_usage_error(error, Options, where="") from None

@@ -292,7 +292,11 @@ class LogReader:
         return [*self._ended_runs, *self._events.open_runs]
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Read all lines."""
+        """Read all lines: events give runs, other lines give values, losses and their context.
+
+        Args:
+            lines: number and text of each line.
+        """
         for number, text in lines:
             if any(mark in text for mark in FORMS):
                 self._ended_runs += self._events.feed(number, text)

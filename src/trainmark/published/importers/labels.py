@@ -87,7 +87,8 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
         words = counting_words[0].strip()
         world_text = f"{world[0]}x{world[1]}"
         notes = [message("label_contradicts_itself", words=words, world=world_text)]
-    return Label(device or None, *world, notes)
+    nnodes, nproc = world
+    return Label(device or None, nnodes, nproc, notes)
 
 
 def _read_device(
