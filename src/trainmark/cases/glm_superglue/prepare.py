@@ -14,7 +14,7 @@ from trainmark.data.tokenizer import SETTINGS
 from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
-from .data.hdf5 import SparseFile, write_rows
+from .data.hdf5 import SparseFile, copy_as_csr
 from .data.passages import find_vocabulary_file, open_vocabulary
 from .data.record_jsonl import read_passages
 
@@ -105,7 +105,7 @@ def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
 
 def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
     """Write a split with its matrices stored by rows, and check every number; return no counts."""
-    write_rows(files[0], target)
+    copy_as_csr(files[0], target)
     try:
         SparseFile(target, evaluation=target.name.startswith("eval")).scan_sequences()
     except DataError as error:

@@ -109,7 +109,7 @@ def _draw_sentence(rng: Any) -> tuple[str, int]:
     """
 
     def draw_word(words: Sequence[str]) -> str:
-        return words[rng.integers(len(words))]
+        return words[int(rng.integers(len(words)))]
 
     is_praise = bool(rng.integers(2))
     is_negated = bool(rng.random() < NEGATED_SHARE)

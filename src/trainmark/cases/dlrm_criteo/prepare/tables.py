@@ -57,9 +57,13 @@ LINES = (
 
 
 def choose_memory_limit() -> int:
-    """Return the database's memory limit: 1 GiB per core, at most half of the machine's memory."""
+    """Return the database's memory limit in bytes.
+
+    It is 1 GiB for each core, at least 2 GiB, but at most half of the machine's memory.
+    """
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine_bytes // 2, max(2, len(os.sched_getaffinity(0))) * THREAD_BYTES)
+    num_cores = max(2, len(os.sched_getaffinity(0)))
+    return min(machine_bytes // 2, num_cores * THREAD_BYTES)
 
 
 @contextmanager
@@ -79,8 +83,8 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
     }
     shutil.rmtree(folder / "spill", ignore_errors=True)  # left by a call that was killed
     try:
-        with duckdb.connect(folder / SCRATCH, config=config) as opened:
-            yield opened
+        with duckdb.connect(folder / SCRATCH, config=config) as database:
+            yield database
     except RuntimeError as error:
         if str(error) == "Query interrupted":  # so the library reports Ctrl-C
             raise KeyboardInterrupt from error
@@ -112,7 +116,8 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
     num_gzip = sum(is_gzip(path) for path in logs.values())
     stop = Event()
     cursors = {number: db.cursor() for number in logs}
-    pool = ThreadPoolExecutor(max(1, min(threads, num_gzip)), "dlrm-read")
+    num_readers = max(1, min(threads, num_gzip))  # 1: plain logs are read one after the other
+    pool = ThreadPoolExecutor(num_readers, "dlrm-read")
     try:
         futures = {
             number: pool.submit(read_log, cursors[number], number, path, stop)

@@ -53,7 +53,9 @@ def predict(
         tokens: mean length of a sample's longest sequence; None or 0: ``seq_length``.
     """
     num_sequences = int(choices * recipe.micro_batch_size)
-    length = min(tokens or recipe.seq_length, recipe.seq_length)
+    length: float = recipe.seq_length
+    if tokens:  # known
+        length = min(tokens, recipe.seq_length)
     sizes = Transformer(
         parameters=recipe.shape.parameters,
         num_layers=recipe.num_layers,

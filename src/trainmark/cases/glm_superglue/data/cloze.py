@@ -53,11 +53,13 @@ class ClozeSamples:
         choices: list[list[int]] = []
         for question in range(passages.num_questions):
             answers = passages.answers.get_row(question).tolist()
-            wrong = [name for name in passages.list_entities(question) if name not in answers]
+            wrong_entities = [
+                name for name in passages.list_entities(question) if name not in answers
+            ]
             for answer in answers:
-                wrong_choices = wrong
-                if len(wrong) > max_wrong_choices:
-                    shuffled = list(wrong)
+                wrong_choices = wrong_entities
+                if len(wrong_entities) > max_wrong_choices:
+                    shuffled = list(wrong_entities)
                     generator.shuffle(shuffled)
                     wrong_choices = shuffled[:max_wrong_choices]
                 questions.append(question)

@@ -196,6 +196,7 @@ def _lay_out_sequences(
         block_positions=block_positions,
         separators=np.fromiter((item.separator for item in sequences), np.int64, len(sequences)),
         lengths=lengths,
+        # Of each sequence, the sample and the number of the candidate in it.
         owner=np.repeat(np.arange(len(samples)), num_choices),
         slot=np.concatenate([np.arange(count) for count in num_choices]),
         correct=np.fromiter((item.correct for item in sequences), np.bool_, len(sequences)),

@@ -5,7 +5,7 @@ two: position ids and block position ids. ``mask`` has each sequence's separator
 ``choice_start_end`` the range of each sample's sequences, ``answer_start_end`` and ``answer_idx``
 the right candidates of each evaluation sample. A matrix is a CSR group in the layout of the
 h5sparse package, or a plain data set. The publisher's program stores CSC groups, which
-``write_rows`` converts.
+``copy_as_csr`` converts.
 
 The arrays must be consistent: opening a file compares their lengths and bounds, and
 ``scan_sequences`` checks every number.
@@ -58,17 +58,17 @@ class SparseFile:
 
     def __init__(self, file: Path, *, evaluation: bool) -> None:
         self.file = file
-        opened = _open_file(file)
-        self.text = _Matrix(opened, "text")
-        self.position = _Matrix(opened, "position")
-        self.target = _Matrix(opened, "target")
-        self.logit_mask = _Matrix(opened, "logit_mask")
-        self.separators = _Matrix(opened, "mask").read_all_rows().reshape(-1)
+        hdf5_file = _open_file(file)
+        self.text = _Matrix(hdf5_file, "text")
+        self.position = _Matrix(hdf5_file, "position")
+        self.target = _Matrix(hdf5_file, "target")
+        self.logit_mask = _Matrix(hdf5_file, "logit_mask")
+        self.separators = _Matrix(hdf5_file, "mask").read_all_rows().reshape(-1)
         # First sequence of each sample, and the one after its last: (samples, 2).
-        self.samples = _Matrix(opened, "choice_start_end").read_all_rows()
+        self.sample_bounds = _Matrix(hdf5_file, "choice_start_end").read_all_rows()
         self._refuse_unequal_lengths()
-        self.num_choices: Numbers = np.diff(self.samples).reshape(-1)
-        self.answers = self._read_answers(opened, self.num_choices) if evaluation else None
+        self.num_choices: Numbers = np.diff(self.sample_bounds).reshape(-1)
+        self.answers = self._read_answers(hdf5_file, self.num_choices) if evaluation else None
 
     def _refuse_unequal_lengths(self) -> None:
         """Refuse arrays with different numbers of sequences, or samples that do not cover them."""
@@ -78,7 +78,7 @@ class SparseFile:
             ("logit_mask", self.logit_mask.shape, (sequences, columns)),
             ("position", self.position.shape, (2 * sequences, columns)),
             ("mask", self.separators.shape, (sequences,)),
-            ("choice_start_end", self.samples.shape, (len(self.samples), 2)),
+            ("choice_start_end", self.sample_bounds.shape, (len(self.sample_bounds), 2)),
         ):
             if shape != expected:
                 raise _make_fault(
@@ -94,17 +94,17 @@ class SparseFile:
                 where=f"{self.file}, mask",
                 rule=f"a separator must be a position in a sequence, 0 to {columns}",
             )
-        _refuse_gaps_and_overlaps(self.samples, sequences, f"{self.file}, choice_start_end")
+        _refuse_gaps_and_overlaps(self.sample_bounds, sequences, f"{self.file}, choice_start_end")
 
-    def _read_answers(self, opened: Any, counts: Numbers) -> list[Numbers]:
+    def _read_answers(self, hdf5_file: Any, counts: Numbers) -> list[Numbers]:
         """Return the indices of each sample's right candidates.
 
         Args:
-            opened: the HDF5 file.
+            hdf5_file: the open file.
             counts: number of candidates of each sample (samples,).
         """
-        answers = _Matrix(opened, "answer_idx").read_all_rows().reshape(-1)
-        bounds = _Matrix(opened, "answer_start_end").read_all_rows()
+        answers = _Matrix(hdf5_file, "answer_idx").read_all_rows().reshape(-1)
+        bounds = _Matrix(hdf5_file, "answer_start_end").read_all_rows()
         if bounds.shape != (len(counts), 2):
             raise _make_fault(
                 f"the shape is {bounds.shape} for {len(counts)} samples",
@@ -213,7 +213,7 @@ class SparseExamples(Examples):
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one for each candidate."""
         stored = self.stored
-        first = int(stored.samples[row, 0])
+        first = int(stored.sample_bounds[row, 0])
         last = first + int(self.num_choices[row])
         text = stored.text.read_rows(first, last)
         target = stored.target.read_rows(first, last)
@@ -410,7 +410,7 @@ def _read_format(group: Any) -> str:
     return form.decode("utf-8", "replace") if isinstance(form, bytes) else str(form)
 
 
-def write_rows(source: Path, target: Path) -> None:
+def copy_as_csr(source: Path, target: Path) -> None:
     """Write a copy of a file with CSC groups converted to CSR.
 
     One matrix at a time is in memory, which takes about 10 GB for the published training split.
@@ -422,10 +422,10 @@ def write_rows(source: Path, target: Path) -> None:
             if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":
                 raw.copy(name, output)
                 continue
-            _convert_to_rows(matrix, output.create_group(name), place=f"{source}, {name}")
+            _convert_to_csr(matrix, output.create_group(name), place=f"{source}, {name}")
 
 
-def _convert_to_rows(matrix: Any, output: Any, *, place: str) -> None:
+def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
     """Write the elements of a CSC group into the empty group ``output`` as CSR.
 
     Args:
