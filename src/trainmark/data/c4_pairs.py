@@ -130,7 +130,12 @@ def check(folder: Path, recipe: Any) -> DataFacts:
         DataError: see ``load``, or validation data with the wrong number of tokens.
     """
     loaded = load(folder, recipe)
-    facts = DataFacts(len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
+    facts = DataFacts(
+        train_samples=len(loaded.train),
+        eval_samples=len(loaded.validation),
+        content_id=loaded.content_id,
+        layout=LAYOUT,
+    )
     if recipe.data == "generated":
         return replace(facts, best_quality=language.compute_entropy_rate())
     changed_rules = {}

@@ -461,7 +461,9 @@ def read_blocks(
                 file_lines += len(lines)
                 total_lines += len(lines)
                 read_bytes = earlier_bytes + raw.tell()
-                after = CorpusPosition(number, file_lines, total_lines, read_bytes)
+                after = CorpusPosition(
+                    file=number, line=file_lines, lines=total_lines, read_bytes=read_bytes
+                )
                 yield Block(lines, path, first, after)
         earlier_bytes += path.stat().st_size
 

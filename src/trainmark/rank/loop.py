@@ -246,7 +246,14 @@ class MeasuredLoop:
                 steps = self.outcome.steps
                 total_steps = self.begin.steps + steps
                 epoch_steps = steps - epoch_start
-                self.save(Progress(total_steps, epoch, epoch_steps, self._samples_of_all_ranks))
+                self.save(
+                    Progress(
+                        steps=total_steps,
+                        epoch=epoch,
+                        steps_of_epoch=epoch_steps,
+                        samples=self._samples_of_all_ranks,
+                    )
+                )
                 self.enter("train")
                 phase, length = self.schedule.choose_window(steps)
                 with self.first_window if phase == "compile" else nullcontext():

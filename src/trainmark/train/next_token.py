@@ -16,7 +16,7 @@ from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
-from trainmark.train.step_memory import SHARE, compute_next_token_flops
+from trainmark.train.step_memory import ATTENTION_SHARE, compute_next_token_flops
 from trainmark.train.stepper import Stepper, make_decay_groups
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class NextTokenJob:
         ranks = self.ranks
         per_token, attention = self.flops_per_token()
         return {
-            SHARE: attention / per_token,
+            ATTENTION_SHARE: attention / per_token,
             "parameters": self.num_parameters,
             "trainable_parameters": self.num_parameters,
             "flops_formula": "palm-appendix-b",

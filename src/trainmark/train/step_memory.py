@@ -367,7 +367,7 @@ def _format_bytes(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 // 10 else f"{size / 2**20:.1f} MiB"
 
 
-SHARE = "attention_flops_share"  # fact of a job: share of attention in its model FLOPs
+ATTENTION_SHARE = "attention_flops_share"  # fact of a job: share of attention in its model FLOPs
 
 
 def compute_next_token_flops(recipe: Any) -> tuple[float, float]:
@@ -394,7 +394,7 @@ def compute_next_token_sizes(parameters: int, flops_per_token: tuple[float, floa
     facts = {
         "parameters": parameters,
         "trainable_parameters": parameters,
-        SHARE: attention / per_token,
+        ATTENTION_SHARE: attention / per_token,
     }
     return Sizes(facts, compute_flops)
 
@@ -409,7 +409,7 @@ def compute_causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -
         known: the common figures of the run, by name.
     """
     mfu = known["MFU"]
-    attention_share = ranks[0].facts.get(SHARE)
+    attention_share = ranks[0].facts.get(ATTENTION_SHARE)
     if mfu.value is None or attention_share is None:
         return OwnFigures({"MFU_causal": Figure(None, mfu.reason or message("no_train_time"))})
     causal_mfu = mfu.value * (1 - attention_share / 2)

@@ -89,7 +89,10 @@ def check(folder: Path, recipe: Recipe) -> DataFacts:
     """Check both files; return their facts with the content id."""
     rows = {split: len(samples) for split, samples in load(folder).items()}
     digest = sha256(b"".join((folder / f"{split}.npz").read_bytes() for split in ROWS))
-    best_quality = BAYES_ACCURACY if recipe.data == "generated" else None
     return DataFacts(
-        rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best_quality
+        train_samples=rows["train"],
+        eval_samples=rows["validation"],
+        content_id=digest.hexdigest()[:16],
+        layout="npz",
+        best_quality=BAYES_ACCURACY if recipe.data == "generated" else None,
     )

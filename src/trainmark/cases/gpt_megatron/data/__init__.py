@@ -191,10 +191,10 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
     """
     loaded = load(folder, recipe)
     return DataFacts(
-        len(loaded.train),
-        len(loaded.validation),
-        loaded.content_id,
-        LAYOUT,
+        train_samples=len(loaded.train),
+        eval_samples=len(loaded.validation),
+        content_id=loaded.content_id,
+        layout=LAYOUT,
         best_quality=compute_entropy_rate() if recipe.data == "generated" else None,
     )
 

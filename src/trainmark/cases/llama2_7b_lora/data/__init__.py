@@ -94,10 +94,10 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     if reading.data.mmlu:
         eval_samples = sum(len(subject.items) for subject in reading.data.mmlu)
     return DataFacts(
-        len(reading.data.train),
-        eval_samples,
-        digest.hexdigest()[:16],
-        reading.layout,
+        train_samples=len(reading.data.train),
+        eval_samples=eval_samples,
+        content_id=digest.hexdigest()[:16],
+        layout=reading.layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )

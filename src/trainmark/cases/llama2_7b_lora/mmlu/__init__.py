@@ -201,6 +201,10 @@ def encode_answers(
 ) -> tuple[int, ...]:
     """Return the token ids of the four answers: letters after a prompt, or (legacy) alone.
 
+    Args:
+        legacy: as the published code encodes them.
+        max_length: maximum number of ids of a legacy prompt, see ``_compute_max_ids``.
+
     Raises:
         DataError: the answers are not four different single tokens after the same ids, or the
             first line of a legacy prompt, which is never cut, is too long.
