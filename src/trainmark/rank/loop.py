@@ -348,7 +348,7 @@ class MeasuredLoop:
         losses: list[Any] = []
         step_batches: list[StepBatches] = []
         ended_epoch = False
-        graphs_before = self.count_graphs() or 0
+        graphs_before = self.count_graphs() or 0  # a number that is unknown counts as 0
         start_ns = self.clock()
         marks = [device.mark()]
         while len(losses) < length:
