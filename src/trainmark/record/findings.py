@@ -21,12 +21,12 @@ from trainmark.record.witnessed import find_in_witness
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from trainmark.events.timeline import RunTimeline
     from trainmark.record.measurement import Measurement
     from trainmark.record.record import FigureEntry
-    from trainmark.telemetry.summary import IntervalName, Telemetry
+    from trainmark.telemetry.summary import DeviceTelemetry, IntervalName, Telemetry
 
 BUSY_SHARE = 0.1  # of the cores; the operating system and the launcher use less
 _CONSTANT_LOSS_STEPS = 10  # steps with one loss from which this is reported
@@ -50,13 +50,14 @@ SLOW_SHARE = 0.05
 THROTTLED_SHARE = 0.01  # of the measured time; less is one reading of many
 # Time of training below which the start of threads hides all else.
 _MIN_MEASURED_NS = 100_000_000
+_MIN_STEP_S = 1e-9  # stands for a median step of 0 as a divisor
 _BYTES_PER_GIB = 2**30
 # Errors that may have changed a result, and those that were corrected or repeated.
 _UNCORRECTED = frozenset({"ecc_uncorrected", "remapped_rows"})
 _CORRECTED = frozenset(ERROR_COUNTERS) - _UNCORRECTED
 
 
-# Codes of findings that follow from a record alone, and of those that only events tell.
+# Codes of findings that follow from a record alone, and of those that only events show.
 CODES_OF_RECORD = {
     "loss_never_changes", "flops_above_preflight", "evaluated_rows", "evaluation_rows_change",
     "steps_beside_windows", "slow_device", "slow_rank", "slow_data", "nodes_differ",
@@ -115,11 +116,11 @@ def find_in_measurement(
 
 
 def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator[Message]:
-    """Yield what only events tell: of epochs, updates, rows and counted FLOPs."""
+    """Yield what only events show: of epochs, updates, rows and counted FLOPs."""
     plan = measurement.plan
     rank0 = timeline.ranks[0]
     samples_per_epoch = rank0.facts.samples_per_epoch
-    if samples_per_epoch not in (None, plan.data.train_samples):
+    if samples_per_epoch not in (None, plan.data.train_samples):  # None: an epoch has all samples
         yield message("own_epoch", samples=samples_per_epoch, rows=plan.data.train_samples)
     skipped = measurement.counts.skipped_steps or 0
     updates = rank0.steps if rank0.parameters is None else rank0.parameters.updates
@@ -147,6 +148,7 @@ def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
     """Yield that an evaluation scored rows twice, or did not report which rows it scored."""
     if any(rank.result.evaluation_unchecked for rank in timeline.ranks):
         yield message("evaluation_unchecked")
+    # Not strict: a rank may have ended before the last evaluation.
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
         scored = combine_scores([report.scores for report in reports])
         if scored is None or scored.keys < _MIN_ROWS:
@@ -218,23 +220,23 @@ def _find_slow_devices(measurement: Measurement) -> Iterator[Message]:
     """
     if measurement.plan.device.torch_type == "cpu":
         return
-    rates_by_product: dict[str, dict[int, float]] = {}
+    rates_by_product: dict[str, dict[int, float]] = {}  # of each product the rate by rank
     devices = measurement.environment["devices"]
     for rank, device in zip(measurement.ranks, devices, strict=True):
         if rank.matmul_flops_per_second and device and "name" in device:
             rates = rates_by_product.setdefault(device["name"], {})
             rates[rank.rank] = rank.matmul_flops_per_second
     for product, rates in rates_by_product.items():
-        median = median_high(rates.values())
-        for number, rate in rates.items():
-            if rate < (1 - SLOW_SHARE) * median:
+        median_rate = median_high(rates.values())
+        for rank_number, rate in rates.items():
+            if rate < (1 - SLOW_SHARE) * median_rate:
                 yield message(
                     "slow_device",
-                    rank=number,
+                    rank=rank_number,
                     device=product,
                     tflops=rate / 1e12,
-                    others_tflops=median / 1e12,
-                    share=1 - rate / median,
+                    others_tflops=median_rate / 1e12,
+                    share=1 - rate / median_rate,
                 )
 
 
@@ -245,18 +247,18 @@ def _find_slow_ranks(measurement: Measurement) -> Iterator[Message]:
     ]
     if not ranks:
         return
-    # Medians, not means: ranks begin a window up to a step apart, and the first ones wait for the
-    # others in its first step.
+    # A rank's step is its median, not its mean: ranks begin a window up to a step apart, and the
+    # first ones wait for the others in its first step.
     steps_s = {rank.rank: (rank.step_ns or 0) / 1e9 for rank in ranks}
     waits_s = {rank.rank: (rank.wait_ns or 0) / 1e9 for rank in ranks}
-    step_s = median_low(steps_s.values()) or 1e-9
+    median_step_s = max(_MIN_STEP_S, median_low(steps_s.values()))
     nproc = measurement.plan.nproc
-    yield from _find_slowest("slow_rank", steps_s, step_s=step_s, nproc=nproc)
-    yield from _find_slowest("slow_data", waits_s, step_s=step_s, nproc=nproc)
+    yield from _find_slowest("slow_rank", steps_s, median_step_s=median_step_s, nproc=nproc)
+    yield from _find_slowest("slow_data", waits_s, median_step_s=median_step_s, nproc=nproc)
 
 
 def _find_slowest(
-    code: str, times_s: dict[int, float], *, step_s: float, nproc: int
+    code: str, times_s: dict[int, float], *, median_step_s: float, nproc: int
 ) -> Iterator[Message]:
     """Yield the rank whose time is longest if it is above the median by a share of a step.
 
@@ -264,24 +266,24 @@ def _find_slowest(
 
     Args:
         code: of the finding.
-        times_s: by rank.
-        step_s: median step.
-        nproc: ranks of a node.
+        times_s: time of each rank by its number.
+        median_step_s: median step of all ranks, of which differences are shares.
+        nproc: number of ranks of a node.
     """
     median_s = median_low(times_s.values())
     slow_ranks = [
-        rank for rank, time_s in times_s.items() if time_s - median_s > SLOW_SHARE * step_s
+        rank for rank, time_s in times_s.items() if time_s - median_s > SLOW_SHARE * median_step_s
     ]
     if not slow_ranks:
         return
-    slowest = max(slow_ranks, key=times_s.__getitem__)
+    slowest = max(slow_ranks, key=lambda rank: times_s[rank])
     yield message(
         code,
         rank=slowest,
         node=slowest // nproc,
         own_s=times_s[slowest],
         median_s=median_s,
-        share=(times_s[slowest] - median_s) / step_s,
+        share=(times_s[slowest] - median_s) / median_step_s,
         slow=len(slow_ranks),
         nodes=len({rank // nproc for rank in slow_ranks}),
     )
@@ -299,21 +301,28 @@ def _find_unlike_nodes(measurement: Measurement) -> Iterator[Message]:
 def find_throttling_shares(
     telemetry: Telemetry | None, interval: IntervalName
 ) -> dict[int, dict[str, float]]:
-    """Return the shares of an interval with clocks lowered beyond set limits, by first rank.
+    """Return for what shares of an interval devices had lowered clocks.
+
+    Clocks that only a set limit lowers, a power cap for instance, do not count.
 
     Args:
         telemetry: of a record or a measurement.
+
+    Returns:
+        For the first rank of each such device, the shares by the reason.
     """
     shares_by_rank: dict[int, dict[str, float]] = {}
     if telemetry is None:
         return shares_by_rank
     for device in telemetry.devices:
-        shares = device.over[interval].throttled if interval in device.over else None
-        beyond_limits = {
-            reason: share for reason, share in (shares or {}).items() if reason not in SET_LIMITS
+        use = device.over.get(interval)
+        if use is None or use.throttled is None:
+            continue
+        shares = {
+            reason: share for reason, share in use.throttled.items() if reason not in SET_LIMITS
         }
-        if max(beyond_limits.values(), default=0.0) > 0:
-            shares_by_rank[device.ranks[0]] = beyond_limits
+        if any(share > 0 for share in shares.values()):
+            shares_by_rank[device.ranks[0]] = shares
     return shares_by_rank
 
 
@@ -323,21 +332,22 @@ def _find_throttling(measurement: Measurement) -> Iterator[Message]:
     It names the device with lowered clocks for the largest share of the time.
     """
     telemetry = measurement.telemetry
-    throttled = [
-        (max(shares.values()), rank, shares)
+    throttled_devices = {
+        rank: shares
         for rank, shares in find_throttling_shares(telemetry, "measured").items()
         if max(shares.values()) > THROTTLED_SHARE
-    ]
-    if telemetry is None or not throttled:
+    }
+    if telemetry is None or not throttled_devices:
         return
-    share, rank, shares = max(throttled, key=lambda item: item[0])
+    worst_rank = max(throttled_devices, key=lambda rank: max(throttled_devices[rank].values()))
+    worst_shares = throttled_devices[worst_rank]
     yield message(
         "throttled_while_measured",
-        devices=len(throttled),
+        devices=len(throttled_devices),
         of=len(telemetry.devices),
-        rank=rank,
-        share=share,
-        reasons=", ".join(f"{reason} {part:.0%}" for reason, part in shares.items()),
+        rank=worst_rank,
+        share=max(worst_shares.values()),
+        reasons=", ".join(f"{reason} {share:.0%}" for reason, share in worst_shares.items()),
     )
 
 
@@ -348,32 +358,49 @@ def _find_device_errors(measurement: Measurement) -> Iterator[Message]:
     """
     if measurement.telemetry is None:
         return
-    devices = measurement.telemetry.devices
-    for code, names in (
-        ("device_errors", _UNCORRECTED),
-        ("device_errors_corrected", _CORRECTED),
-    ):
-        texts_by_rank: dict[int, str] = {}
-        for device in devices:
-            texts = [
-                f"{name} +{counter.rise}"
-                for name, counter in device.errors.items()
-                if name in names and counter.rise
-            ]
-            if code == "device_errors":
-                texts += device.faults
-            if texts:
-                texts_by_rank[device.ranks[0]] = ", ".join(texts)
-        if texts_by_rank:
-            rank, text = next(iter(texts_by_rank.items()))
-            yield message(
-                code,
-                devices=len(texts_by_rank),
-                of=len(devices),
-                rank=rank,
-                node=rank // measurement.plan.nproc,
-                errors=text,
-            )
+    uncorrected: dict[int, str] = {}  # the errors of a device as text, by its first rank
+    corrected: dict[int, str] = {}
+    for device in measurement.telemetry.devices:
+        rank = device.ranks[0]
+        texts = _describe_error_rises(device, _UNCORRECTED) + device.faults
+        if texts:
+            uncorrected[rank] = ", ".join(texts)
+        texts = _describe_error_rises(device, _CORRECTED)
+        if texts:
+            corrected[rank] = ", ".join(texts)
+    yield from _report_device_errors("device_errors", uncorrected, measurement)
+    yield from _report_device_errors("device_errors_corrected", corrected, measurement)
+
+
+def _describe_error_rises(device: DeviceTelemetry, names: Container[str]) -> list[str]:
+    """Return by how much each of the named counters of errors rose, if it did."""
+    return [
+        f"{name} +{counter.rise}"
+        for name, counter in device.errors.items()
+        if name in names and counter.rise
+    ]
+
+
+def _report_device_errors(
+    code: str, texts_by_rank: dict[int, str], measurement: Measurement
+) -> Iterator[Message]:
+    """Yield a finding on devices with errors, if there are any.
+
+    Args:
+        code: of the finding.
+        texts_by_rank: the errors of each such device, by its first rank.
+    """
+    if not texts_by_rank or measurement.telemetry is None:
+        return
+    rank, text = next(iter(texts_by_rank.items()))
+    yield message(
+        code,
+        devices=len(texts_by_rank),
+        of=len(measurement.telemetry.devices),
+        rank=rank,
+        node=rank // measurement.plan.nproc,
+        errors=text,
+    )
 
 
 def _find_kernel_messages(measurement: Measurement) -> Iterator[Message]:
@@ -395,7 +422,7 @@ def _find_kernel_messages(measurement: Measurement) -> Iterator[Message]:
 def _find_drift(measurement: Measurement) -> Iterator[Message]:
     """Yield that steps became slower or faster, or that there are too few steps to know."""
     steps = measurement.steps
-    if steps.steady is None:
+    if steps.steady is None:  # too few steps
         yield message("steadiness_unknown")
     elif not steps.steady:
         yield message("not_steady", drift=steps.drift)
@@ -404,20 +431,22 @@ def _find_drift(measurement: Measurement) -> Iterator[Message]:
 def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
     """Yield a quality above the best possible by three standard errors of an accuracy.
 
-    Of an error metric the variance over samples is not known here.
+    A metric that is better if it is lower is not checked: its variance over samples is not known.
     """
     quality = measurement.quality
     value = quality.value
     best = quality.best_possible
     if value is None or not best or not measurement.plan.about.higher_is_better:
         return
-    standard_error = sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
+    # The quality is a share of correct samples, so that its count is binomial.
+    num_samples = max(quality.eval_samples or 1, 1)
+    standard_error = sqrt(best * (1 - best) / num_samples)
     if value > best + _STANDARD_ERRORS * standard_error:
         yield message("quality_above_best", metric=quality.metric, value=value, best=best)
 
 
 def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
-    """Yield that repeats of a window computed something else, or that repeats cannot tell."""
+    """Yield that repeats of windows computed something else, or that they prove nothing."""
     replays = measurement.replays
     if replays is None:
         return
@@ -454,7 +483,11 @@ def _find_machine_conditions(measurement: Measurement) -> Iterator[Message]:
 
 
 def _find_training_conditions(measurement: Measurement) -> Iterator[Message]:
-    """Yield that data were read before measuring, that graphs were compiled in it, or a resume."""
+    """Yield what of the training makes its speed less certain.
+
+    Data were read before measuring began, graphs were compiled while measuring, or the run resumes
+    another one.
+    """
     plan = measurement.plan
     phases = [rank.phases["train"] for rank in measurement.ranks]
     num_ahead = plan.recipe.get("read_ahead_batches", 0)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.documents import write_atomically
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from trainmark.plan.plan import Plan
@@ -76,24 +76,17 @@ class IndexRecord:
     profiler_path: str | None = None
 
     def __post_init__(self) -> None:
-        known = (
-            ("mission_name", ("", *MISSIONS)),
-            ("direction_id", DIRECTIONS),
-            ("run_mode", RUN_MODES),
-            ("index", INDEXES),
-            ("JOB_FAIL_FLAG", (0, 1)),
-        )
-        for key, table in known:
-            if getattr(self, key) not in table:
-                raise UsageError(
-                    f"{key} {getattr(self, key)!r} is unknown",
-                    where="index record",
-                    rule=f"one of {', '.join(map(str, table))}",
-                )
+        _refuse_unknown("mission_name", self.mission_name, ("", *MISSIONS))
+        _refuse_unknown("direction_id", self.direction_id, DIRECTIONS)
+        _refuse_unknown("run_mode", self.run_mode, RUN_MODES)
+        _refuse_unknown("index", self.index, INDEXES)
+        _refuse_unknown("JOB_FAIL_FLAG", self.JOB_FAIL_FLAG, (0, 1))
         result = self.FINAL_RESULT
         loss = self.LOSS_RESULT or 0.0
-        fits = self.gpu_num >= 1 and result >= 0 and (result > 0 or self.JOB_FAIL_FLAG == 1)
-        if not (fits and math.isfinite(result) and math.isfinite(loss) and self.model_name):
+        are_finite = math.isfinite(result) and math.isfinite(loss)
+        is_zero_flagged = result > 0 or self.JOB_FAIL_FLAG == 1
+        is_possible = self.gpu_num >= 1 and result >= 0 and is_zero_flagged
+        if not (self.model_name and are_finite and is_possible):
             raise UsageError(
                 f"{self.model_name!r}: FINAL_RESULT {result}, LOSS_RESULT {loss}, "
                 f"gpu_num {self.gpu_num}, JOB_FAIL_FLAG {self.JOB_FAIL_FLAG}",
@@ -106,32 +99,47 @@ class IndexRecord:
 
     def to_json(self) -> str:
         """Return the record as one line of JSON without a newline, keys in their order."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        given = {key: value for key, value in values.items() if value is not None}
-        return json.dumps(given, ensure_ascii=False, allow_nan=False)
+        values = {key: value for key, value in asdict(self).items() if value is not None}
+        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+
+
+def _refuse_unknown(key: str, value: object, allowed_values: Collection[object]) -> None:
+    """Refuse a value that is not among those that its key may have.
+
+    Raises:
+        UsageError: with the allowed values.
+    """
+    if value not in allowed_values:
+        raise UsageError(
+            f"{key} {value!r} is unknown",
+            where="index record",
+            rule=f"one of {', '.join(map(str, allowed_values))}",
+        )
 
 
 def parse_record(values: Mapping[str, Any]) -> IndexRecord:
     """Return the record that a JSON line holds, written by this program or by the public tool.
 
-    The public tool is the published log analyzer of training benchmarks. It
-    writes the loss as the text of its log, and 0 if it looked for none; a job that it could not
-    analyze has no unit.
+    The public tool is the published log analyzer of training benchmarks. It writes the loss as the
+    text of its log, and 0 if it looked for none; a job that it could not analyze has no unit.
 
     Raises:
         TypeError, ValueError: a value has another type.
         UsageError: as of ``IndexRecord``.
     """
-    loss = values.get("LOSS_RESULT")
-    number = None if loss is None else float(loss)
-    is_known = number is not None and number != 0 and math.isfinite(number)
-    given = {"UNIT": "", **values, "LOSS_RESULT": number if is_known else None}
-    return IndexRecord(**given)
+    loss_text = values.get("LOSS_RESULT")
+    loss = None if loss_text is None else float(loss_text)
+    if loss is not None and (loss == 0 or not math.isfinite(loss)):
+        loss = None
+    fields_of_record = {"UNIT": "", **values, "LOSS_RESULT": loss}
+    return IndexRecord(**fields_of_record)
 
 
 def round_result(result: float) -> float:
     """Return ``result`` rounded to three decimals; below 0.1 to three significant digits."""
-    return round(result, 3) if abs(result) >= 0.1 else float(f"{result:.3g}")
+    if abs(result) >= 0.1:
+        return round(result, 3)
+    return float(f"{result:.3g}")
 
 
 def get_fail_flag(final_result: float, *, failed: bool = False) -> int:
@@ -142,10 +150,9 @@ def get_fail_flag(final_result: float, *, failed: bool = False) -> int:
 def list_index_records(record: Record) -> list[IndexRecord]:
     """Return the speed record in work per second of the whole job, and the memory record in MiB.
 
-    A run that did not pass, or whose evidence contradicts its record, is flagged and its
-    results are 0, so that a reader who overlooks the flag does not quote a speed. So is a run
-    that passed without a step after its warm-up: it has no speed. ``record.json`` has the
-    measured figures.
+    A run that did not pass, or whose evidence contradicts its record, is flagged and its results
+    are 0, so that a reader who overlooks the flag does not quote a speed. So is a run that passed
+    without a step after its warm-up: it has no speed. ``record.json`` has the measured figures.
 
     Returns:
         The records; an empty list for a case without a mission.
@@ -161,36 +168,46 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     mission = plan.about.mission
     if mission is None:
         return []
-    mode = "sp" if plan.world_size == 1 else "mp"
-    batch, precision = plan.recipe["micro_batch_size"], plan.recipe["precision"]
-    model = f"{mission.repository}_{_name_model(mission, plan)}"
-    name = f"{model}_{mode}_bs{batch}_{precision}_{plan.world_size}"
-    speed, memory = record.figures["final_result"], record.figures["mem"]
-    results = (
-        (_SPEED, speed.value, speed.unit, record.figure("final_loss")),
-        (_MEMORY, None if memory.value is None else memory.value / _BYTES_PER_MIB, "MiB", None),
+    is_valid = record.passed and not is_refuted(record.trust)
+    speed = record.figures["final_result"]
+    speed_result = round_result(speed.value or 0.0) if is_valid else 0.0
+    memory_mib = (record.figures["mem"].value or 0.0) / _BYTES_PER_MIB
+    memory_result = round_result(memory_mib) if is_valid else 0.0
+    final_loss = record.figure("final_loss")
+    loss = None
+    if speed_result > 0.0 and final_loss is not None:
+        loss = float(f"{final_loss:.{_LOSS_DIGITS}g}")
+    run_mode = "sp" if plan.world_size == 1 else "mp"
+    speed_record = IndexRecord(
+        log_file=f"{record.run_id}/{name_rank_file(0)}",
+        model_name=_name_work(mission, plan, run_mode),
+        mission_name=mission.name,
+        direction_id=mission.direction_id,
+        run_mode=run_mode,
+        index=_SPEED,
+        gpu_num=plan.world_size,
+        FINAL_RESULT=speed_result,
+        JOB_FAIL_FLAG=get_fail_flag(speed_result, failed=not is_valid),
+        UNIT=speed.unit,
+        LOSS_RESULT=loss,
     )
-    valid = record.passed and not is_refuted(record.trust)
-    entries = []
-    for index, value, unit, final_loss in results:
-        result = round_result(value or 0.0) if valid else 0.0
-        loss = final_loss if result > 0.0 else None
-        entries.append(
-            IndexRecord(
-                log_file=f"{record.run_id}/{name_rank_file(0)}",
-                model_name=name,
-                mission_name=mission.name,
-                direction_id=mission.direction_id,
-                run_mode=mode,
-                index=index,
-                gpu_num=plan.world_size,
-                FINAL_RESULT=result,
-                JOB_FAIL_FLAG=get_fail_flag(result, failed=not valid),
-                UNIT=unit,
-                LOSS_RESULT=None if loss is None else float(f"{loss:.{_LOSS_DIGITS}g}"),
-            )
-        )
-    return entries
+    memory_record = replace(
+        speed_record,
+        index=_MEMORY,
+        FINAL_RESULT=memory_result,
+        JOB_FAIL_FLAG=get_fail_flag(memory_result, failed=not is_valid),
+        UNIT="MiB",
+        LOSS_RESULT=None,
+    )
+    return [speed_record, memory_record]
+
+
+def _name_work(mission: Mission, plan: Plan, run_mode: str) -> str:
+    """Return the name of what a run trained, such as ``nlp_gpt_sp_bs8_fp32_1``."""
+    model = f"{mission.repository}_{_name_model(mission, plan)}"
+    batch_size = plan.recipe["micro_batch_size"]
+    precision = plan.recipe["precision"]
+    return f"{model}_{run_mode}_bs{batch_size}_{precision}_{plan.world_size}"
 
 
 def _name_model(mission: Mission, plan: Plan) -> str:
@@ -218,11 +235,11 @@ def write_index(record: Record, run_dir: Path) -> list[Path]:
     """
     folder = run_dir / INDEX_DIR
     paths = []
-    for item in list_index_records(record):
+    for index_record in list_index_records(record):
         folder.mkdir(exist_ok=True)
-        path = folder / f"{item.model_name}_{INDEXES[item.index]}"
+        path = folder / f"{index_record.model_name}_{INDEXES[index_record.index]}"
         paths.append(path)
         if not path.exists():
             with write_atomically(path) as file:
-                file.write(f"{item.to_json()}\n".encode())
+                file.write(f"{index_record.to_json()}\n".encode())
     return paths

@@ -91,8 +91,10 @@ def _compare_status(record: Record) -> Iterator[ComparedValue]:
 
 def _compare_counts(record: Record) -> Iterator[ComparedValue]:
     """Yield the samples, which must be those of the epochs that were begun."""
-    plan, counts = record.plan, record.counts
+    plan = record.plan
+    counts = record.counts
     is_complete = record.status in _COMPLETE and plan.witness is None
+    # A case may define an epoch otherwise than as all samples of the data.
     has_own_epoch = any(finding.code == "own_epoch" for finding in record.findings)
     if is_complete and not has_own_epoch:
         epoch_samples = plan.data.train_samples
@@ -110,9 +112,10 @@ def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
     for name, phase in rank.phases.items():
         yield ComparedValue("ranks.phases.windows_ns", phase.windows_ns, spans_ns[name])
         yield from check_range("ranks.phases.wait_ns", phase.wait_ns, 0, phase.step_ns)
-    min_ns = rank.total_windows_ns + spans_ns["evaluate"]
-    max_ns = min_ns + spans_ns["checkpoint"] + spans_ns["other"]
-    yield from check_range("ranks.train_ns", rank.train_ns, min_ns, max_ns)
+    # The training holds all windows and evaluations, and may hold checkpoints and pauses.
+    min_train_ns = rank.total_windows_ns + spans_ns["evaluate"]
+    max_train_ns = min_train_ns + spans_ns["checkpoint"] + spans_ns["other"]
+    yield from check_range("ranks.train_ns", rank.train_ns, min_train_ns, max_train_ns)
     if record.status not in _COMPLETE:
         return
     yield ComparedValue("ranks.steps", rank.steps, record.counts.steps)
@@ -127,7 +130,8 @@ def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
 
 def _compare_steps(record: Record) -> Iterator[ComparedValue]:
     """Yield sums of the steps, which must be those of the ranks."""
-    counts, steps = record.counts, record.steps
+    counts = record.counts
+    steps = record.steps
     yield ComparedValue("steps.time_ns", len(steps.time_ns), counts.steps)
     yield ComparedValue("steps.samples", sum(steps.samples), counts.samples)
     rank_totals_ns = [rank.total_step_ns for rank in record.ranks]
@@ -141,36 +145,44 @@ def _compare_steps(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
-    """Yield values with the limits that plan or counts give."""
-    plan, counts, recipe = record.plan, record.counts, record.plan.recipe
-    batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
+    """Yield values that are above the limit that plan or counts give."""
+    plan = record.plan
+    counts = record.counts
+    recipe = plan.recipe
     is_complete = record.status in _COMPLETE
+    batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
     largest_step = max(record.steps.samples, default=0)
     # Ranks of a replica train the same samples.
-    expected_step = batch // recipe.get("tensor_parallel", 1)
+    expected_step = batch_size // recipe.get("tensor_parallel", 1)
     has_whole_step = plan.data.train_samples >= expected_step
     if is_complete and cases.is_shipped(plan.case) and has_whole_step:
         yield ComparedValue("steps.samples", largest_step, expected_step)
-    if plan.witness is not None:
-        batch = 0  # the batch of a user's own program is not in the recipe
-    limits = {  # value and upper limit by place; 0 or None: there is no limit
-        "counts.epochs": (counts.epochs, recipe["max_epochs"]),
-        "counts.tokens_padded": (
-            counts.tokens_padded,
-            counts.sequences * recipe.get("seq_length", 0),
-        ),
-        "steps.samples": (largest_step, batch),
-        "figures.mem": (record.figure("mem"), record.figure("mem_total")),
-        "figures.MFU": (record.figure("MFU") if is_complete else None, 100.0),
-    }
-    for place, (value, upper_limit) in limits.items():
-        if upper_limit:
-            yield from check_range(place, value, 0, upper_limit)
+    yield from _check_limit("counts.epochs", counts.epochs, recipe["max_epochs"])
+    max_tokens = counts.sequences * recipe.get("seq_length", 0)
+    yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
+    if plan.witness is None:  # the batch of a user's own program is not in the recipe
+        yield from _check_limit("steps.samples", largest_step, batch_size)
+    yield from _check_limit("figures.mem", record.figure("mem"), record.figure("mem_total"))
+    if is_complete:
+        yield from _check_limit("figures.MFU", record.figure("MFU"), 100.0)
+
+
+def _check_limit(place: str, value: float | None, limit: float | None) -> Iterator[ComparedValue]:
+    """Yield a value that is negative or above its limit.
+
+    Args:
+        value: None: the record does not have it, and nothing is checked.
+        limit: 0 or None: there is none, and nothing is checked.
+    """
+    if limit:
+        yield from check_range(place, value, 0, limit)
 
 
 def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iterator[ComparedValue]:
     """Yield values of an evaluation with what steps, epochs, data and its own scores require."""
-    plan, counts, quality = record.plan, record.counts, record.quality
+    plan = record.plan
+    counts = record.counts
+    quality = record.quality
     yield from check_range(f"{place}.step", point.step, 0, counts.steps)
     yield from check_range(f"{place}.epoch", point.epoch, 0, counts.epochs - 1)
     # A quality that is better if it is higher, and whose goal is at most 1, is a fraction of 1.
@@ -196,23 +208,28 @@ def _compare_readings(record: Record) -> Iterator[ComparedValue]:
         return
     yield ComparedValue("plan.sample_every_s", record.plan.sample_every_s > 0, True)
     yield from _compare_intervals(record, telemetry)
-    uses_by_member = [device.over for device in telemetry.devices] + list(telemetry.hosts)
-    for uses in uses_by_member:
-        for name, use in uses.items():
+    # What was read of each device and host, by the name of the interval.
+    uses_of_members = [device.over for device in telemetry.devices] + list(telemetry.hosts)
+    for use_of_interval in uses_of_members:
+        for name, use in use_of_interval.items():
             yield from _compare_use(use, telemetry.intervals_s[name])
     yield from _compare_lines(record, telemetry)
 
 
 def _compare_lines(record: Record, telemetry: Telemetry) -> Iterator[ComparedValue]:
     """Yield the points of charts, which must lie between the extremes of the readings."""
+    # What was read of each device and host, by its name in the lines, then by interval.
     uses_of_devices = {format_ranges(device.ranks): device.over for device in telemetry.devices}
     uses_of_hosts = {str(number): uses for number, uses in enumerate(telemetry.hosts)}
     for line in record.series:
-        uses = (uses_of_hosts if line.of_host else uses_of_devices).get(line.of)
-        if line.of in SUMMARY_LINES or uses is None or "run" not in uses:
+        if line.of in SUMMARY_LINES:
+            continue  # a line of many devices has no readings of its own
+        uses_of_kind = uses_of_hosts if line.of_host else uses_of_devices
+        use_of_interval = uses_of_kind.get(line.of)
+        if use_of_interval is None or "run" not in use_of_interval:
             continue
         _, end_s = telemetry.intervals_s["run"]
-        quantity = uses["run"].quantities.get(line.quantity)
+        quantity = use_of_interval["run"].quantities.get(line.quantity)
         if quantity is None:
             continue
         for time_s, value in line.points:
@@ -224,26 +241,27 @@ def _compare_lines(record: Record, telemetry: Telemetry) -> Iterator[ComparedVal
 
 def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[ComparedValue]:
     """Yield the intervals of readings, which must lie in the run and hold its windows."""
-    spans = telemetry.intervals_s
+    intervals_s = telemetry.intervals_s
     walls_ns = [rank.wall_ns for rank in record.ranks if rank.wall_ns is not None]
-    if "run" in spans and walls_ns:
+    if "run" in intervals_s and walls_ns:
         yield ComparedValue(
-            "telemetry.intervals_s.run", list(spans["run"]), [0.0, max(walls_ns) / 1e9]
+            "telemetry.intervals_s.run", list(intervals_s["run"]), [0.0, max(walls_ns) / 1e9]
         )
-    for name, (start_s, end_s) in spans.items():
-        outer = spans["train"] if name == "measured" else spans["run"]
-        nearest = [move_into_range(edge, *outer) for edge in (start_s, end_s)]
+    for name, (start_s, end_s) in intervals_s.items():
+        # The measured interval is a part of the training, and the training a part of the run.
+        min_s, max_s = intervals_s["train"] if name == "measured" else intervals_s["run"]
+        nearest = [move_into_range(edge_s, min_s, max_s) for edge_s in (start_s, end_s)]
         yield ComparedValue(f"telemetry.intervals_s.{name}", [start_s, end_s], nearest)
-    phases: dict[IntervalName, tuple[PhaseName, ...]] = {
+    phases_in_interval: dict[IntervalName, tuple[PhaseName, ...]] = {
         "train": ("compile", "warmup", "train"),
         "measured": ("train",),
     }
-    for interval, names in phases.items():
-        if interval not in spans:
+    for interval, phase_names in phases_in_interval.items():
+        if interval not in intervals_s:
             continue
-        start_s, end_s = spans[interval]
+        start_s, end_s = intervals_s[interval]
         windows_ns = [
-            sum(rank.phases[phase].windows_ns for phase in names) for rank in record.ranks
+            sum(rank.phases[phase].windows_ns for phase in phase_names) for rank in record.ranks
         ]
         length_s = end_s - start_s
         min_length_s = max(windows_ns) / 1e9
@@ -252,7 +270,11 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
 
 
 def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedValue]:
-    """Yield means, numbers and gaps of readings that are outside of their range."""
+    """Yield means, numbers and gaps of readings that are outside of their range.
+
+    Args:
+        interval: its start and end in seconds.
+    """
     start_s, end_s = interval
     for name, quantity in use.quantities.items():
         place = f"telemetry.{name}"

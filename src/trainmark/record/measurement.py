@@ -109,12 +109,12 @@ class Measurement:
     @cached_property
     def counts(self) -> RunCounts:
         """Return the counts of the training, summed over all ranks."""
-        counts = sum((rank.counts for rank in self.ranks), Counts())
+        totals = sum((rank.counts for rank in self.ranks), Counts())
         return RunCounts(
-            samples=counts.samples,
-            sequences=counts.sequences,
-            tokens=counts.tokens,
-            tokens_padded=counts.tokens_padded,
+            samples=totals.samples,
+            sequences=totals.sequences,
+            tokens=totals.tokens,
+            tokens_padded=totals.tokens_padded,
             steps=max(rank.steps for rank in self.ranks),
             micro_batches=sum(rank.micro_batches for rank in self.ranks),
             epochs=max(rank.epochs for rank in self.ranks),
@@ -124,15 +124,15 @@ class Measurement:
     @cached_property
     def spans(self) -> Spans:
         """Return the spans of the rank that ended last."""
-        last = max(self.ranks, key=lambda rank: rank.wall_ns or 0)
+        last_rank = max(self.ranks, key=lambda rank: rank.wall_ns or 0)
         return Spans(
-            rank=last.rank,
-            wall_ns=last.wall_ns,
-            by_name_ns=last.spans_ns,
+            rank=last_rank.rank,
+            wall_ns=last_rank.wall_ns,
+            by_name_ns=last_rank.spans_ns,
             train_parts_ns={
-                "data_wait": last.total_wait_ns,
-                "compute": last.total_step_ns - last.total_wait_ns,
-                "other": last.total_windows_ns - last.total_step_ns,
+                "data_wait": last_rank.total_wait_ns,
+                "compute": last_rank.total_step_ns - last_rank.total_wait_ns,
+                "other": last_rank.total_windows_ns - last_rank.total_step_ns,
             },
         )
 
@@ -140,18 +140,23 @@ class Measurement:
     def quality(self) -> Quality:
         """Return the quality that the run ended with, against its target."""
         plan = self.plan
-        last = self.evaluations[-1] if self.evaluations else None
-        value = None if last is None else last.value
-        reached = None
+        value: float | None = None
+        num_samples: int | None = None
+        if self.evaluations:
+            value = self.evaluations[-1].value
+            num_samples = self.evaluations[-1].samples
+        target_value: float | None = None
+        is_reached: bool | None = None
         if plan.target is not None:
-            reached = value is not None and plan.target.reached(value)
+            target_value = plan.target.value
+            is_reached = value is not None and plan.target.reached(value)
         return Quality(
             metric=plan.about.metric,
             value=value,
-            target=None if plan.target is None else plan.target.value,
-            reached=reached,
+            target=target_value,
+            reached=is_reached,
             best_possible=plan.data.best_quality,
-            eval_samples=None if last is None else last.samples,
+            eval_samples=num_samples,
             history=self.evaluations,
             reason=self._explain_missing_quality(),
         )
@@ -185,7 +190,7 @@ def _describe_rank(rank: RankTimeline, first_job: dict[str, Any]) -> RankEntry:
     """Return a rank's entry.
 
     Args:
-        first_job: facts of rank 0's job, which are not repeated.
+        first_job: facts of rank 0's job; the same facts of another rank are left out.
     """
     job = cast("JobFacts", rank.result.job)
     return RankEntry(
@@ -220,10 +225,11 @@ def _list_steps(timeline: RunTimeline) -> Steps:
 def _list_evaluations(timeline: RunTimeline) -> list[QualityPoint]:
     """Return each evaluation as rank 0 reports it, with what all ranks scored."""
     points = []
+    # The reports of all ranks on each evaluation; None: the rank ended before.
     for reports in zip_longest(*(rank.evaluations for rank in timeline.ranks)):
         first: Evaluate | None = reports[0]
         if first is None:
-            break  # another rank went on alone
+            break  # rank 0 ended before this evaluation
         point = QualityPoint(
             epoch=first.epoch,
             step=first.step,
@@ -254,7 +260,7 @@ def _list_node_names(timeline: RunTimeline) -> list[str | None]:
 
 
 def _merge_facts(timeline: RunTimeline) -> Environment:
-    """Merge the facts of launcher, nodes and ranks; drop keys that a record does not have."""
+    """Return the facts of launcher, nodes and ranks without those that a record does not have."""
     rank0 = timeline.ranks[0]
     ended = timeline.launcher.ranks_ended
     facts_of_ranks = [None if rank.facts is NO_FACTS else rank.facts for rank in timeline.ranks]

@@ -42,11 +42,14 @@ class _SentenceFormatter(Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """Return the text of an argument; the class describes its format specifications."""
-        first, bar, second = format_spec.partition("|")
-        if bar and first.startswith("="):
-            return f"{value:,} {first[1:] if value == 1 else second}"
-        if bar and isinstance(value, int | float):
-            return (first if value < 0 else second).replace("#", f"{abs(value):.1%}")
+        first, separator, second = format_spec.partition("|")
+        has_two_texts = separator == "|"
+        if has_two_texts and first.startswith("="):
+            noun = first.removeprefix("=") if value == 1 else second
+            return f"{value:,} {noun}"
+        if has_two_texts and isinstance(value, int | float):
+            text = first if value < 0 else second
+            return text.replace("#", f"{abs(value):.1%}")
         return str(super().format_field(value, format_spec))
 
 
@@ -63,19 +66,24 @@ def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -
     Args:
         own: sentences by code that are not in ``MESSAGES``: those of a record's case.
     """
-    sentence = MESSAGES.get(message.code) or (own or {}).get(message.code)
-    args = {name: _UNKNOWN[lang] if v is None else v for name, v in message.args.items()}
+    sentence = MESSAGES.get(message.code)
+    if sentence is None and own is not None:
+        sentence = own.get(message.code)
+    unknown = _UNKNOWN[lang]
+    args = {name: unknown if value is None else value for name, value in message.args.items()}
     if sentence is not None:
         try:
             return _FORMATTER.vformat(sentence.in_language(lang), (), args)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError):
             pass  # not the arguments of this code: printed unrendered below
-    shown = ", ".join(f"{name}={value}" for name, value in args.items())
-    return f"{message.code} ({shown})" if shown else message.code
+    if not args:
+        return message.code
+    printed_args = ", ".join(f"{name}={value}" for name, value in args.items())
+    return f"{message.code} ({printed_args})"
 
 
 def shorten(reason: Message) -> Message:
-    """Return the short wording of a finding, where there is one."""
+    """Return a finding in its short wording; unchanged if it has none."""
     code = f"short.{reason.code}"
     return message(code, **reason.args) if code in MESSAGES else reason
 
@@ -98,11 +106,11 @@ def find_fix(cause: Cause) -> Message:
     stated = get_stated_fix(cause)
     if stated:
         return message("own_fix", text=stated)
-    name = "unknown"
+    fix_name = "unknown"
     if f"fix.{cause.message.code}" in MESSAGES:
-        name = cause.message.code
+        fix_name = cause.message.code
     elif f"fix.{cause.kind}" in MESSAGES:
-        name = cause.kind
-    if name == "error" and cause.traceback is None:  # its fix says to read the traceback
-        name = "unknown"
-    return message(f"fix.{name}", rank=cause.rank)
+        fix_name = cause.kind
+    if fix_name == "error" and cause.traceback is None:  # its fix says to read the traceback
+        fix_name = "unknown"
+    return message(f"fix.{fix_name}", rank=cause.rank)

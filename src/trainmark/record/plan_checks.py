@@ -53,7 +53,8 @@ def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
     vendor = devices.list_vendors().get(plan.device.vendor)
     if vendor is not None:
         yield from _compare_device(record, vendor)
-    yield ComparedValue("plan.labels", RESUMED in plan.labels, plan.resumed is not None)
+    has_label = RESUMED in plan.labels
+    yield ComparedValue("plan.labels", has_label, plan.resumed is not None)
     case = _load_shipped_case(plan.case)
     recipe = None
     if case is not None:
@@ -71,7 +72,7 @@ def _load_shipped_case(name: str) -> Case | None:
 
 @cache
 def _load_sizes_module(name: str) -> Any:
-    """Return the module ``sizes`` of a shipped case; None: it has none."""
+    """Return the module ``sizes`` of a shipped case; None: it has none, or is not shipped."""
     if cases.is_shipped(name) and cases.has_part(name, "sizes"):
         return cases.import_part(name, "sizes")
     return None
@@ -99,15 +100,18 @@ def _compare_identity(record: Record) -> Iterator[ComparedValue]:
 def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
     """Yield the facts of the devices, which must be those of the plan's vendor."""
     plan = record.plan
-    planned = plan.device
-    vendor_name = plan.device.vendor
-    yield ComparedValue("plan.device.torch_type", planned.torch_type, vendor.torch_type)
+    planned_device = plan.device
+    vendor_name = planned_device.vendor
+    yield ComparedValue("plan.device.torch_type", planned_device.torch_type, vendor.torch_type)
     yield ComparedValue(
-        "plan.device.collective_backend", planned.collective_backend, vendor.collective_backend
+        "plan.device.collective_backend",
+        planned_device.collective_backend,
+        vendor.collective_backend,
     )
-    case, _, hardware, *numbers = plan.case_key.split(":")
+    # CASE:…:VENDOR:NODES:DEVICES_PER_NODE:…
+    case, _, key_vendor, *numbers = plan.case_key.split(":")
     yield ComparedValue("plan.case_key", case, plan.case)
-    yield ComparedValue("plan.case_key", hardware, vendor_name)
+    yield ComparedValue("plan.case_key", key_vendor, vendor_name)
     yield ComparedValue("plan.case_key", numbers[:2], [str(plan.nnodes), str(plan.nproc)])
     for number, device in enumerate(record.environment["devices"]):
         facts: dict[str, Any] = dict(device or {})
@@ -117,9 +121,9 @@ def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
         # The plan and a rank on the same machine read the name of the processor in the same way.
         is_local_cpu = vendor.counts_cores and plan.launcher == "local"
         product = facts.get("name")
-        names = planned.product_names
-        if is_local_cpu and names and product and product not in names:
-            yield ComparedValue(f"environment.devices[{number}].name", product, names[0])
+        planned_products = planned_device.product_names
+        if is_local_cpu and planned_products and product and product not in planned_products:
+            yield ComparedValue(f"environment.devices[{number}].name", product, planned_products[0])
 
 
 def _make_recipe(plan: Plan, case: Case) -> Recipe | None:
@@ -153,7 +157,10 @@ def _compare_with_case(
 
 
 def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[ComparedValue]:
-    """Yield the changes that the plan names, which must be those of its recipe."""
+    """Yield the changes that the plan names, which must be those of its recipe.
+
+    ``fix_hp`` are changed hyper-parameters that the closed rules allow, ``extra`` all others.
+    """
     world = f"{plan.nnodes}x{plan.nproc}"
     standard = find_standard_recipe(case, plan.recipe_name, world=world)
     yield ComparedValue("plan.compared_with", plan.compared_with, standard)
@@ -161,7 +168,7 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
         recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard]
     )
     recipe_extra = {
-        name: x for name, x in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
+        name: value for name, value in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
     }
     if "precision" not in plan.fix_hp:
         fix_hp.pop("precision", None)  # pages show the precision in a column of its own
@@ -177,12 +184,12 @@ def _list_checked_labels(plan: Plan) -> list[str]:
 
 def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
     """Return the labels that follow from a plan and its recipe."""
-    world, data = f"{plan.nnodes}x{plan.nproc}", plan.data
+    world = f"{plan.nnodes}x{plan.nproc}"
     has_target = recipe.target_value is not None
+    has_comparable_quality = recipe.data != "real" or plan.data.quality_comparable
     conditions = {
         "self-reported": True,
-        "performance-only": not has_target
-        or (recipe.data == "real" and not data.quality_comparable),
+        "performance-only": not (has_target and has_comparable_quality),
         "generated-data": recipe.data == "generated",
         BALANCED_BOUND: recipe.is_bound,
         "given-peak": plan.peak_tflops is not None,
@@ -200,14 +207,16 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
             version.
     """
     job: dict[str, Any] = dict(record.environment["job"] or {})
-    parameters, trained = job.get("parameters"), job.get("trainable_parameters")
+    parameters = job.get("parameters")
+    trained = job.get("trainable_parameters")
     if parameters is not None and trained is not None:
         yield from check_at_most("environment.job.trainable_parameters", trained, parameters)
     totals = [(device or {}).get("memory_total_bytes") for device in record.environment["devices"]]
     known_totals = [total for total in totals if total]
     if parameters and len(known_totals) == record.plan.world_size:
-        trained = parameters if trained is None else trained
-        min_bytes = (parameters - trained) * _MIN_FROZEN_BYTES + trained * _MIN_TRAINED_BYTES
+        num_trained = parameters if trained is None else trained
+        num_frozen = parameters - num_trained
+        min_bytes = num_frozen * _MIN_FROZEN_BYTES + num_trained * _MIN_TRAINED_BYTES
         yield from check_at_most("environment.job.parameters", min_bytes, sum(known_totals))
     module = _load_sizes_module(record.plan.case)
     if recipe is None or module is None or not job:
@@ -229,8 +238,13 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
 
 def _compare_evidence(record: Record) -> Iterator[ComparedValue]:
     """Yield the files of evidence, which must include all from which a record is computed."""
-    listed = {entry.name for entry in record.evidence}
-    required = {PLAN_FILE, LAUNCHER_FILE}
-    required |= {name_rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None}
-    if listed:
-        yield ComparedValue("evidence", sorted(listed & required), sorted(required))
+    listed_files = {entry.name for entry in record.evidence}
+    required_files = {PLAN_FILE, LAUNCHER_FILE}
+    # A rank that never started wrote no file.
+    required_files |= {
+        name_rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None
+    }
+    if listed_files:
+        yield ComparedValue(
+            "evidence", sorted(listed_files & required_files), sorted(required_files)
+        )

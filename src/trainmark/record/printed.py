@@ -57,7 +57,7 @@ class _MeasuredQuantity(NamedTuple):
     """A printed quantity as it was measured, in the printed unit.
 
     Args:
-        mean: over the time of all steps after the warm-up.
+        mean: over all steps after the warm-up.
         at_median_step: by the time of the median step.
         whole: over the whole training, with warm-up, evaluations and checkpoints; None: not known.
     """
@@ -102,20 +102,24 @@ def compare_printed(
         unit = _UNITS[speed.quantity]
         measured = _find_measured(speed.quantity, measurement, figures)
         if measured is None:
-            comparisons.append(PrintedComparison(speed, unit, None, 0.0))
+            comparisons.append(PrintedComparison(speed, unit, measured=None, change=0.0))
             continue
-        changes = (measured.mean / speed.mean - 1, measured.at_median_step / speed.median - 1)
-        change = min(changes, key=abs)
-        shown = measured.mean
+        change_of_mean = measured.mean / speed.mean - 1
+        change_of_median = measured.at_median_step / speed.median - 1
+        change = min(change_of_mean, change_of_median, key=abs)
+        measured_value = measured.mean
         if speed.lines == 1 and measured.whole is not None:
             change_of_whole = measured.whole / speed.mean - 1
             if abs(change_of_whole) < abs(change):
-                shown, change = measured.whole, change_of_whole
-        reason = _find_best_so_far(speed, measured)
+                change = change_of_whole
+                measured_value = measured.whole
+        reason = _explain_best_so_far(speed, measured)
         if reason is None and abs(change) > _AGREEMENT_TOLERANCE:
-            agrees = any(comparison.agrees for comparison in comparisons)
-            reason = _find_reason(speed, measured, measurement, figures, another_agrees=agrees)
-        comparisons.append(PrintedComparison(speed, unit, shown, change, reason))
+            another_agrees = any(comparison.agrees for comparison in comparisons)
+            reason = _explain_difference(
+                speed, measured, measurement, figures, another_agrees=another_agrees
+            )
+        comparisons.append(PrintedComparison(speed, unit, measured_value, change, reason))
     return comparisons
 
 
@@ -124,6 +128,7 @@ def find_in_printed(
 ) -> Iterator[Message]:
     """Yield whether the printed speeds agree; if not, the largest difference with its reason."""
     if not measurement.printed:
+        # No known form of line was printed, and the user gave no pattern.
         witness = measurement.plan.witness
         if witness is not None and witness.spec.speed_line is None:
             yield message("printed_unknown")
@@ -135,20 +140,21 @@ def find_in_printed(
     differing = [x for x in comparisons if x.measured is not None and not x.agrees]
     if differing:
         # An explained difference comes before all others.
-        worst = max(differing, key=lambda x: (x.reason is not None, abs(x.change)))
-        yield message("printed_differs", **_describe(worst))
+        explained = [x for x in differing if x.reason is not None]
+        worst = max(explained or differing, key=lambda x: abs(x.change))
+        yield message("printed_differs", **_list_message_args(worst))
         if worst.reason is not None:
             yield worst.reason
         return
     agreeing = [x for x in comparisons if x.agrees]
     if agreeing:
-        yield message("printed_agrees", **_describe(agreeing[0]))
+        yield message("printed_agrees", **_list_message_args(agreeing[0]))
     elif comparisons:
         first = comparisons[0]
         yield message("printed_unmeasured", reported=first.speed.mean, unit=first.unit)
 
 
-def _describe(comparison: PrintedComparison) -> dict[str, str | float | None]:
+def _list_message_args(comparison: PrintedComparison) -> dict[str, str | float | None]:
     """Return the arguments of a finding on a comparison."""
     return {
         "reported": comparison.speed.mean,
@@ -165,27 +171,38 @@ def _find_measured(
     phases = [rank.phases["train"] for rank in measurement.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
     steps = phases[0].steps
-    median_s = figures["step_time_p50"].value
-    if not slowest_ns or not steps or not median_s:
+    median_step_s = figures["step_time_p50"].value
+    if not slowest_ns or not steps or not median_step_s:
         return None
-    mean_s = slowest_ns / steps / 1e9
-    whole_s = _measure_whole_step(measurement)
+    mean_step_s = slowest_ns / steps / 1e9
+    whole_step_s = _measure_whole_step_s(measurement)
     if quantity in TIMES:
         unit_s = TIMES[quantity]
-        whole = None if whole_s is None else whole_s / unit_s
-        return _MeasuredQuantity(mean_s / unit_s, median_s / unit_s, whole)
-    per_step = _find_amount_of_step(quantity, measurement, figures, mean_s=mean_s)
-    if per_step is None:
+        return _MeasuredQuantity(
+            mean=mean_step_s / unit_s,
+            at_median_step=median_step_s / unit_s,
+            whole=None if whole_step_s is None else whole_step_s / unit_s,
+        )
+    amount = _find_amount_of_step(quantity, measurement, figures, mean_step_s=mean_step_s)
+    if amount is None:
         return None
-    whole = None if whole_s is None else per_step / whole_s
-    return _MeasuredQuantity(per_step / mean_s, per_step / median_s, whole)
+    return _MeasuredQuantity(
+        mean=amount / mean_step_s,
+        at_median_step=amount / median_step_s,
+        whole=None if whole_step_s is None else amount / whole_step_s,
+    )
 
 
-def _measure_whole_step(measurement: Measurement) -> float | None:
-    """Return the seconds of a step if all time of the training counts; None: not known."""
+def _measure_whole_step_s(measurement: Measurement) -> float | None:
+    """Return the time of the training over its steps: with warm-up, evaluations and checkpoints.
+
+    None: it is not known.
+    """
     times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns]
     steps = measurement.ranks[0].steps
-    return max(times_ns) / steps / 1e9 if times_ns and steps else None
+    if not times_ns or not steps:
+        return None
+    return max(times_ns) / steps / 1e9
 
 
 def _find_amount_of_step(
@@ -193,35 +210,38 @@ def _find_amount_of_step(
     measurement: Measurement,
     figures: Mapping[str, FigureEntry],
     *,
-    mean_s: float,
+    mean_step_s: float,
 ) -> float | None:
     """Return how much of what a rate counts is in a step; None: not known.
 
     Args:
         quantity: a rate: of steps, samples, tokens or TFLOPs a second, or MFU in percent.
-        mean_s: mean time of a step.
+        mean_step_s: mean time of a step.
     """
     phases = [rank.phases["train"] for rank in measurement.ranks]
     steps = phases[0].steps
-    samples = tokens = None
-    if figures["final_result"].value is not None:
-        samples = sum(phase.samples for phase in phases) / steps or None
-        tokens = sum(phase.tokens for phase in phases) / steps or None
-    flops = figures["model_flops_per_device"].value
-    mfu = figures["MFU"].value
-    amounts = {
-        "steps_per_second": 1.0,
-        "samples_per_second": samples,
-        "samples_per_second_per_device": None if samples is None else samples / len(phases),
-        "tokens_per_second": tokens,
-        "tokens_per_second_per_device": None if tokens is None else tokens / len(phases),
-        "tflops_per_device": None if flops is None else flops / 1e12 * mean_s,
-        "mfu_percent": None if mfu is None else mfu * mean_s,
-    }
-    return amounts[quantity]
+    num_ranks = len(phases)
+    if quantity == "steps_per_second":
+        return 1.0
+    # The figures of FLOPs are rates over the mean step, so that the amount follows from them.
+    if quantity == "tflops_per_device":
+        flops_per_second = figures["model_flops_per_device"].value
+        return None if flops_per_second is None else flops_per_second / 1e12 * mean_step_s
+    if quantity == "mfu_percent":
+        mfu_percent = figures["MFU"].value
+        return None if mfu_percent is None else mfu_percent * mean_step_s
+    if figures["final_result"].value is None:
+        return None
+    if quantity.startswith("samples"):
+        amount = sum(phase.samples for phase in phases) / steps
+    else:
+        amount = sum(phase.tokens for phase in phases) / steps
+    if not amount:  # it was not counted
+        return None
+    return amount / num_ranks if quantity.endswith("_per_device") else amount
 
 
-def _find_best_so_far(speed: PrintedSpeed, measured: _MeasuredQuantity) -> Message | None:
+def _explain_best_so_far(speed: PrintedSpeed, measured: _MeasuredQuantity) -> Message | None:
     """Return that a program prints its fastest step until then; None: it does not."""
     if not speed.is_best_so_far or speed.last is None:
         return None
@@ -235,7 +255,7 @@ def _compare_speeds(quantity: str, printed: float, measured: float) -> float:
     return measured / printed if quantity in TIMES else printed / measured
 
 
-def _find_reason(
+def _explain_difference(
     speed: PrintedSpeed,
     measured: _MeasuredQuantity,
     measurement: Measurement,
@@ -249,27 +269,33 @@ def _find_reason(
         another_agrees: another quantity of the same lines agrees, so that time and work do.
     """
     if another_agrees and speed.quantity in _OF_FLOPS:
-        return _find_other_formula(speed, measured, measurement, figures)
-    predictions = dict(_predict_ratios(speed.quantity, measurement))
-    candidates: list[tuple[float, Message]] = []
-    for name, predicted in predictions.items():
-        pairs = [(speed.mean, measured.mean), (speed.median, measured.at_median_step)]
-        if name in _RULES_ON_MEANS_SINCE_START:
+        return _explain_other_formula(speed, measured, measurement, figures)
+    best_reason = None
+    smallest_error = _RULE_TOLERANCE  # of what a rule predicts, relative
+    for rule, predicted_ratio in _predict_ratios(speed.quantity, measurement):
+        if rule in _RULES_ON_MEANS_SINCE_START:
             pairs = [(speed.last, measured.mean)]
-        for printed, rate in pairs:
-            if printed:
-                ratio = _compare_speeds(speed.quantity, printed, rate)
-                reason = message(_REASONS[name], ratio=predicted)
-                candidates.append((abs(ratio / predicted - 1), reason))
-    close_candidates = [item for item in candidates if item[0] <= _RULE_TOLERANCE]
-    if close_candidates:
-        _, reason = min(close_candidates, key=lambda item: item[0])
-        return reason
-    return _find_other_formula(speed, measured, measurement, figures)
+        else:
+            pairs = [(speed.mean, measured.mean), (speed.median, measured.at_median_step)]
+        for printed_value, measured_value in pairs:
+            if not printed_value:
+                continue
+            ratio = _compare_speeds(speed.quantity, printed_value, measured_value)
+            error = abs(ratio / predicted_ratio - 1)
+            is_better = best_reason is None or error < smallest_error
+            if error <= _RULE_TOLERANCE and is_better:
+                smallest_error = error
+                best_reason = message(_REASONS[rule], ratio=predicted_ratio)
+    if best_reason is not None:
+        return best_reason
+    return _explain_other_formula(speed, measured, measurement, figures)
 
 
 def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[str, float]]:
-    """Yield by the name of each rule the ratio of printed to measured speed that it predicts."""
+    """Yield the name of each rule, and the ratio of printed to measured speed that it predicts.
+
+    ``_REASONS`` has the message of each rule.
+    """
     ranks = measurement.ranks
     phases = [rank.phases["train"] for rank in ranks]
     train = phases[0]
@@ -280,12 +306,14 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
         step_ns = train.windows_ns / train.steps
         step_with_warmup_ns = first_rank.total_windows_ns / first_rank.steps
         yield "warmup", step_ns / step_with_warmup_ns
-        whole_s = _measure_whole_step(measurement)
-        if whole_s is not None:
-            yield "whole", step_ns / 1e9 / whole_s
-        yield "waiting", train.windows_ns / max(1, train.windows_ns - train.wait_ns)
-        times = measurement.steps.time_ns[measurement.steps.warmup :]
-        yield "fastest", step_ns / max(1, min(times))
+        whole_step_s = _measure_whole_step_s(measurement)
+        if whole_step_s is not None:
+            yield "whole", step_ns / 1e9 / whole_step_s
+        # At least one nanosecond, because it is a divisor.
+        busy_ns = max(1, train.windows_ns - train.wait_ns)
+        yield "waiting", train.windows_ns / busy_ns
+        fastest_step_ns = max(1, min(measurement.steps.time_ns[measurement.steps.warmup :]))
+        yield "fastest", step_ns / fastest_step_ns
     if micro_batches_per_step > 1:
         yield "micro_batches", micro_batches_per_step
         yield "accumulation", 1 / micro_batches_per_step
@@ -298,7 +326,7 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
     yield "twice", 2.0
 
 
-def _find_other_formula(
+def _explain_other_formula(
     speed: PrintedSpeed,
     measured: _MeasuredQuantity,
     measurement: Measurement,
@@ -306,19 +334,24 @@ def _find_other_formula(
 ) -> Message | None:
     """Return that a program takes another peak, or other FLOPs a step, than we do."""
     assert speed.mean is not None, "the caller has a value"
-    by_quantity = {x.quantity: x.mean for x in measurement.printed if x.mean is not None}
+    printed_means = {x.quantity: x.mean for x in measurement.printed if x.mean is not None}
     if speed.quantity == "mfu_percent":
-        rate = figures["model_flops_per_device"].value
+        flops_per_second = figures["model_flops_per_device"].value
         mfu_percent = figures["MFU"].value
-        printed_rate = by_quantity.get("tflops_per_device")
-        is_same_rate = printed_rate is None or (
-            rate is not None and abs(rate / 1e12 / printed_rate - 1) <= _AGREEMENT_TOLERANCE
+        if not flops_per_second or not mfu_percent:
+            return None
+        # If the program also prints its FLOP/s and they differ, the peak is not the reason.
+        printed_tflops = printed_means.get("tflops_per_device")
+        measured_tflops = flops_per_second / 1e12
+        is_same_rate = (
+            printed_tflops is None
+            or abs(measured_tflops / printed_tflops - 1) <= _AGREEMENT_TOLERANCE
         )
-        if rate and mfu_percent and is_same_rate:
+        if is_same_rate:
             return message(
                 "printed_because_peak",
-                theirs=rate / (speed.mean / 100) / 1e12,
-                ours=rate / (mfu_percent / 100) / 1e12,
+                theirs=flops_per_second / (speed.mean / 100) / 1e12,
+                ours=flops_per_second / (mfu_percent / 100) / 1e12,
             )
     if speed.quantity == "tflops_per_device":
         return message("printed_because_formula", ratio=speed.mean / measured.mean)

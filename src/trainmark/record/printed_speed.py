@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trainmark.events.schema import Printed
 
-_MIN_BEST_VALUES = 20
+_MIN_BEST_VALUES = 20  # fewer values may become better one after the other by chance
 TIMES = {"step_s": 1.0, "step_ms": 1e-3}  # seconds of the unit of a step time
 
 
@@ -46,6 +46,7 @@ def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list
     """Return what the launcher read in the program's output.
 
     Args:
+        event: the launcher's event; None: it has none.
         steps: of the run, over which lines are taken to be spread evenly.
         warmup: steps at the start that do not count.
     """
@@ -54,37 +55,44 @@ def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list
     for reading in speeds:
         values = [value for value in reading.values if value > 0]
         num_skipped = ceil(len(values) * warmup / steps) if steps else 0
-        after = values[num_skipped:] or values[-1:]  # at least the last value
-        fastest = min if reading.quantity in TIMES else max
+        values_after_warmup = values[num_skipped:] or values[-1:]  # at least the last value
+        find_fastest = min if reading.quantity in TIMES else max
         summaries.append(
             PrintedSpeed(
                 quantity=reading.quantity,
                 lines=reading.lines,
-                mean=_compute_mean(reading.quantity, after),
-                median=median(after) if after else None,
+                mean=_compute_mean(reading.quantity, values_after_warmup),
+                median=median(values_after_warmup) if values_after_warmup else None,
                 mean_of_all=_compute_mean(reading.quantity, values),
                 last=values[-1] if values else None,
-                best=fastest(values) if values else None,
+                best=find_fastest(values) if values else None,
                 raw=reading.raw,
-                is_best_so_far=_are_best_so_far(after, fastest),
+                is_best_so_far=_are_best_so_far(values_after_warmup, find_fastest),
             )
         )
     return summaries
 
 
-def _are_best_so_far(values: list[float], fastest: Callable[[float, float], float]) -> bool:
-    """Tell whether no value is slower than the one before, as steps that vary never are.
+def _are_best_so_far(values: list[float], find_fastest: Callable[[float, float], float]) -> bool:
+    """Tell whether a program prints the fastest step until then: no value is slower than before.
 
-    Few values, and values with less than three digits, which repeat by themselves, tell nothing.
+    Values of single steps vary up and down. Few values, equal values, and values of less than three
+    digits, which repeat by themselves, prove nothing.
+
+    Args:
+        find_fastest: returns the faster of two values.
     """
-    has_digits = any(float(f"{value:.2g}") != value for value in values)
-    if len(values) < _MIN_BEST_VALUES or not has_digits or len(set(values)) == 1:
+    have_three_digits = any(float(f"{value:.2g}") != value for value in values)
+    are_equal = len(set(values)) == 1
+    if len(values) < _MIN_BEST_VALUES or not have_three_digits or are_equal:
         return False
-    return all(fastest(before, after) == after for before, after in pairwise(values))
+    return all(find_fastest(before, after) == after for before, after in pairwise(values))
 
 
 def _compute_mean(quantity: str, values: list[float]) -> float | None:
-    """Return the mean over steps of equal work: of rates it is the harmonic one."""
+    """Return the mean over steps of equal work: of rates the harmonic mean; None without values."""
     if not values:
         return None
-    return fmean(values) if quantity in TIMES else harmonic_mean(values)
+    if quantity in TIMES:
+        return fmean(values)
+    return harmonic_mean(values)

@@ -51,7 +51,7 @@ EVIDENCE_NAME = (
 Verification = Literal["verified", "unverified"]
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Figures of every record, null with a reason if unknown.
-_ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
+_REQUIRED_FIGURES = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
 
 
 def is_empty(values: list[object]) -> bool:
@@ -161,10 +161,14 @@ class Steps(Frozen):
     @property
     def steady(self) -> bool | None:
         """Tell whether the steps after the warm-up took about the same time; None: too few."""
-        return None if (moved := self.drift) is None else abs(moved) <= stats.STEADY_DRIFT
+        drift = self.drift
+        if drift is None:
+            return None
+        return abs(drift) <= stats.STEADY_DRIFT
 
     @model_validator(mode="after")
-    def _one_entry_a_step(self) -> Self:
+    def _check_lengths(self) -> Self:
+        """Refuse lists that do not have one entry a step."""
         if not len(self.time_ns) == len(self.loss) == len(self.samples):
             raise ValueError("time_ns, loss and samples must have the same length")
         return self
@@ -317,10 +321,11 @@ class Record(Frozen):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
-        missing = [name for name in _ALWAYS if name not in self.figures]
-        if missing:
-            raise ValueError(f"figures must have {missing[0]}")
+    def _check_consistency(self) -> Self:
+        """Refuse a record without a figure that each has, or whose cause contradicts its status."""
+        missing_figures = [name for name in _REQUIRED_FIGURES if name not in self.figures]
+        if missing_figures:
+            raise ValueError(f"figures must have {missing_figures[0]}")
         if (self.cause is None) != (self.status == "passed"):
             raise ValueError("a run must have a cause if and only if it did not pass")
         return self
@@ -331,7 +336,7 @@ class Record(Frozen):
         return self.status == "passed"
 
     def figure(self, name: str) -> float | None:
-        """Return a figure's value; None where it is not known, or the record does not have it."""
+        """Return a figure's value; None if it is not known, or the record does not have it."""
         entry = self.figures.get(name)
         return None if entry is None else entry.value
 
@@ -352,11 +357,11 @@ def write_record(record: Record, run_dir: Path) -> Path:
 
 
 def serialize_record(record: Record) -> bytes:
-    """Return what ``record.json`` has: a line a top-level key, greppable and small."""
+    """Return the content of ``record.json``: one line for each top-level key."""
     lines = [
         b'"%s": %s' % (name.encode(), to_json(value))
         for name, value in record
-        if name != "verification"
+        if name != "verification"  # it is found whenever a record is loaded
     ]
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 

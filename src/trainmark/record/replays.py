@@ -6,7 +6,6 @@ next forward pass. So the rank whose own values differ earliest is the one that 
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import Field
@@ -15,7 +14,7 @@ from trainmark.documents import Frozen
 from trainmark.events.values import Count  # noqa: TC001 - pydantic reads it at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from trainmark.events.schema import BitDifference, Replay
 
@@ -51,33 +50,43 @@ def summarize_replays(replays_by_rank: Sequence[Sequence[Replay]]) -> Replays | 
     """
     if not any(replays_by_rank):
         return None
-    windows = list(zip(*replays_by_rank, strict=False))  # a rank may have ended early
-    unstable = sum(window[0].control == "not_deterministic" for window in windows)
-    differing = [window for window in windows if any(replay.difference for replay in window)]
+    # The repeats of each window on all ranks. Not strict: a rank may have ended early.
+    windows = list(zip(*replays_by_rank, strict=False))
+    num_unstable = sum(window[0].control == "not_deterministic" for window in windows)
+    differing_windows = [
+        window for window in windows if any(replay.difference for replay in window)
+    ]
+    differences = [_locate_first_difference(window) for window in differing_windows[:MAX_LISTED]]
     return Replays(
         windows=len(windows),
-        not_deterministic=unstable,
-        different=len(differing),
-        differences=list(islice(map(_locate_first_difference, differing), MAX_LISTED)),
+        not_deterministic=num_unstable,
+        different=len(differing_windows),
+        differences=differences,
     )
 
 
 def _locate_first_difference(window: Sequence[Replay]) -> ReplayDifference:
-    """Return the earliest difference of a window that has one, and the ranks that have it."""
-    places = dict(_list_differences(window))
-    earliest = min(_get_moment(place) for place in places.values())
-    ranks = [rank for rank, place in places.items() if _get_moment(place) == earliest]
-    place = places[ranks[0]]
-    return ReplayDifference(step=place.step, part=place.part, tensor=place.tensor, ranks=ranks)
+    """Return the earliest difference of a window, and the ranks that have it.
+
+    Args:
+        window: its repeats on each rank, of which at least one has a difference.
+    """
+    difference_of_rank = {
+        rank: replay.difference
+        for rank, replay in enumerate(window)
+        if replay.difference is not None
+    }
+    earliest = min(difference_of_rank.values(), key=_order_in_time)
+    ranks = [
+        rank
+        for rank, difference in difference_of_rank.items()
+        if _order_in_time(difference) == _order_in_time(earliest)
+    ]
+    return ReplayDifference(
+        step=earliest.step, part=earliest.part, tensor=earliest.tensor, ranks=ranks
+    )
 
 
-def _list_differences(window: Sequence[Replay]) -> Iterator[tuple[int, BitDifference]]:
-    """Yield each rank that computed a window differently, and where it first differed."""
-    for rank, replay in enumerate(window):
-        if replay.difference is not None:
-            yield rank, replay.difference
-
-
-def _get_moment(place: BitDifference) -> tuple[int, int]:
-    """Return what orders differences of ranks in time."""
-    return place.step, get_args(ReplayPart).index(place.part)
+def _order_in_time(difference: BitDifference) -> tuple[int, int]:
+    """Return a key that sorts differences of ranks in the order of their computation."""
+    return difference.step, get_args(ReplayPart).index(difference.part)

@@ -55,7 +55,7 @@ def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) 
 
     Args:
         folder: where its events would be.
-        max_bytes: of evidence; more of it is not read.
+        max_bytes: if there is more evidence, none of it is read; None: any amount is read.
     """
     total_bytes = sum(file.bytes for file in record.evidence)
     if max_bytes is not None and total_bytes > max_bytes:
@@ -88,15 +88,15 @@ def check_itself(record: Record) -> list[Message]:
 
 def verify_evidence(record: Record, folder: Path) -> list[Message]:
     """Return the contradictions between ``record`` and the evidence in ``folder``."""
-    files = {path.name: path for path in reduce.list_evidence_files(folder)}
-    recorded = {entry.name: entry for entry in record.evidence}
-    if not files:
+    present_files = {path.name: path for path in reduce.list_evidence_files(folder)}
+    recorded_files = {entry.name: entry for entry in record.evidence}
+    if not present_files:
         return [message("evidence_absent")]
     contradictions = []
-    for name in sorted(recorded.keys() | files.keys()):
-        if name not in files:
+    for name in sorted(recorded_files.keys() | present_files.keys()):
+        if name not in present_files:
             contradictions.append(message("evidence_missing", file=name))
-        elif name not in recorded or _is_altered(files[name], recorded[name]):
+        elif name not in recorded_files or _is_altered(present_files[name], recorded_files[name]):
             contradictions.append(message("evidence_altered", file=name))
     return contradictions + _reduce_again(record, folder)
 
@@ -115,16 +115,15 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
     differences = list(_compare_records(record, recomputed_record))
     if not differences:
         return []
+    # Without the case its own figures cannot be computed again.
     failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
-    follows_from_case = bool(recomputed_record.plan.about.page.figures) or failed_in_figures
-    if follows_from_case and recomputed_record.plan.case not in cases.list_names():
+    needs_case = bool(recomputed_record.plan.about.page.figures) or failed_in_figures
+    if needs_case and recomputed_record.plan.case not in cases.list_names():
         return [message("evidence_case_absent", case=recomputed_record.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
-    writers = {
-        shorten_version(version)
-        for version in (record.suite.version, recomputed_record.plan.suite_version)
-    }
-    if len(writers) == 1 and shorten_version(__version__) not in writers:
+    version = shorten_version(record.suite.version)
+    version_of_plan = shorten_version(recomputed_record.plan.suite_version)
+    if version == version_of_plan and version != shorten_version(__version__):
         return [message("evidence_other_version", version=record.suite.version)]
     return [_describe_differences(differences)]
 
@@ -134,11 +133,11 @@ def _compare_records(record: Record, recomputed_record: Record) -> Iterator[Comp
 
     Equal fields are not converted to dicts: a million steps would be in memory four times.
     """
-    names = {
+    differing_fields = {
         name for name, value in record if value != getattr(recomputed_record, name)
     } - _NOT_COMPARED
-    recorded = record.model_dump(mode="json", include=names)
-    recomputed = recomputed_record.model_dump(mode="json", include=names)
+    recorded = record.model_dump(mode="json", include=differing_fields)
+    recomputed = recomputed_record.model_dump(mode="json", include=differing_fields)
     yield from _list_differences(recorded, recomputed, "")
 
 
@@ -166,7 +165,11 @@ def _shorten(value: Any) -> str:
 
 
 def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[ComparedValue]:
-    """Yield every path at which two documents differ, with both values."""
+    """Yield every path at which two documents differ, with both values.
+
+    Args:
+        place: path of these documents in the record; empty: they are the whole record.
+    """
     if recorded == recomputed:
         return
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
@@ -176,8 +179,10 @@ def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Co
         return
     both_are_lists = isinstance(recorded, list) and isinstance(recomputed, list)
     if both_are_lists and len(recorded) == len(recomputed):
-        for index, (old, new) in enumerate(zip(recorded, recomputed, strict=True)):
-            yield from _list_differences(old, new, f"{place}[{index}]")
+        for index, (recorded_entry, recomputed_entry) in enumerate(
+            zip(recorded, recomputed, strict=True)
+        ):
+            yield from _list_differences(recorded_entry, recomputed_entry, f"{place}[{index}]")
         return
     if not _is_same(recorded, recomputed):
         yield ComparedValue(place, recorded, recomputed)
@@ -210,10 +215,10 @@ def _recompute_values(record: Record) -> Iterator[ComparedValue]:
     if cases.is_shipped(record.plan.case):
         case_figures = compute_case_figures(measurement, figures)
         yield from _compare_figures(record, figures | dict(case_figures.figures))
-        yield from _compare_findings(record, measurement, case_figures.notes)
+        yield from _compare_findings(record, measurement, case_notes=case_figures.notes)
     else:
         yield from _compare_figures_of_others(record, figures)
-        yield from _compare_findings(record, measurement, None)
+        yield from _compare_findings(record, measurement, case_notes=None)
     yield from _compare_trust(record, measurement)
 
 
@@ -229,7 +234,10 @@ def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator
 
 
 def _compare_units(record: Record) -> Iterator[ComparedValue]:
-    """Yield units that are not as declared, and values that have a reason for being missing."""
+    """Yield units that are not as declared, and values that have a reason for being missing.
+
+    A figure has either a value or a reason.
+    """
     about = record.plan.about
     declared = list_specs(about.page)
     for name, entry in record.figures.items():
@@ -276,7 +284,7 @@ def _list_missing_figures(record: Record, recomputed: dict[str, Figure]) -> Iter
 
 
 def _compare_findings(
-    record: Record, measurement: Measurement, case_notes: Sequence[Message] | None
+    record: Record, measurement: Measurement, *, case_notes: Sequence[Message] | None
 ) -> Iterator[ComparedValue]:
     """Yield findings that the record's own values contradict, or that are missing.
 
@@ -291,9 +299,10 @@ def _compare_findings(
         yield ComparedValue(
             f"findings.{code}", None if entry is None else entry.as_dict(), finding.as_dict()
         )
+    # Findings that nothing here explains: those of a case that is not shipped may be right.
     for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
-        is_wrong = code in CODES_OF_RECORD or case_notes is not None
-        yield ComparedValue(f"findings.{code}", True, not is_wrong)
+        is_allowed = case_notes is None and code not in CODES_OF_RECORD
+        yield ComparedValue(f"findings.{code}", recorded=True, expected=is_allowed)
 
 
 def _compare_trust(record: Record, measurement: Measurement) -> Iterator[ComparedValue]:
@@ -305,8 +314,9 @@ def _compare_trust(record: Record, measurement: Measurement) -> Iterator[Compare
     yield ComparedValue("trust.reasons", _join_codes(reasons), _join_codes(expected))
     recorded = _index_by_code(reasons)
     for reason in expected:
-        entry = recorded.get(reason.code, reason)
-        yield ComparedValue(f"trust.reasons.{reason.code}", entry.args, reason.args)
+        if reason.code in recorded:  # missing reasons are compared above
+            recorded_args = recorded[reason.code].args
+            yield ComparedValue(f"trust.reasons.{reason.code}", recorded_args, reason.args)
     yield ComparedValue(
         "trust.grade", record.trust.grade, grade_reasons(record.trust.reasons).grade
     )
@@ -322,7 +332,9 @@ def _index_by_code(messages: Iterable[Message]) -> dict[str, Message]:
 
 def _get_code(reason: Message | None) -> str | None:
     """Return the code of a message; None: there is no message."""
-    return None if reason is None else reason.code
+    if reason is None:
+        return None
+    return reason.code
 
 
 def _join_codes(reasons: Iterable[Message]) -> str:

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 # Relative difference of the seen batch from the stated one: a shorter last batch is allowed.
 _BATCH_TOLERANCE = 0.01
-# Pauses that are reported: at least so many, and for at least this part of the steps.
-_MIN_PAUSES = 10
-_MIN_PAUSES_PER_STEP = 0.5
+# The time of evaluations does not count as training. A program that switches to evaluation in about
+# every second step leaves a part of its steps untimed: so many evaluations are reported, at least
+# this number and for this part of the steps.
+_MIN_EVALUATIONS = 10
+_MIN_EVALUATIONS_PER_STEP = 0.5
 _MAX_WITHOUT_BACKWARD = 0.1  # part of the steps without a backward pass
 _MAX_NON_FINITE = 0.1  # part of the steps without a finite loss
 # Types of the operands of most FLOPs, by the precision that the file names.
@@ -56,8 +58,8 @@ def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
 
 
 def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Return the figures, null with the reason where the probe could not see what they are of."""
-    withheld = dict(figures)
+    """Return the figures; those that the probe could not measure are None with the reason."""
+    known_figures = dict(figures)
     reason = _explain_unknown_steps(measurement)
     names: tuple[str, ...] = (*_OF_WORK, *_OF_STEPS)
     if reason is None:
@@ -65,42 +67,54 @@ def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) ->
         names = _OF_WORK
     if reason is not None:
         for name in names:
-            if name in withheld:
-                withheld[name] = Figure(None, reason)
-    flops = _explain_unknown_flops(measurement)
+            if name in known_figures:
+                known_figures[name] = Figure(None, reason)
+    # A program has no formula of FLOPs: say instead why the probe did not count them.
+    flops_reason = _explain_unknown_flops(measurement)
     for name in ("model_flops_per_device", "MFU", "MAMFU"):
-        figure = withheld[name]
-        is_unknown = figure.reason is not None and figure.reason.code == "no_flop_formula"
-        if flops is not None and is_unknown:
-            withheld[name] = replace(figure, reason=flops)
-    return withheld
+        figure = known_figures[name]
+        has_no_formula = figure.reason is not None and figure.reason.code == "no_flop_formula"
+        if flops_reason is not None and has_no_formula:
+            known_figures[name] = replace(figure, reason=flops_reason)
+    return known_figures
 
 
 def _explain_unknown_steps(measurement: Measurement) -> Message | None:
     """Return why it is not known what a training step of the program is."""
     expected = _get_spec(measurement).optimizers
     for facts in list_facts(measurement):
-        counts = facts.get("optimizer_steps") or []
-        if counts and len(counts) != expected:
-            return message("witness_optimizers", optimizers=len(counts), expected=expected)
-        if counts and max(counts) - min(counts) > 1:
-            return message("witness_optimizers_uneven", most=max(counts), least=min(counts))
+        steps_of_optimizers = facts.get("optimizer_steps")  # one number for each optimizer
+        if not steps_of_optimizers:
+            continue
+        if len(steps_of_optimizers) != expected:
+            return message(
+                "witness_optimizers", optimizers=len(steps_of_optimizers), expected=expected
+            )
+        most = max(steps_of_optimizers)
+        least = min(steps_of_optimizers)
+        if most - least > 1:  # the run may end between the steps of two optimizers
+            return message("witness_optimizers_uneven", most=most, least=least)
     return None
 
 
 def _explain_unknown_work(measurement: Measurement) -> Message | None:
-    """Return why it is not known what a training step trained."""
-    is_counted = _get_spec(measurement).step is None
-    unseen = any(facts and "seen_samples" not in facts for facts in list_facts(measurement))
-    return message("witness_uncountable") if is_counted and unseen else None
+    """Return why it is not known what a training step trained; None: it is known."""
+    if _get_spec(measurement).step is not None:  # the user states it
+        return None
+    for facts in list_facts(measurement):
+        if facts and "seen_samples" not in facts:
+            return message("witness_uncountable")
+    return None
 
 
 def _explain_unknown_flops(measurement: Measurement) -> Message | None:
     """Return why the FLOPs of a step are not known; None: the rank did not report its end."""
     facts = list_facts(measurement)[0]
+    if not facts:
+        return None
     if facts.get("graphs_compiled"):
         return message("witness_flops_compiled", graphs=facts["graphs_compiled"])
-    return message("witness_flops_unseen") if facts else None
+    return message("witness_flops_unseen")
 
 
 def find_in_witness(measurement: Measurement) -> Iterator[Message]:
@@ -108,21 +122,25 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
     spec = _get_spec(measurement)
     num_ranks = len(measurement.ranks)
     all_facts = list_facts(measurement)
-    seen = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
-    tokens = [facts["seen_tokens_padded"] for facts in all_facts if facts.get("seen_tokens_padded")]
-    if spec.step is not None and len(seen) == num_ranks:
-        yield from _compare_batch("witness_batch", spec.step.samples, sum(seen))
-    if spec.step is not None and spec.step.tokens and len(tokens) == num_ranks:
-        yield from _compare_batch("witness_tokens", spec.step.tokens, sum(tokens))
-    if spec.step is not None and not seen and all_facts[0]:
-        yield message("witness_batches_unseen")
+    if spec.step is not None:
+        # What loaders yielded for a step, on each rank that saw it.
+        samples = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
+        tokens = [
+            facts["seen_tokens_padded"] for facts in all_facts if facts.get("seen_tokens_padded")
+        ]
+        if len(samples) == num_ranks:
+            yield from _compare_batch("witness_batch", spec.step.samples, sum(samples))
+        if spec.step.tokens and len(tokens) == num_ranks:
+            yield from _compare_batch("witness_tokens", spec.step.tokens, sum(tokens))
+        if not samples and all_facts[0]:
+            yield message("witness_batches_unseen")
     for rank, facts in zip(measurement.ranks, all_facts, strict=True):
         yield from _find_in_facts(spec, facts, steps=rank.steps)
         for violation in facts.get("violations", ()):
             yield message(violation["code"], **violation["args"])
     losses = measurement.steps.loss
     num_missing = sum(loss is None for loss in losses)
-    # A step without a backward pass has no loss that could be seen.
+    # A step without a backward pass has no loss that could be seen: it is missing, not infinite.
     num_unseen = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
     num_non_finite = num_missing - num_unseen
     if num_non_finite > _MAX_NON_FINITE * len(losses):
@@ -136,16 +154,22 @@ def _compare_batch(code: str, stated: float, seen: float) -> Iterator[Message]:
 
 
 def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -> Iterator[Message]:
-    """Yield what one rank's steps lacked, or did otherwise than the file says."""
+    """Yield what one rank's steps lacked, or did otherwise than the file says.
+
+    Args:
+        spec: the file of ``--witness``.
+        facts: of the rank's job; empty: the rank did not report its end.
+        steps: number of optimizer steps of the rank.
+    """
     seen_type = facts.get("matmul_type")
     if seen_type is not None and seen_type not in _MATMUL_TYPES[spec.precision]:
         yield message("witness_precision", stated=spec.precision, seen=seen_type)
-    without = facts.get("steps_without_backward", 0)
-    if without > _MAX_WITHOUT_BACKWARD * steps:
-        yield message("witness_no_gradients", steps=without, of=steps)
-    pauses = facts.get("evaluations", 0)
-    if pauses >= max(_MIN_PAUSES, _MIN_PAUSES_PER_STEP * steps):
-        yield message("witness_pauses", pauses=pauses, steps=steps)
+    num_without_backward = facts.get("steps_without_backward", 0)
+    if num_without_backward > _MAX_WITHOUT_BACKWARD * steps:
+        yield message("witness_no_gradients", steps=num_without_backward, of=steps)
+    num_evaluations = facts.get("evaluations", 0)
+    if num_evaluations >= max(_MIN_EVALUATIONS, _MIN_EVALUATIONS_PER_STEP * steps):
+        yield message("witness_pauses", pauses=num_evaluations, steps=steps)
 
 
 def _get_spec(measurement: Measurement) -> WitnessSpec:

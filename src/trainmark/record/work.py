@@ -7,7 +7,7 @@ of a record's figures, so that rows and records are compared and audited by the 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt
@@ -33,7 +33,7 @@ LOG_CONTRADICTIONS = frozenset({
     "log_time_falls", "log_samples_fall", "log_samples_above_steps", "log_samples_below_steps",
     "log_samples_and_epochs", "log_batch_and_devices", "log_speeds_differ", "log_ends_twice",
 })  # fmt: skip
-_SAME_SIZE = 0.01  # relative difference of models of the same size, which may have another head
+_SIZE_TOLERANCE = 0.01  # relative difference of models of one size, which may have another head
 # Names of differences between a run and a published row.
 _MOST_SERIOUS_FIRST = (
     "case", "data", "bound", "parameters", "seq_length", "precision", "micro_batch_size",
@@ -169,8 +169,8 @@ def describe_planned_work(plan: Plan) -> dict[str, Any]:
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         "content_id": plan.data.content_id if plan.witness is None else None,
         "bound": BALANCED_BOUND in plan.labels,
-        "witnessed": plan.witness and plan.witness.describe_work(),
-        "resumed_after": plan.resumed and plan.resumed.progress.steps,
+        "witnessed": None if plan.witness is None else plan.witness.describe_work(),
+        "resumed_after": None if plan.resumed is None else plan.resumed.progress.steps,
         "suite_version": shorten_version(plan.suite_version),
     }
 
@@ -201,7 +201,7 @@ def _name_products(record: Record) -> str:
 
 
 def find_differences(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Return the names under which two pieces of work differ, sorted."""
+    """Return the names of the properties in which two pieces of work differ, sorted."""
     return sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
 
 
@@ -211,12 +211,13 @@ def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> li
     Args:
         runs: kind and recipe of each; only runs of one kind, of a case for instance, are compared.
     """
-    names: dict[str, None] = {}  # in the order of their appearance
-    values: dict[tuple[str, str], set[str]] = {}  # by kind and field
+    names: dict[str, None] = {}  # keys alone, in the order of their appearance
+    # All values of a field among the runs of a kind, as text, by kind and field.
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
     for kind, recipe in runs:
+        names |= dict.fromkeys(recipe)
         for name, value in recipe.items():
-            names.setdefault(name)
-            values.setdefault((kind, name), set()).add(json.dumps(value, default=str))
+            values[kind, name].add(json.dumps(value, default=str))
     differing = {name for (_, name), texts in values.items() if len(texts) > 1}
     return [name for name in names if name in differing and name not in _NOT_WORK]
 
@@ -228,10 +229,10 @@ def reject_duplicates(names: Iterable[str]) -> None:
         names: run ids, or places of rows.
 
     Raises:
-        UsageError: one of them is there again.
+        UsageError: one of them is given twice.
     """
-    for name, times in Counter(names).items():
-        if times > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise UsageError("the same run is given twice", where=name, fix="pass it only once")
 
 
@@ -281,13 +282,15 @@ def describe_printed_work(result: Record | Row) -> dict[str, Any]:
 def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
     """Return the recipe fields that a result changes, by their full names, without precision."""
     if isinstance(result, Row):
-        changed, precision = result.changes, result.precision
+        changes = result.changes
+        precision = result.precision
     else:
-        changed = result.plan.fix_hp | result.plan.extra
+        changes = result.plan.fix_hp | result.plan.extra
         precision = result.plan.recipe["precision"]
+    # The precision may be listed under several names: it is found by its value.
     return {
         FIELD_ALIASES.get(name, name): _parse_number(value)
-        for name, value in sorted(changed.items())
+        for name, value in sorted(changes.items())
         if value != precision
     }
 
@@ -298,41 +301,67 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
     The most serious difference comes first. What the row does not state is taken from the published
     figures of its case; what these do not state either is not compared.
     """
-    ours, theirs = describe_printed_work(record), describe_printed_work(row)
+    ours = describe_printed_work(record)
+    theirs = describe_printed_work(row)
     stated = row.stated or _get_stated_work(record, row)
     if stated.precision is not None:
         theirs["precision"] = stated.precision
-    recipe = record.plan.recipe
-    known = {
-        "parameters": (count_parameters(record), stated.parameters),
-        "seq_length": (recipe.get("seq_length"), stated.seq_length),
-        "micro_batch_size": (recipe.get("micro_batch_size"), stated.micro_batch_size),
-        "train_samples": (record.plan.data.train_samples, stated.train_samples),
-        "sample_count": (1, stated.sample_count),
-    }
-    for name, (value, other) in known.items():
-        is_same_model = name == "parameters" and is_same_size(value, other)
-        if other is not None and not is_same_model:
-            ours[name], theirs[name] = value, other
+    for name, value in _describe_stated_work(stated).items():
+        theirs[name] = value
+        ours[name] = _get_value_of_record(record, name)
+    if is_same_size(count_parameters(record), stated.parameters):
+        theirs["parameters"] = ours["parameters"]
     # If the micro-batch is stated, the printed batch does not count: it may be that of all devices.
     if stated.micro_batch_size is not None:
-        changes = [_list_changed_fields(record), _list_changed_fields(row)]
-        for fields in changes:
-            fields.pop("micro_batch_size", None)
-        ours["fix_hp"], theirs["fix_hp"] = map(format_fix_hp, changes)
+        ours["fix_hp"] = _format_changes_without_batch(record)
+        theirs["fix_hp"] = _format_changes_without_batch(row)
     if BALANCED_BOUND in record.plan.labels:
         ours["bound"] = True
         theirs["bound"] = False
-    names = [name for name in _MOST_SERIOUS_FIRST if name in theirs]
     return {
         name: (ours[name], theirs[name])
-        for name in names
-        if name in ours and ours[name] != theirs[name]
+        for name in _MOST_SERIOUS_FIRST
+        if name in ours and name in theirs and ours[name] != theirs[name]
     }
 
 
+def _describe_stated_work(stated: StatedWork) -> dict[str, int]:
+    """Return the numbers that are stated of a row's work, by the names of differences."""
+    numbers = {
+        "parameters": stated.parameters,
+        "seq_length": stated.seq_length,
+        "micro_batch_size": stated.micro_batch_size,
+        "train_samples": stated.train_samples,
+        "sample_count": stated.sample_count,
+    }
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _get_value_of_record(record: Record, name: str) -> int | None:
+    """Return the number of a record's work that compares with the stated one of this name."""
+    match name:
+        case "parameters":
+            return count_parameters(record)
+        case "train_samples":
+            return record.plan.data.train_samples
+        case "sample_count":
+            return 1  # a throughput of ours counts each sample once
+    value: int | None = record.plan.recipe.get(name)
+    return value
+
+
+def _format_changes_without_batch(result: Record | Row) -> str:
+    """Return the changed fields of a result as pages print them, without the micro-batch."""
+    changes = _list_changed_fields(result)
+    changes.pop("micro_batch_size", None)
+    return format_fix_hp(changes)
+
+
 def _get_stated_work(record: Record, row: Row) -> StatedWork:
-    """Return what the published figures of a row's case say of all their rows."""
+    """Return what the published figures of a row's case say of all their rows.
+
+    Nothing is stated of generated data, or if the record is of another case.
+    """
     published = record.plan.about.references
     if row.case != record.plan.case or row.data_origin == "generated":
         return StatedWork()
@@ -353,11 +382,11 @@ def is_same_size(parameters: int | None, other: int | None) -> bool:
     """Tell whether two models have the same number of parameters, except for a head or adapters."""
     if parameters is None or other is None:
         return False
-    return abs(parameters - other) <= _SAME_SIZE * other
+    return abs(parameters - other) <= _SIZE_TOLERANCE * other
 
 
 def _parse_number(value: Any) -> Any:
-    """Return a printed number as one, so that 0.00015 and 1.5e-4 are the same."""
+    """Return the number that a text stands for, so that 0.00015 and 1.5e-4 are the same."""
     try:
         return float(value)
     except (TypeError, ValueError):
