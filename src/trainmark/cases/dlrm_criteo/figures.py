@@ -112,13 +112,13 @@ def find_bound(values: dict[str, float | None]) -> Message | None:
         rate = embedding_rate
     elif largest == "dense_share":
         rate = dense_rate
-    code = f"bound_by_{RESOURCES[largest]}"
-    if rate is not None and rate < _NEAR_A_LIMIT:
-        code += "_far_from_limit"
     if shares["exchange_share"] is None:
         shares["exchange_share"] = 0.0  # one rank exchanges nothing
     percents = shares | {"embedding_rate": embedding_rate, "dense_rate": dense_rate}
     fractions = {
         name: None if percent is None else percent / 100 for name, percent in percents.items()
     }
-    return message(code, **fractions)
+    resource = RESOURCES[largest]
+    if rate is not None and rate < _NEAR_A_LIMIT:
+        return message(f"bound_by_{resource}_far_from_limit", **fractions)
+    return message(f"bound_by_{resource}", **fractions)
