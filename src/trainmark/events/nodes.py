@@ -36,7 +36,7 @@ _COMPARED_FACTS = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "cont
 
 
 def get_event_name(event: Event) -> str:
-    """Return the name of an event."""
+    """Return the name of an event, as its line in the file has it."""
     return str(type(event).__struct_config__.tag)
 
 
@@ -117,16 +117,19 @@ def align_clocks(nodes: Sequence[NodeTimeline], clock_syncs: Sequence[ClockSync 
     Args:
         clock_syncs: each rank's event after the first barrier; None: it did not reach the barrier.
     """
-    first = _find_reference(nodes[0], clock_syncs) if nodes else None
+    if not nodes:
+        return
+    first_reference = _find_reference(nodes[0], clock_syncs)
     for node in nodes:
         reference = _find_reference(node, clock_syncs)
-        if first is None or reference is None:
+        if first_reference is None or reference is None:
             continue
-        if isinstance(first, ClockSync) and isinstance(reference, ClockSync):
+        # How much later the event of this node was than that of the first node.
+        if isinstance(first_reference, ClockSync) and isinstance(reference, ClockSync):
             elapsed_ns = 0  # both left the barrier at the same moment
         else:
-            elapsed_ns = reference.unix_ns - first.unix_ns
-        node.shift_ns = first.t_ns - reference.t_ns + elapsed_ns
+            elapsed_ns = reference.unix_ns - first_reference.unix_ns
+        node.shift_ns = first_reference.t_ns + elapsed_ns - reference.t_ns
 
 
 def _find_reference(
@@ -148,36 +151,58 @@ def merge_launch_events(
 
     Args:
         launcher: the last event of each name of the process that submitted the run.
+        nodes: empty: that process started the ranks itself, on one machine.
     """
     # The processes that started ranks: those of the nodes, or the launcher on a single machine.
     parents = [node.events for node in nodes] if nodes else [launcher]
     oom_kills = sum(events["oom_kills"].count for events in parents if "oom_kills" in events)
-    stop = launcher.get("stop")
-    launch = launcher["launch"]
+    launch: Launch = launcher["launch"]
+    stop: Stop | None = launcher.get("stop")
     printed = launcher.get("printed")
     if not nodes:
-        ended = launcher.get("ranks_ended")
-        return LaunchEvents(launch, stop, ended, oom_kills, printed=printed)
+        return LaunchEvents(
+            launch=launch,
+            stop=stop,
+            ranks_ended=launcher.get("ranks_ended"),
+            oom_kills=oom_kills,
+            printed=printed,
+        )
     path = run_dir / JOB_EVENTS_FILE
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
-    ended = _merge_rank_ends(nodes)
+    ranks_ended = _merge_rank_ends(nodes)
     # The launcher's own times are on the clock of another machine. The launch of the first node,
     # which is within seconds of the launcher's, and the last end of a node stand for them.
     launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
-        first = launches[0]
-        launch = replace(first, argv=launch.argv)
+        launch_of_node = launches[0]
+        launch = replace(launch_of_node, argv=launch.argv)
         if stop is not None:
             ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
-            stop = replace(stop, t_ns=max(ends_ns, default=first.t_ns))
+            stop = replace(stop, t_ns=max(ends_ns, default=launch_of_node.t_ns))
+    if stop is None:
+        stop = _find_stop_of_nodes(nodes, ranks_ended)
+    return LaunchEvents(
+        launch=launch,
+        stop=stop,
+        ranks_ended=ranks_ended,
+        oom_kills=oom_kills,
+        job=job,
+        printed=printed,
+    )
+
+
+def _find_stop_of_nodes(
+    nodes: Sequence[NodeTimeline], ranks_ended: RanksEnded | None
+) -> Stop | None:
+    """Return why nodes stopped their ranks; None: none did, or because another one failed."""
     stops = [replace(event, node=node.number) for node, event in _list_events(nodes, "stop")]
-    if ended is not None and ended.failures:
+    if ranks_ended is not None and ranks_ended.failures:
         # The engine of the cluster ends the other nodes of a job in which one failed: their
         # signals are not the cause.
-        stops = [event for event in stops if event.reason != "signal"]
-    if stops and stop is None:
-        stop = _find_first_stop(stops)
-    return LaunchEvents(launch, stop, ended, oom_kills, job, printed)
+        stops = [stop for stop in stops if stop.reason != "signal"]
+    if not stops:
+        return None
+    return _find_first_stop(stops)
 
 
 def _list_events(nodes: Sequence[NodeTimeline], name: str) -> list[tuple[NodeTimeline, Any]]:
@@ -187,7 +212,7 @@ def _list_events(nodes: Sequence[NodeTimeline], name: str) -> list[tuple[NodeTim
 
 
 def _merge_rank_ends(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
-    """Return how the ranks of all nodes ended, on the clocks of the first node."""
+    """Return how the ranks of all nodes ended, on the clock of the first node; None: unknown."""
     ends = _list_events(nodes, "ranks_ended")
     if not ends:
         return None
@@ -208,9 +233,10 @@ def _find_first_stop(stops: list[Stop]) -> Stop:
 
     A node that reached its time limit comes before those that were stopped because of it.
     """
-    first = min(stops, key=lambda stop: (stop.reason != "timeout", stop.t_ns))
+    timeouts = [stop for stop in stops if stop.reason == "timeout"]
+    first_stop = min(timeouts or stops, key=lambda stop: stop.t_ns)
     return replace(
-        first,
+        first_stop,
         stacks=[file for stop in stops for file in stop.stacks],
         hang=[group for stop in stops for group in stop.hang],
     )
@@ -225,9 +251,14 @@ def list_node_differences(
         facts_of_ranks: facts that each rank reported; None: it reported none.
     """
     facts_of_nodes = [_describe_node(node, facts_of_ranks[node.ranks[0]]) for node in nodes]
-    first = facts_of_nodes[0]
+    first_facts = facts_of_nodes[0]
+    # A fact that the first node does not have is not compared.
     return [
-        {name: value for name, value in facts.items() if value != first.get(name, value)}
+        {
+            name: value
+            for name, value in facts.items()
+            if name in first_facts and value != first_facts[name]
+        }
         for facts in facts_of_nodes
     ]
 
@@ -239,7 +270,8 @@ def _describe_node(node: NodeTimeline, rank_facts: Facts | None) -> dict[str, st
         rank_facts: of the node's first rank.
     """
     launch = node.events.get("launch")
-    machine = {} if launch is None else launch.environment
-    facts = {name: machine.get(name) for name in _COMPARED_FACTS} | machine.get("packages", {})
+    environment = {} if launch is None else launch.environment
+    facts = {name: environment.get(name) for name in _COMPARED_FACTS}
+    facts |= environment.get("packages", {})
     facts["device"] = None if rank_facts is None else rank_facts.device.get("name")
     return {name: str(value) for name, value in facts.items() if value is not None}

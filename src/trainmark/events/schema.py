@@ -53,9 +53,9 @@ def drop_non_finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# A negative difference is refused: it comes from a clock or a counter that was read wrongly.
+# Negative numbers are refused: they come from a clock or a counter that was read wrongly.
 Count = Annotated[int, Meta(ge=0)]
-Spent = Annotated[int, Meta(ge=0)]  # nanoseconds
+SpentNs = Annotated[int, Meta(ge=0)]  # duration in nanoseconds
 Source = Literal["monitor", "ipmi", "rapl", "host", "kernel"]
 
 
@@ -129,8 +129,8 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
     phase: Literal["compile", "warmup", "train"]
     epoch: Count
     first_step: Count = 0
-    step_ns: list[Spent]
-    wait_ns: list[Spent]
+    step_ns: list[SpentNs]
+    wait_ns: list[SpentNs]
     loss: list[float | None]
     samples: list[Count]
     step_samples: list[Count]
@@ -140,9 +140,9 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
     micro_batches: Count
     model_flops: float | None
     used_bytes: Count | None
-    parts_ns: dict[str, Spent] = field(default_factory=dict)
+    parts_ns: dict[str, SpentNs] = field(default_factory=dict)
     graphs_compiled: Count = 0
-    check_ns: Spent = 0
+    check_ns: SpentNs = 0
 
     def __post_init__(self) -> None:
         Timed.__post_init__(self)
@@ -187,10 +187,15 @@ class Scored(msgspec.Struct, kw_only=True):
     """What a rank scored in an evaluation; see ``protocols.RankScores``.
 
     Args:
+        rows: number of rows that it scored.
+        keys: number of them that have a key; equal rows have equal keys.
         digest: sum of the keys of its rows modulo 2 ** 62, the same in any order.
-        distinct: different keys among them.
-        known: keys of rows of training that this rank had noted.
-        trained: how many of these it scored.
+        distinct: number of different keys among them.
+        known: number of keys of training rows that this rank had noted.
+        trained: number of these that it scored.
+        total: sum of the scores; None: the quality is not a mean.
+        weight: sum of the weights of the rows; None: the quality is not a mean.
+        of: name of the detail that is the mean; empty: the value of the evaluation is.
     """
 
     rows: Count
@@ -224,7 +229,7 @@ class Trained(Timed, tag="trained"):
     steps: Count
     epochs: Count
     whole_epochs: Count = 0
-    check_ns: Spent = 0
+    check_ns: SpentNs = 0
 
 
 class Parameters(Event, tag="parameters"):
@@ -359,14 +364,14 @@ class Sampling(Event, tag="sampling"):
 class DevicesEvent(Event, tag="devices"):
     """A reading of the ranks' devices."""
 
-    took_ns: Spent
+    took_ns: SpentNs
     devices: list[DeviceSample]
 
 
 class HostEvent(Event, tag="host", omit_defaults=True):
     """A reading of the machine."""
 
-    took_ns: Spent
+    took_ns: SpentNs
     utilization_percent: float | None = None
     memory_used_bytes: Count | None = None
     power_w: float | None = None  # of the whole machine
@@ -458,6 +463,9 @@ class EventWriter:
     An incomplete line, left by a full disk or by a writer that was killed, is ended by a newline
     before the next event, so that only one event is lost.
 
+    Args:
+        clock: returns the time of the host's clock in nanoseconds.
+
     Raises:
         OSError: from the file system, a full disk for instance; the caller decides.
     """
@@ -476,7 +484,8 @@ class EventWriter:
         data = msgspec.json.encode(complete_event) + b"\n"
         size = os.fstat(self._fd).st_size
         # End an incomplete line, which a writer that was killed or a full disk has left.
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+        has_content = size > 0
+        if has_content and os.pread(self._fd, 1, size - 1) != b"\n":
             data = b"\n" + data
         while data:  # a system call may write only a part
             num_written = os.write(self._fd, data)
@@ -524,7 +533,7 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                read_event(line)
+                read_event(line)  # only checks its fields: the yielded event is a dict
             except ValueError as error:
                 raise RecordError(
                     f"not an event: {error}",
@@ -536,10 +545,11 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 @dataclass(slots=True)
 class EventFile:
-    """Read one event file. ``malformed_lines`` is known once it is read through.
+    """The events of one file, read while one iterates over it.
 
     Args:
         parse: parses a line to an event; a line for which it raises ``ValueError`` is malformed.
+        malformed_lines: number of such lines so far; of the whole file after the iteration.
     """
 
     path: Path
@@ -551,6 +561,7 @@ class EventFile:
         with self.path.open("rb") as file:
             for line in iterate_lines(file):
                 if not line.endswith(b"\n"):
+                    # A line that is cut is malformed; an incomplete last line is only left out.
                     if len(line) == MAX_LINE_BYTES:
                         self.malformed_lines += 1
                     return

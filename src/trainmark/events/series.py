@@ -23,9 +23,9 @@ from trainmark.spec import Message, message
 Array = NDArray[np.float64]
 Columns = dict[str, dict[str, Array]]  # by the name of a device or host, then of the quantity
 Interval = tuple[Number, Number]  # start and end in seconds; the end is later
-# Share of an interval: what lies between the readings around its edges is interpolated.
+# Largest share of an interval that may lie between two readings, where values are interpolated.
 MAX_UNSEEN = 0.1
-MAX_POINTS = 1000
+MAX_POINTS = 1000  # of a line over steps
 MAX_LINE_POINTS = 200  # of a line over time
 MAX_LINES = 8  # of one quantity in a chart
 _TIME_DECIMALS = 3  # of seconds in a line
@@ -48,20 +48,25 @@ class SeriesLine(Frozen):
 
 def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
     """Yield the lines of each quantity that was read of devices and hosts."""
-    for of_host, members in ((False, devices), (True, hosts)):
-        for quantity in get_args(DrawnName):
-            series = {}
-            for name, columns in members.items():
-                is_known = ~np.isnan(columns[quantity])
-                if is_known.any():
-                    series[name] = (columns["time_s"][is_known], columns[quantity][is_known])
-            lines = _draw_summary(series) if len(series) > MAX_LINES else _draw_each(series)
-            for name, points in lines:
-                rounded = [
-                    (round(float(time_s), _TIME_DECIMALS), float(f"{value:.{_VALUE_DIGITS}g}"))
-                    for time_s, value in points
-                ]
-                yield SeriesLine(quantity=quantity, of_host=of_host, of=name, points=rounded)
+    yield from _draw_lines_of(devices, of_host=False)
+    yield from _draw_lines_of(hosts, of_host=True)
+
+
+def _draw_lines_of(members: Columns, *, of_host: bool) -> Iterator[SeriesLine]:
+    """Yield the lines of each quantity that was read of some devices, or of some hosts."""
+    for quantity in get_args(DrawnName):
+        series = {}
+        for name, columns in members.items():
+            is_known = ~np.isnan(columns[quantity])
+            if is_known.any():
+                series[name] = (columns["time_s"][is_known], columns[quantity][is_known])
+        lines = _draw_summary(series) if len(series) > MAX_LINES else _draw_each(series)
+        for name, points in lines:
+            rounded_points = [
+                (round(float(time_s), _TIME_DECIMALS), float(f"{value:.{_VALUE_DIGITS}g}"))
+                for time_s, value in points
+            ]
+            yield SeriesLine(quantity=quantity, of_host=of_host, of=name, points=rounded_points)
 
 
 _Series = dict[str, tuple[Array, Array]]  # times and values by the name of a device or host
@@ -79,19 +84,25 @@ def _draw_summary(series: _Series) -> _Lines:
     """Yield lines of the lowest, median and highest reading of all in each stretch of time."""
     times_s = np.concatenate([times for times, _ in series.values()])
     values = np.concatenate([readings for _, readings in series.values()])
-    # About one reading of each device in a stretch.
+    # So many that each stretch has about one reading of each device.
     num_stretches = max(len(times) for times, _ in series.values())
     order = np.argsort(times_s, kind="stable")
+    # The indices of the readings in each stretch.
     stretches = np.array_split(order, min(MAX_LINE_POINTS, num_stretches))
-    middles_s = [times_s[stretch].mean() for stretch in stretches]
+    middles_s = [times_s[indices].mean() for indices in stretches]
     for name, percentile in zip(SUMMARY_LINES, (0, 50, 100), strict=True):
-        points = [np.percentile(values[x], percentile, method="lower") for x in stretches]
-        yield name, zip(middles_s, points, strict=True)
+        summary = [
+            np.percentile(values[indices], percentile, method="lower") for indices in stretches
+        ]
+        yield name, zip(middles_s, summary, strict=True)
 
 
 def compute_bucket_size(steps: int, *, max_points: int = MAX_POINTS) -> int:
     """Return how many steps are drawn as one bucket; 1: every step is drawn."""
-    return 1 if steps <= max_points else math.ceil(steps / max(max_points // 2, 1))
+    if steps <= max_points:
+        return 1
+    max_buckets = max(1, max_points // 2)  # a bucket has two points
+    return math.ceil(steps / max_buckets)
 
 
 def thin_values(
@@ -112,8 +123,9 @@ def thin_values(
         if np.isnan(bucket).all():
             points.append((start, math.nan))
         else:
-            places = sorted({int(np.nanargmin(bucket)), int(np.nanargmax(bucket))})
-            points += [(start + place, float(bucket[place])) for place in places]
+            # A set: both are the same index if all values are equal.
+            extremes = {int(np.nanargmin(bucket)), int(np.nanargmax(bucket))}
+            points += [(start + index, float(bucket[index])) for index in sorted(extremes)]
     return points
 
 
@@ -145,12 +157,14 @@ def summarize_quantity(times_s: Array, values: Array, interval: Interval) -> Qua
         times_s: of readings in the interval, ``(n,)``.
         values: ``(n,)``; NaN: the reading does not have it.
     """
-    known = ~np.isnan(values)
-    times_s, values = times_s[known], values[known]
-    if not len(values):
+    is_known = ~np.isnan(values)
+    times_s = times_s[is_known]
+    values = values[is_known]
+    if len(values) == 0:
         return None
     start_s, end_s = interval
-    # For how many seconds of the interval each reading is the nearest.
+    # A reading weighs the seconds of the interval for which it is the nearest one: they end in the
+    # middle between two readings.
     middles_s = (times_s[1:] + times_s[:-1]) / 2
     weights_s = np.diff(middles_s, prepend=start_s, append=end_s)
     return Quantity(
@@ -172,16 +186,18 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
         joules: readings of the counter, ``(n,)``; NaN: the reading does not have it.
     """
     is_known = ~np.isnan(joules)
-    times_s, joules = times_s[is_known], joules[is_known]
+    times_s = times_s[is_known]
+    joules = joules[is_known]
     start_s, end_s = interval
-    if not len(joules):
+    if len(joules) == 0:
         return Energy(reason=message("counter_untold"))
-    # The last reading before the interval, and the first one after it.
+    # Indices of the last reading before the interval, and of the first one after it.
     first = np.searchsorted(times_s, start_s, "right") - 1
     last = np.searchsorted(times_s, end_s)
     if first < 0 or last == len(joules):
         return Energy(reason=message("counter_not_around"))
-    times_s, joules = times_s[first : last + 1], joules[first : last + 1]
+    times_s = times_s[first : last + 1]
+    joules = joules[first : last + 1]
     gaps_s = np.diff(times_s)
     between_s = 0.0  # time between the readings around both edges; 0 if a reading is at the edge
     if times_s[0] < start_s:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trainmark.events.schema import Window
 
-RANKS_DISAGREE = -1  # instead of a number of samples
+RANKS_DISAGREE = -1  # in place of a number of samples on which ranks disagree
 _Scalar = TypeVar("_Scalar", np.int64, np.float64)
 
 
@@ -38,7 +38,7 @@ class RankSteps:
     step_samples: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, window: Window) -> None:
-        """Append the steps of a window."""
+        """Append the steps of a window; a loss that is not known becomes NaN."""
         self.step_ns.fromlist(window.step_ns)
         self.samples.fromlist(window.samples)
         self.step_samples.fromlist(window.step_samples)
@@ -74,17 +74,21 @@ class Series:
 
     def add(self, rank: RankSteps) -> None:
         """Add the steps of a rank; a rank that stopped early has no later steps."""
-        num_known = len(self.step_ns)
+        num_known_steps = len(self.step_ns)
         num_steps = len(rank.step_ns)
         samples = np.array(rank.samples)
         global_samples = np.array(rank.step_samples)
-        if num_steps > num_known:
+        if num_steps > num_known_steps:
             self.step_ns = _extend_with_zeros(self.step_ns, num_steps)
             self.loss_sum = _extend_with_zeros(self.loss_sum, num_steps)
             self.samples = _extend_with_zeros(self.samples, num_steps)
-            self.global_samples = np.concatenate([self.global_samples, global_samples[num_known:]])
+            # No other rank has declared the samples of these steps yet.
+            self.global_samples = np.concatenate(
+                [self.global_samples, global_samples[num_known_steps:]]
+            )
         steps = slice(0, num_steps)
         np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])
+        # The loss of a step without samples is NaN and counts as 0.
         self.loss_sum[steps] += np.where(samples > 0, np.array(rank.loss) * samples, 0.0)
         self.samples[steps] += samples
         differs = self.global_samples[steps] != global_samples

@@ -134,9 +134,11 @@ class RankTimeline(RankSums):
             return self.trained.end_ns - self.trained.start_ns - checks_ns
         if not self.edges_ns:
             return None
-        edges = [*self.edges_ns.values(), *self.replay_edges_ns]
-        edges += [(x.start_ns, x.end_ns) for x in self.evaluations]
-        return max(end for _, end in edges) - min(start for start, _ in edges) - checks_ns
+        edges_ns = [*self.edges_ns.values(), *self.replay_edges_ns]
+        edges_ns += [(evaluation.start_ns, evaluation.end_ns) for evaluation in self.evaluations]
+        first_start_ns = min(start_ns for start_ns, _ in edges_ns)
+        last_end_ns = max(end_ns for _, end_ns in edges_ns)
+        return last_end_ns - first_start_ns - checks_ns
 
     @property
     def target_reached(self) -> bool:
@@ -145,8 +147,13 @@ class RankTimeline(RankSums):
 
     @property
     def wall_ns(self) -> int | None:
-        """Return the time from launcher start to this rank's last event or observed end."""
-        return None if self.last_ns is None else self.last_ns + self.unfinished_ns - self.launch_ns
+        """Return the time from launcher start to this rank's last event or observed end.
+
+        None: it never started.
+        """
+        if self.last_ns is None:
+            return None
+        return self.last_ns + self.unfinished_ns - self.launch_ns
 
     @property
     def spans_ns(self) -> dict[str, int]:
@@ -277,8 +284,10 @@ def _add_window(timeline: RankTimeline, window: Window) -> None:
     duration_ns = window.end_ns - window.start_ns
     timeline.longest_window_ns = max(timeline.longest_window_ns, duration_ns)
     timeline.phases[window.phase].add(window, samples)
-    first_ns, _ = timeline.edges_ns.get(window.phase, (window.start_ns, 0))
-    timeline.edges_ns[window.phase] = first_ns, window.end_ns
+    first_start_ns = window.start_ns
+    if window.phase in timeline.edges_ns:
+        first_start_ns, _ = timeline.edges_ns[window.phase]
+    timeline.edges_ns[window.phase] = (first_start_ns, window.end_ns)
     timeline.epochs = window.epoch + 1
     timeline.samples_of_epochs[window.epoch] += samples
     timeline.add_memory_reading(window.used_bytes)
@@ -289,6 +298,7 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     """Read every event file of ``run_dir``; without a file a rank never started.
 
     Args:
+        world_size: number of ranks.
         nodes: number of nodes with a node process; 0: the launcher started the ranks itself.
 
     Raises:
@@ -317,6 +327,7 @@ def _set_launch_times(
     ranks: list[RankTimeline], launch_events: LaunchEvents, nodes: list[NodeTimeline]
 ) -> None:
     """Set the time of the launch on each rank's clock, and the time that unfinished ranks took."""
+    # Difference of the first node's clock from that of each rank; empty on a single machine.
     shifts_ns = {number: node.shift_ns for node in nodes for number in node.ranks}
     starts_ns = [
         rank.start_ns + shifts_ns.get(rank.rank, 0) for rank in ranks if rank.start_ns is not None
@@ -326,8 +337,8 @@ def _set_launch_times(
         launch_events.launch.t_ns = min(starts_ns)
     ends = [end for end in (launch_events.stop, launch_events.ranks_ended) if end is not None]
     ends_ns = [end.t_ns - launch_events.launch.t_ns for end in ends]
+    observed_end_ns = max(ends_ns, default=0)  # from the launch
     for rank in ranks:
         rank.launch_ns = launch_events.launch.t_ns - shifts_ns.get(rank.rank, 0)
         if not rank.finished and rank.error is None and rank.wall_ns is not None:
-            observed_end_ns = max(ends_ns, default=0)
             rank.unfinished_ns = max(0, observed_end_ns - rank.wall_ns)

@@ -83,7 +83,11 @@ class Phase:
     parts_ns: dict[str, Count] = field(default_factory=dict)
 
     def add(self, window: Window, samples: int) -> None:
-        """Take a window of the phase, in which so many samples were trained."""
+        """Add a window of the phase to the sums.
+
+        Args:
+            samples: number of samples of all its steps.
+        """
         self.windows_ns += window.end_ns - window.start_ns
         self.step_ns += sum(window.step_ns)
         self.wait_ns += sum(window.wait_ns)
@@ -95,7 +99,7 @@ class Phase:
         self.tokens_padded += window.tokens_padded
         self.graphs_compiled += window.graphs_compiled
         if window.model_flops is None or self.model_flops is None:
-            self.model_flops = None
+            self.model_flops = None  # the sum is not known
         else:
             self.model_flops += window.model_flops
         for part, spent_ns in window.parts_ns.items():
