@@ -316,6 +316,7 @@ def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
     """Return a cause if events are missing: figures from the rest would be wrong."""
     if run.launcher.ranks_ended is None:
         return Cause(kind="launcher", message=message("ranks_end_unknown"))
+    # Nodes whose file lacks the event that begins or the one that ends the ranks.
     silent_nodes = [
         node.number for node in run.nodes if not node.events.keys() >= {"launch", "ranks_ended"}
     ]

@@ -297,33 +297,33 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
     ``_REASONS`` has the message of each rule.
     """
     ranks = measurement.ranks
-    phases = [rank.phases["train"] for rank in ranks]
-    train = phases[0]
     first_rank = ranks[0]
-    is_per_device = quantity.endswith("_per_device") or quantity == "mfu_percent"
+    train = first_rank.phases["train"]
     micro_batches_per_step = train.micro_batches / train.steps
     if train.windows_ns and first_rank.steps:
         step_ns = train.windows_ns / train.steps
         step_with_warmup_ns = first_rank.total_windows_ns / first_rank.steps
-        yield "warmup", step_ns / step_with_warmup_ns
+        yield "warmup", step_ns / step_with_warmup_ns  # the time of the warm-up counts
         whole_step_s = _measure_whole_step_s(measurement)
         if whole_step_s is not None:
-            yield "whole", step_ns / 1e9 / whole_step_s
-        # At least one nanosecond, because it is a divisor.
-        busy_ns = max(1, train.windows_ns - train.wait_ns)
-        yield "waiting", train.windows_ns / busy_ns
+            yield "whole", step_ns / 1e9 / whole_step_s  # all time since the start counts
+        busy_ns = max(1, train.windows_ns - train.wait_ns)  # above 0, because it is a divisor
+        yield "waiting", train.windows_ns / busy_ns  # waiting for data does not count
         fastest_step_ns = max(1, min(measurement.steps.time_ns[measurement.steps.warmup :]))
         yield "fastest", step_ns / fastest_step_ns
     if micro_batches_per_step > 1:
-        yield "micro_batches", micro_batches_per_step
-        yield "accumulation", 1 / micro_batches_per_step
+        yield "micro_batches", micro_batches_per_step  # each one counts as a whole step
+        yield "accumulation", 1 / micro_batches_per_step  # only one of a step counts
     if train.tokens and train.tokens_padded > train.tokens:
-        yield "padding", train.tokens_padded / train.tokens
-    if len(ranks) > 1 and quantity != "steps_per_second" and quantity not in TIMES:
+        yield "padding", train.tokens_padded / train.tokens  # padding counts as tokens
+    # Ranks step together, so that the number of steps and their times do not depend on the ranks.
+    depends_on_ranks = quantity != "steps_per_second" and quantity not in TIMES
+    if len(ranks) > 1 and depends_on_ranks:
+        is_per_device = quantity.endswith("_per_device") or quantity == "mfu_percent"
         if not is_per_device:
-            yield "one_rank", 1 / len(ranks)
-        yield "all_ranks", float(len(ranks))
-    yield "twice", 2.0
+            yield "one_rank", 1 / len(ranks)  # only the work of one rank counts
+        yield "all_ranks", float(len(ranks))  # a figure of all ranks is multiplied again
+    yield "twice", 2.0  # all work counts twice
 
 
 def _explain_other_formula(

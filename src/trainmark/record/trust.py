@@ -64,12 +64,14 @@ def grade_reasons(reasons: Iterable[Message]) -> Trust:
     first_of_code: dict[str, Message] = {}
     for reason in reasons:
         first_of_code.setdefault(reason.code, reason)
-    # Reasons that only make figures noisy come last.
-    worst_first = sorted(first_of_code.values(), key=lambda reason: reason.code in _NOISY)
-    if not worst_first:
-        return Trust(grade="usable", reasons=[])
-    grade: Grade = "noisy" if worst_first[0].code in _NOISY else "do_not_quote"
-    return Trust(grade=grade, reasons=worst_first)
+    grave = [reason for reason in first_of_code.values() if reason.code not in _NOISY]
+    noisy = [reason for reason in first_of_code.values() if reason.code in _NOISY]
+    grade: Grade = "usable"
+    if grave:
+        grade = "do_not_quote"
+    elif noisy:
+        grade = "noisy"
+    return Trust(grade=grade, reasons=[*grave, *noisy])
 
 
 def grade_launch(
@@ -85,9 +87,9 @@ def grade_launch(
         message(code) for label, code in _CODES_OF_LABELS.items() if label in measurement.labels
     ]
     reasons += [finding for finding in findings if finding.code in _NOISY | _SERIOUS]
-    cv = figures["step_time_cv"].value if "step_time_cv" in figures else None
-    if cv is not None and cv > 100 * MAX_CV:
-        reasons.append(message("trust_cv", cv=cv / 100))
+    cv_percent = figures["step_time_cv"].value if "step_time_cv" in figures else None
+    if cv_percent is not None and cv_percent > 100 * MAX_CV:
+        reasons.append(message("trust_cv", cv=cv_percent / 100))
     swing = max(rank.matmul_swing or 0.0 for rank in measurement.ranks)
     if swing > MAX_SWING:
         reasons.append(message("trust_swing", swing=swing))
@@ -101,16 +103,22 @@ def _note_few_launches(launches: int) -> Message:
 
 def grade_repeats(records: Sequence[Record]) -> Trust:
     """Return the trust in the figures over several launches; only those that passed count."""
-    passed = [record for record in records if record.passed]
-    reasons = [reason for record in passed or records for reason in record.trust.reasons]
-    reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
-    rates = [record.figure("p_train") for record in passed]
+    passed_records = [record for record in records if record.passed]
+    counted_records = passed_records or records  # if none passed, the reasons of all say why
+    # Each launch alone has the reason that it is one of few: here their number counts.
+    reasons = [
+        reason
+        for record in counted_records
+        for reason in record.trust.reasons
+        if reason.code != "trust_few_launches"
+    ]
+    rates = [record.figure("p_train") for record in passed_records]
     known_rates = [rate for rate in rates if rate is not None]
     cv = summarize_launches(known_rates).cv if known_rates else None
     if cv is not None and cv > MAX_CV:
         reasons.append(message("trust_launch_cv", cv=cv))
-    if len(passed) < INTERVAL_MIN_LAUNCHES:
-        reasons.append(_note_few_launches(len(passed)))
+    if len(passed_records) < INTERVAL_MIN_LAUNCHES:
+        reasons.append(_note_few_launches(len(passed_records)))
     return grade_reasons(reasons)
 
 
@@ -120,7 +128,7 @@ def get_trust(records: Sequence[Record]) -> Trust:
 
 
 def find_worst_grade(grades: Iterable[Grade]) -> Grade:
-    """Return the worst of at least one grade."""
+    """Return the worst of at least one grade; ``Grade`` lists them from the best to the worst."""
     return max(grades, key=get_args(Grade).index)
 
 
