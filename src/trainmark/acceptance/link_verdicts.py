@@ -65,11 +65,7 @@ def judge_links(
     std_error = _estimate_std_errors(measured, pairs, links)
     num_std_errors = compute_num_std_errors(error_rate, len(links.rounds), degrees_of_freedom)
     half_width = num_std_errors * std_error
-    # A round is slow if it is nearer to the slow link than to the limit.
-    is_slow_round = residual > (effect_limit + effect[links.link_of_pair]) / 2
-    slow_rounds = np.bincount(links.link_of_pair, is_slow_round, len(links.rounds))
-    has_enough_rounds = links.rounds >= MIN_LINK_ROUNDS
-    is_confirmed = has_enough_rounds & (slow_rounds >= _MIN_SLOW_SHARE * links.rounds)
+    is_confirmed = _find_confirmed_links(links, residual, effect, effect_limit)
     is_suspect = (effect - half_width > effect_limit) & ~is_confirmed
     verdicts = decide_verdicts(effect, half_width, effect_limit)
     for link in np.flatnonzero(is_suspect):
@@ -133,6 +129,26 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
     relative_error_of_median = np.where(links.rounds > 2, np.sqrt(np.pi / 2 / links.rounds), 1.0)
     std_errors: Floats = np.sqrt((pairs.noise * relative_error_of_median) ** 2 + node_variance)
     return std_errors
+
+
+def _find_confirmed_links(
+    links: _Links, residual: Floats, effect: Floats, effect_limit: float
+) -> Flags:
+    """Return which links were slow in most of their rounds, and in several, if they look slow.
+
+    Args:
+        residual: (P,) what the effects of nodes leave of each pair.
+        effect: (L,) of each link.
+
+    Returns:
+        (L,).
+    """
+    # A round is slow if it is nearer to the slow link than to the limit.
+    is_slow_round = residual > (effect_limit + effect[links.link_of_pair]) / 2
+    slow_rounds = np.bincount(links.link_of_pair, is_slow_round, len(links.rounds))
+    has_enough_rounds = links.rounds >= MIN_LINK_ROUNDS
+    is_confirmed: Flags = has_enough_rounds & (slow_rounds >= _MIN_SLOW_SHARE * links.rounds)
+    return is_confirmed
 
 
 def _count_more_rounds(

@@ -28,6 +28,7 @@ from trainmark.acceptance.trends import compute_round_levels
 
 if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Floats
+    from trainmark.acceptance.pair_model import PairFit
 
 ERROR_RATE = 0.01  # probability that anything at all is judged wrongly by chance
 # Suspect nodes are measured with each other only if there are at least and at most so many: of two
@@ -69,17 +70,7 @@ def judge_measurements(
     levels = compute_round_levels(np.log(measured.alone_s), measured.alone_round)
     alone, alone_noise = estimate_alone(measured, levels)
     pairs = fit_pairs(measured, alone, alone_noise, effect_limit)
-    # One effect of each node is estimated from the pairs.
-    degrees_of_freedom = len(measured.pair_s) - measured.num_nodes
-    # If there are few pairs, their noise is at least that of nodes alone, or that of the pairs with
-    # their outliers.
-    has_few_pairs = degrees_of_freedom < _MIN_DEGREES_OF_FREEDOM
-    if has_few_pairs and len(measured.alone_s):
-        degrees_of_freedom = max(0, degrees_of_freedom) + len(measured.alone_s) - measured.num_nodes
-        pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
-    elif has_few_pairs and degrees_of_freedom > 0:
-        noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom)
-        pairs = pairs.replace_noise(max(pairs.noise, noise_with_outliers))
+    pairs, degrees_of_freedom = _correct_noise(measured, pairs, alone_noise)
     links = judge_links(
         measured,
         pairs,
@@ -109,6 +100,31 @@ def judge_measurements(
         noise_pairs=pairs.noise if len(measured.pair_s) else None,
         trend=pairs.trend,
     )
+
+
+def _correct_noise(
+    measured: Measurements, pairs: PairFit, alone_noise: float
+) -> tuple[PairFit, int]:
+    """Return the fit of the pairs with a noise that is not too small, and its degrees of freedom.
+
+    If there are few pairs, their noise is at least that of nodes alone, or that of the pairs with
+    their outliers.
+
+    Args:
+        alone_noise: standard deviation of a measurement of a node alone.
+    """
+    # One effect of each node is estimated from the pairs.
+    degrees_of_freedom = len(measured.pair_s) - measured.num_nodes
+    if degrees_of_freedom >= _MIN_DEGREES_OF_FREEDOM:
+        return pairs, degrees_of_freedom
+    if len(measured.alone_s):
+        degrees_alone = len(measured.alone_s) - measured.num_nodes
+        pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
+        return pairs, max(0, degrees_of_freedom) + degrees_alone
+    if degrees_of_freedom > 0:
+        noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom)
+        pairs = pairs.replace_noise(max(pairs.noise, noise_with_outliers))
+    return pairs, degrees_of_freedom
 
 
 def _compute_root_mean_square(residual: Floats, degrees_of_freedom: int) -> float:

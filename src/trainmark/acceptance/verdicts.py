@@ -292,14 +292,22 @@ def judge_times(
             )
             _note_nodes(assessment, judgement, names, quantity)
             _note_links(assessment, judgement, names, quantity)
-            pairs_of_quantity = Counter(
-                (names[first], names[second])
-                for first, second in choose_pairs_to_measure_again(judgement)
-            )
-            # The larger number of the two, not their sum: one round measures all quantities.
-            pairs_again |= pairs_of_quantity
             assessment.quantities.append(_describe_quantity(quantity, max_slowdown, judgement))
+            # The larger number of the two, not their sum: one round measures all quantities.
+            pairs_again |= _count_pairs_to_measure_again(judgement, names)
     return list(pairs_again.elements())
+
+
+def _count_pairs_to_measure_again(
+    judgement: Judgement, names: Sequence[str]
+) -> Counter[tuple[str, str]]:
+    """Return how many times each pair of members is to be measured again.
+
+    Args:
+        names: of the members, in the order of their numbers in the judgement.
+    """
+    pairs = choose_pairs_to_measure_again(judgement)
+    return Counter((names[first], names[second]) for first, second in pairs)
 
 
 def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:
