@@ -1,7 +1,7 @@
 """The kinds of device that ranks can run on, found without importing torch.
 
-Owns the registry. A vendor is one module here, or a package elsewhere that offers an
-object of the ``Vendor`` Protocol under the entry-point group ``trainmark.devices``.
+This is the registry of vendors. A vendor is a module here, or an installed package that offers a
+class with the ``Vendor`` Protocol under the entry-point group ``trainmark.devices``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainmark.devices.vendors.kunlunxin import Kunlunxin
 from trainmark.devices.vendors.metax import MetaX
 from trainmark.devices.vendors.mthreads import MThreads
 from trainmark.devices.vendors.nvidia import Nvidia
-from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
+from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, suggest_nearest
 from trainmark.plugins import find_entry_points
 from trainmark.protocols import Diagnoses, Occupant, Vendor, missing_members
 from trainmark.protocols.tested import NOT_STATED
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Text
 
 ENTRY_POINT_GROUP = "trainmark.devices"
-# In the order in which they are taken without ``--device``. Packages' vendors come after these.
+# In the order in which they are tried without ``--device``. Vendors of packages come after these.
 _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     Nvidia,
     Amd,
@@ -47,7 +47,7 @@ _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     MetaX,
     Apple,
 )
-_TYPES_OF_GLOO = ("cpu", "cuda")
+_GLOO_TYPES = ("cpu", "cuda")
 
 
 @cache
@@ -73,7 +73,7 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
     """Return the vendor of an entry point.
 
     Args:
-        taken: names of other vendors.
+        taken: names of the vendors that were loaded before.
 
     Raises:
         EnvironmentFault: it cannot be used, and is skipped.
@@ -86,7 +86,7 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
         elif vendor.name in taken:
             fault = f"the name {vendor.name} is already taken by another vendor"
         else:
-            vendor.count()  # every command asks it
+            vendor.count()  # every command calls it, so an error must show here
             return vendor
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign package may raise anything
         fault = f"cannot be used: {type(error).__name__}: {error}"
@@ -107,11 +107,11 @@ def list_vendors() -> dict[str, Vendor]:
 def has_collectives(vendor: Vendor) -> bool:
     """Tell whether ranks on a vendor's devices can exchange tensors.
 
-    Torch's gloo moves the memory of processors and of CUDA's devices only. A backend can register
-    its devices with it, and is then named for them: ``npu:gloo``.
+    Torch's gloo moves only the memory of processors and of CUDA devices. A backend that makes gloo
+    move its devices' memory too has a name that says so, ``npu:gloo`` for example.
     """
     if vendor.collective_backend == "gloo":
-        return vendor.torch_type in _TYPES_OF_GLOO
+        return vendor.torch_type in _GLOO_TYPES
     return bool(vendor.collective_backend)
 
 
@@ -125,9 +125,15 @@ def list_device_faults() -> list[EnvironmentFault]:
 
 
 def _list_faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
-    """Return the fault of a vendor whose devices are here and cannot be used; empty: none."""
+    """Return the fault of a vendor whose devices are here and cannot be used; empty: none.
+
+    Args:
+        where: of the fault, for its message.
+    """
     refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
-    return [EnvironmentFault(refusal.why, where=where, fix=refusal.fix)] if refusal else []
+    if refusal is None:
+        return []
+    return [EnvironmentFault(refusal.why, where=where, fix=refusal.fix)]
 
 
 def list_occupants(name: str, nproc: int) -> list[Occupant]:
@@ -143,11 +149,9 @@ def find_first_vendor(*, accelerator: bool = False) -> Vendor | None:
         accelerator: leave the processor out.
     """
     for vendor in list_vendors().values():
-        if (
-            not is_named_only(vendor)
-            and not (accelerator and vendor.counts_cores)
-            and vendor.count()
-        ):
+        if is_named_only(vendor) or (accelerator and vendor.counts_cores):
+            continue
+        if vendor.count() > 0:
             return vendor
     return None
 
@@ -165,9 +169,9 @@ def get_tested(vendor: Vendor) -> Text:
 
 def list_choices() -> list[str]:
     """Return what ``--device`` takes: the vendors' names, then torch's types of their devices."""
-    known = list_vendors()
-    types = (vendor.torch_type for vendor in known.values() if not is_named_only(vendor))
-    return list(dict.fromkeys([*known, *types]))
+    vendors = list_vendors()
+    torch_types = [vendor.torch_type for vendor in vendors.values() if not is_named_only(vendor)]
+    return list(dict.fromkeys([*vendors, *torch_types]))  # each once
 
 
 def choose_vendor(name: str | None) -> Vendor:
@@ -180,25 +184,15 @@ def choose_vendor(name: str | None) -> Vendor:
         UsageError: no vendor of that name or type, or devices of several of that type are here.
         EnvironmentFault: the vendor has no device here.
     """
-    known = list_vendors()
+    vendors = list_vendors()
     if name is None:
         vendor = find_first_vendor()
         assert vendor is not None, "a processor is always here"
         return vendor
-    of_type = [
-        candidate
-        for candidate in known.values()
-        if candidate.torch_type == name and not is_named_only(candidate)
-    ]
-    meant = [known[name]] if name in known else of_type
-    if not meant:  # perhaps of a package that does not work
-        for fault in load_all()[1]:
-            if fault.where and fault.where.startswith(f"device {name} "):
-                raise fault
-        raise UsageError(
-            f"unknown device {name!r}", where="--device", fix=suggest_nearest(name, list_choices())
-        )
-    present = [vendor for vendor in meant if vendor.count() > 0]
+    candidates = _list_candidates(name)
+    if not candidates:
+        raise _explain_unknown_device(name)
+    present = [vendor for vendor in candidates if vendor.count() > 0]
     if len(present) == 1:
         return present[0]
     if present:
@@ -208,14 +202,44 @@ def choose_vendor(name: str | None) -> Vendor:
             where="--device",
             fix="choose a vendor",
         )
-    for fault in (fault for vendor in meant for fault in _list_faults(vendor, where="--device")):
-        raise fault
-    names = ", ".join(
-        item.name for item in known.values() if not is_named_only(item) and item.count()
-    )
+    for vendor in candidates:
+        faults = _list_faults(vendor, where="--device")
+        if faults:
+            raise faults[0]
+    usable_names = [
+        vendor.name
+        for vendor in vendors.values()
+        if not is_named_only(vendor) and vendor.count() > 0
+    ]
     raise EnvironmentFault(
         f"no {name} device is usable",
         where="--device",
         rule=f"a {name} device needs its driver and a torch build that supports it",
-        fix=f"choose another device: {names}; see `trainmark list devices`",
+        fix=f"choose another device: {', '.join(usable_names)}; see `trainmark list devices`",
+    )
+
+
+def _list_candidates(name: str) -> list[Vendor]:
+    """Return the vendor of a name, or else the vendors whose devices have a torch type."""
+    vendors = list_vendors()
+    if name in vendors:
+        return [vendors[name]]
+    return [
+        vendor
+        for vendor in vendors.values()
+        if vendor.torch_type == name and not is_named_only(vendor)
+    ]
+
+
+def _explain_unknown_device(name: str) -> TrainmarkError:
+    """Return the error for a name of no working vendor.
+
+    It may be the vendor of a package that cannot be used; its fault is the error then.
+    """
+    _, package_faults = load_all()
+    for fault in package_faults:
+        if fault.where and fault.where.startswith(f"device {name} "):
+            return fault
+    return UsageError(
+        f"unknown device {name!r}", where="--device", fix=suggest_nearest(name, list_choices())
     )

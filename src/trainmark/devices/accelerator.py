@@ -1,6 +1,7 @@
 """What the installed torch was built for, and one accelerator that it drives, as a rank uses it.
 
-Marks are events in the current stream. A vendor's own file overrides what its devices do otherwise.
+Marks are events in the current stream. A vendor whose devices work differently overrides the
+methods in its own file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 # 2.4.1+corex.4.3.0, 2.8.0+metax3.3.0.2, 2.4.1+das.opt1.dtk2504.
 _VENDORS_BY_LABEL = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
 _DROPOUT_STEPS = 16  # of cuDNN's attention: check_cudnn_dropout of torch 2.13
-_THREE_MATRICES = 3 * 4  # bytes of fp32, for each of their n x n numbers
+_MATMUL_BYTES_PER_ELEMENT = 3 * 4  # three matrices in fp32: two operands and the product
+# A line of torch's version file: `cuda: Optional[str] = '13.0'`.
 _FIELD = re.compile(r"""^(\w+)\b.*= *['"](.+)['"]""", re.MULTILINE)
 
 
@@ -49,11 +51,12 @@ class TorchBuild(NamedTuple):
 
     @property
     def maker(self) -> str | None:
-        """The vendor whose devices it presents as CUDA's; None: NVIDIA, or nobody."""
+        """The vendor besides NVIDIA whose devices it presents as CUDA's; None: there is none."""
         label = self.version.partition("+")[2]
-        return next(
-            (who for what, who in _VENDORS_BY_LABEL.items() if label.startswith(what)), None
-        )
+        for beginning, vendor in _VENDORS_BY_LABEL.items():
+            if label.startswith(beginning):
+                return vendor
+        return None
 
 
 def read_torch_build() -> TorchBuild | None:
@@ -69,13 +72,18 @@ def read_torch_build() -> TorchBuild | None:
     for folder in version_file.parents[1].glob(f"torch-{version}+*.dist-info"):
         # CoreX 4.5 names itself in the package's version alone.
         version = folder.name.removeprefix("torch-").removesuffix(".dist-info")
-    return TorchBuild(version, *(fields.get(name) for name in ("cuda", "hip", "xpu")))
+    return TorchBuild(
+        version, cuda=fields.get("cuda"), hip=fields.get("hip"), xpu=fields.get("xpu")
+    )
 
 
 class Accelerator:
     """A device of any type that torch knows; see ``Device``.
 
     Args:
+        index: the device's number among those that the process sees.
+        vendor: its vendor's name.
+        torch_type: torch's type of device, ``npu`` for example.
         modules: what to import after torch so that torch knows ``torch_type``.
     """
 
@@ -159,15 +167,21 @@ class Accelerator:
         }
 
     def _try_fp8(self) -> None:
+        """Multiply two small fp8 matrices.
+
+        Raises:
+            EnvironmentFault: torch cannot do it on this device.
+        """
         from trainmark.devices.rates import prepare_matmul
 
         try:
             prepare_matmul(self, "fp8", (32, 32, 32)).run()
             self.synchronize()
         except (RuntimeError, TypeError, NotImplementedError) as error:
+            first_line = str(error).partition("\n")[0]
             raise EnvironmentFault(
                 f"precision=fp8: torch {self._torch.__version__} cannot multiply fp8 "
-                f"matrices on this device: {str(error).partition(chr(10))[0]}",
+                f"matrices on this device: {first_line}",
                 where="recipe field precision",
                 fix="use precision=bf16",
             ) from error
@@ -186,12 +200,15 @@ class Accelerator:
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure at sizes that fill a large device, then release the memory.
 
-        The matrices take a quarter of the memory at most.
+        The two operands and the product together take at most a quarter of the memory.
         """
         from trainmark.devices.rates import measure_matmul_rate
 
-        most_bytes = self._backend.free_and_total_bytes()[1] / 4
-        sizes = [n for n in (1024, 4096, 8192) if _THREE_MATRICES * n**2 <= most_bytes]
+        _, total_bytes = self._backend.free_and_total_bytes()
+        max_bytes = total_bytes / 4
+        sizes = [
+            rows for rows in (1024, 4096, 8192) if _MATMUL_BYTES_PER_ELEMENT * rows**2 <= max_bytes
+        ]
         rate = measure_matmul_rate(self, precision, sizes=tuple(sizes) or (512,))
         self._release()
         return rate
@@ -204,8 +221,8 @@ class Accelerator:
         """Measure on far more bytes than the second-level cache holds."""
         from trainmark.devices.rates import measure_copy_rate
 
-        total = self._backend.free_and_total_bytes()[1]
-        return measure_copy_rate(self, copied_bytes=min(1 << 30, total // 16))
+        _, total_bytes = self._backend.free_and_total_bytes()
+        return measure_copy_rate(self, copied_bytes=min(1 << 30, total_bytes // 16))
 
     def describe(self) -> dict[str, Any]:
         """Return product name and memory."""
@@ -220,17 +237,20 @@ class Accelerator:
 
 
 class CudaDevice(Accelerator):
-    """One CUDA device, NVIDIA's or one that HIP presents so; see ``Device``."""
+    """One device of torch's type ``cuda``, of NVIDIA or presented so by HIP; see ``Device``."""
 
     def __init__(self, index: int, *, vendor: str) -> None:
         super().__init__(index, vendor=vendor, torch_type="cuda")
 
     @contextmanager
     def forbid_synchronization(self) -> Iterator[None]:
-        """Have torch raise where the host would wait; sparse and collective work apart."""
+        """Have torch raise an error where the host would wait for the device.
+
+        Torch does not notice the waits of sparse and collective operations.
+        """
         before = self._torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings():
-            # Torch says once that it does not see every wait.
+            # Torch warns once that it does not notice every wait.
             warnings.filterwarnings("ignore", "Synchronization debug mode")
             self._torch.cuda.set_sync_debug_mode("error")
         try:
@@ -249,13 +269,18 @@ class CudaDevice(Accelerator):
         }
 
     def fit_attention(self, *, dropout: float, shapes_vary: bool) -> None:
-        """Leave cuDNN's attention out where it would drop other weights, or plan in windows.
+        """Switch cuDNN's attention on only if it computes what the job asks for, in steady time.
 
-        It drops in sixteenths, which torch 2.13 allows for and 2.11 does not, and takes half a
-        second to plan for a shape that it meets first.
+        cuDNN rounds the dropout probability to sixteenths; torch 2.13 takes that into account, 2.11
+        does not. For each new shape it needs half a second of planning, which would fall into the
+        measured windows if shapes vary.
+
+        Args:
+            dropout: probability that an attention weight is dropped.
+            shapes_vary: whether micro-batches differ in shape.
         """
-        exact = (dropout * _DROPOUT_STEPS).is_integer()
-        self._torch.backends.cuda.enable_cudnn_sdp(exact and not shapes_vary)
+        is_exact = (dropout * _DROPOUT_STEPS).is_integer()
+        self._torch.backends.cuda.enable_cudnn_sdp(is_exact and not shapes_vary)
 
     def attention_flags(self) -> dict[str, bool]:
         """Return which of torch's attention kernels may run."""

@@ -1,9 +1,9 @@
-"""What torch asks of a backend: the calls of ``torch.accelerator``, or those of its own module.
+"""The calls of a torch backend: those of ``torch.accelerator``, or else of its own module.
 
-Backends differ in which of both they have: one that is registered from outside torch often has
-``mem_get_info`` of its own but not torch's ``DeviceAllocator``, without which the memory calls of
+Backends differ in which of the two work. A backend that is registered from outside torch often has
+its own ``mem_get_info``, but not torch's ``DeviceAllocator``, without which the memory calls of
 ``torch.accelerator`` fail with an internal assertion. So each call is tried once, when the device
-is opened. Torch is passed in, so that planning can import this.
+is opened. The module torch is an argument, so that planning can import this file without torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ REQUIREMENTS = (
 
 
 class _Call(NamedTuple):
-    """A call of a module by name, which the module may lack."""
+    """A call of a function by its name, which the module may lack.
+
+    Args:
+        arguments: by position.
+        options: by keyword.
+    """
 
     module: Any
     name: str
@@ -40,20 +45,25 @@ class Backend:
 
     Args:
         torch: the module.
-        index: of the device; it is selected.
-        where: of the device, for errors.
+        torch_type: torch's type of device, ``npu`` for example.
+        index: of the device, which is selected.
+        where: the place that errors name.
 
     Raises:
         EnvironmentFault: a call that is needed does not work in either form.
     """
 
     def __init__(self, torch: Any, torch_type: str, index: int, *, where: str) -> None:
-        self._torch, self._type, self._index, self._where = torch, torch_type, index, where
-        shared, device_module, number = torch.accelerator, _get_module(torch, torch_type), (index,)
+        self._torch = torch
+        self._type = torch_type
+        self._index = index
+        self._where = where
+        shared = torch.accelerator
+        device_module = _get_module(torch, torch_type)
         self._require(
             "selects a device",
-            _Call(shared, "set_device_index", number),
-            _Call(device_module, "set_device", number),
+            _Call(shared, "set_device_index", (index,)),
+            _Call(device_module, "set_device", (index,)),
         )
         self._compute()
         self.synchronize = self._require(
@@ -61,42 +71,43 @@ class Backend:
             _Call(shared, "synchronize"),
             _Call(device_module, "synchronize"),
         )
-        timed = {"enable_timing": True}
         self.new_event = self._require(
             "makes timed events",
-            _Call(torch, "Event", (torch_type,), timed),
-            _Call(device_module, "Event", (), timed),
+            _Call(torch, "Event", (torch_type,), {"enable_timing": True}),
+            _Call(device_module, "Event", options={"enable_timing": True}),
             trial=self._time_nothing,
         )
         self.free_and_total_bytes = self._require(
             "tells the device's memory",
-            _Call(shared, "get_memory_info", number),
-            _Call(device_module, "mem_get_info", number),
+            _Call(shared, "get_memory_info", (index,)),
+            _Call(device_module, "mem_get_info", (index,)),
         )
-        name = "reset_peak_memory_stats"
-        self._reset_peak = _find_working(
-            _Call(shared, name, number), _Call(device_module, name, number)
-        )[0]
-        name = "max_memory_allocated"
-        self._peak = _find_working(_Call(shared, name, number), _Call(device_module, name, number))[
-            0
-        ]
-        name = "empty_cache"
-        self._empty_cache = _find_working(_Call(shared, name), _Call(device_module, name))[0]
+        # Not every backend has these; None for one that it lacks.
+        self._reset_peak, _ = _find_working(
+            _Call(shared, "reset_peak_memory_stats", (index,)),
+            _Call(device_module, "reset_peak_memory_stats", (index,)),
+        )
+        self._peak, _ = _find_working(
+            _Call(shared, "max_memory_allocated", (index,)),
+            _Call(device_module, "max_memory_allocated", (index,)),
+        )
+        self._empty_cache, _ = _find_working(
+            _Call(shared, "empty_cache"), _Call(device_module, "empty_cache")
+        )
 
     def _compute(self) -> None:
-        """Compute something, which fails on a card that torch has no code for."""
+        """Add two numbers on the device; this fails on a card for which torch has no code."""
         try:
             self._torch.zeros((), device=self._type).add_(1).item()
         except Exception as error:  # backends raise classes of their own
-            raise self._fault(
+            raise self._make_fault(
                 f"the device does not compute: {_get_first_line(error)}",
                 fix="check the driver with the vendor's tool, and the devices with "
                 "`trainmark list devices`",
             ) from error
 
     def _time_nothing(self, new_event: _Call) -> None:
-        """Read the time between two events, which every mark needs."""
+        """Time an empty interval with two events, as marks do; raise an error if that fails."""
         start, end = new_event(), new_event()
         start.record()
         end.record()
@@ -108,14 +119,19 @@ class Backend:
     def _require(
         self, task: str, *calls: _Call, trial: Callable[[_Call], Any] = _Call.__call__
     ) -> _Call:
-        """Return the first of the calls that works; ``trial`` tries one.
+        """Return the first of the calls that works.
+
+        Args:
+            task: what the call does, as a verb with its object: ``waits for the device``.
+            calls: several forms of the same call.
+            trial: tries a call, and raises an error if it does not work.
 
         Raises:
             EnvironmentFault: none works.
         """
         working, failures = _find_working(*calls, trial=trial)
         if working is None:
-            raise self._fault(
+            raise self._make_fault(
                 f"nothing {task}: {'; '.join(failures)}",
                 rule=REQUIREMENTS,
                 fix=(
@@ -125,7 +141,7 @@ class Backend:
             )
         return working
 
-    def _fault(self, what: str, *, fix: str, rule: str | None = None) -> EnvironmentFault:
+    def _make_fault(self, what: str, *, fix: str, rule: str | None = None) -> EnvironmentFault:
         return EnvironmentFault(
             f"torch {self._torch.__version__}, {self._type} device {self._index}: {what}",
             where=self._where,
@@ -134,7 +150,10 @@ class Backend:
         )
 
     def peak_allocated_bytes(self) -> int | None:
-        """Return the allocator's peak since ``release``; None: it does not tell both."""
+        """Return the most bytes that the allocator held since ``release``.
+
+        None if the backend does not report the peak, or cannot reset it.
+        """
         if self._peak is None or self._reset_peak is None:
             return None
         return int(self._peak())
@@ -150,7 +169,11 @@ class Backend:
 def _find_working(
     *calls: _Call, trial: Callable[[_Call], Any] = _Call.__call__
 ) -> tuple[_Call | None, list[str]]:
-    """Return the first of the calls that works, and why those before it do not."""
+    """Return the first of the calls that works, None if none does, and why those before it do not.
+
+    Args:
+        trial: tries a call, and raises an error if it does not work.
+    """
     failures: list[str] = []
     for call in calls:
         try:
@@ -163,7 +186,7 @@ def _find_working(
 
 
 def _get_module(torch: Any, torch_type: str) -> Any:
-    """Return torch's module of a type of device; an empty one where there is none."""
+    """Return torch's module of a type of device; an object without functions if there is none."""
     try:
         return torch.get_device_module(torch_type)
     except (RuntimeError, AttributeError):

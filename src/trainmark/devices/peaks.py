@@ -63,18 +63,19 @@ def find_peak(product_name: str, precision: Precision | None) -> Peak | None:
     data = read_table()
     for row in data["peak"]:
         if product_name in row["names"] and figure in row:
-            known = get_provenance(data, row, figure)
-            return Peak(precision=precision, per_second=row[figure] * 1e12, **known)
+            provenance = get_provenance(data, row, figure)
+            # The table's units are TFLOP/s and TB/s.
+            return Peak(precision=precision, per_second=row[figure] * 1e12, **provenance)
     return None
 
 
 @cache
 def find_products(name: str) -> tuple[dict[str, Any], ...]:
-    """Return the rows of all products that a device's name in other people's tables can mean.
+    """Return the rows of all products that a device's name in a published table can mean.
 
     A full product name means only its row. Otherwise all words of a row's ``product`` must follow
     each other in the name: ``A100`` means every A100, ``A100-SXM4-80GB`` one of them, ``910B``
-    none. Rows of another form factor or memory than the name's are left out.
+    none. If the name states a form factor or a memory size, only rows with these are returned.
     """
     rows = read_table()["peak"]
     exact = [row for row in rows if name in row["names"]]
@@ -82,8 +83,12 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
         return tuple(exact)
     words = _split_words(name)
     lengths = [_measure_match(words, _split_words(row["product"])) for row in rows]
-    longest = max(lengths)  # `BI-V100` is not a V100
-    matching = [row for row, length in zip(rows, lengths, strict=True) if 0 < length == longest]
+    # Only the longest matches, because `BI-V100` has the words of a V100 as well.
+    longest = max(lengths)
+    matching = []
+    for row, length in zip(rows, lengths, strict=True):
+        if length > 0 and length == longest:
+            matching.append(row)
     form_matches = [_FORM_WORD.fullmatch(word) for word in words]
     forms = {_FORMS[match[1]] for match in form_matches if match}
     if forms and any("form" in row for row in matching):
@@ -104,26 +109,31 @@ def _split_words(name: str) -> list[str]:
 def _measure_match(words: Sequence[str], product: Sequence[str]) -> int:
     """Return how many characters of a name are a product's; 0: the name does not have it.
 
+    The product's words may be joined or split differently, as in ``MI 300X`` and ``MI300X``.
+
     Args:
         words: of the name.
         product: words of the product.
     """
-    wanted = "".join(product)
+    joined_product = "".join(product)
     for first, word in enumerate(words):
+        # The vendor's name may stand before the product without a space.
         vendor = next((x for x in _VENDOR_WORDS if word.startswith(x) and word != x), "")
-        for last in range(first + 1, len(words) + 1):
-            if "".join(words[first:last]).removeprefix(vendor) == wanted:
-                return len(wanted)
+        for end in range(first + 1, len(words) + 1):
+            if "".join(words[first:end]).removeprefix(vendor) == joined_product:
+                return len(joined_product)
     return 0
 
 
 def _has_memory(row: Mapping[str, Any], sizes: Sequence[float]) -> bool:
-    """Tell whether a product has one of the memory sizes, in GB or GiB."""
+    """Tell whether the product of a row has one of the memory sizes, in GB or GiB."""
     return any(abs(size / row["memory_gb"] - 1) <= _MEMORY_TOLERANCE for size in sizes)
 
 
 def name_partition(product_name: str, units: int) -> str:
-    """Return a device's name; a partition that has the name of the whole device gets another name.
+    """Return a device's name, and how much of a device it is if it is a partition.
+
+    Some partitions have the name of the whole device, and the published peak is not theirs.
 
     Args:
         units: compute units of the device, as torch counts its multiprocessors.
@@ -141,6 +151,8 @@ def get_provenance(data: Mapping[str, Any], row: Mapping[str, Any], figure: str)
 
     Args:
         data: the table, as ``read_table`` returns it.
+        row: one of its rows.
+        figure: a key of the row, ``bf16_tflops`` for example.
     """
     entry = {"source": data["source"], "date": data["date"], "note": None, **row}
     for exception in row.get("exceptions", ()):

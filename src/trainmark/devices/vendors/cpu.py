@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from trainmark.protocols import Monitor
     from trainmark.recipe import Precision, Recipe
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
+# Numbers of options of mallopt, in malloc.h of glibc.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
 # Linux counts ru_maxrss in KiB, macOS in bytes (getrusage(2) of each).
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def _read_fields(file: str) -> dict[str, str]:
-    """Return the fields of a file of the kernel, ``name: value``; empty where there is none."""
+    """Return the fields ``name: value`` of a file of the kernel; empty if there is no such file."""
     try:
         text = Path(file).read_text()
     except OSError:
@@ -39,12 +41,9 @@ def _read_fields(file: str) -> dict[str, str]:
 
 
 def read_model_name() -> str:
-    """Return the processor's product name as the kernel gives it."""
-    return (
-        _read_fields("/proc/cpuinfo").get("model name")
-        or platform.processor()
-        or platform.machine()
-    )
+    """Return the processor's product name, or its architecture if the kernel has no name."""
+    name = _read_fields("/proc/cpuinfo").get("model name")
+    return name or platform.processor() or platform.machine()
 
 
 def has_fp16_units() -> bool:
@@ -66,10 +65,11 @@ def read_total_memory_bytes(root: Path = Path("/")) -> int:
 
 
 def read_peak_resident_bytes() -> int:
-    """Return the most memory that this process has held, without what its parent held."""
-    if peak := _read_fields("/proc/self/status").get("VmHWM"):
-        return int(peak.split()[0]) << 10
-    # On Linux this one begins with the peak of the process that started us.
+    """Return the most bytes that this process has held."""
+    peak = _read_fields("/proc/self/status").get("VmHWM")  # in kB, which are KiB
+    if peak:
+        return int(peak.split()[0]) * 1024
+    # Second choice, because on Linux this value includes the peak of the parent process.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
 
 
@@ -81,9 +81,18 @@ def keep_freed_memory() -> bool:
     """
     import ctypes  # slow to import: `trainmark list` does without it
 
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    options = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1}
-    return mallopt is not None and all(bool(mallopt(*item)) for item in options.items())
+    if sys.platform != "linux":
+        return False
+    # The libraries of this process, in which only glibc has mallopt. It returns 0 if it refuses.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    maps_no_block_alone = bool(mallopt(_M_MMAP_MAX, 0))
+    if not maps_no_block_alone:
+        return False
+    return bool(
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    )  # the largest value: memory is never returned
 
 
 class Cpu:
@@ -149,8 +158,15 @@ class Cpu:
 
 
 def threads_of_rank(ranks_here: int) -> int:
-    """Return the threads that the user wants, or a rank's even share of the cores."""
-    return get_chosen_threads(os.environ) or max(1, count_usable_cores() // ranks_here)
+    """Return the number of threads of a rank: as the user chose, or its even share of the cores.
+
+    Args:
+        ranks_here: number of ranks on this machine.
+    """
+    chosen_threads = get_chosen_threads(os.environ)
+    if chosen_threads is not None:
+        return chosen_threads
+    return max(1, count_usable_cores() // ranks_here)
 
 
 def get_chosen_threads(variables: Mapping[str, str]) -> int | None:
@@ -176,7 +192,9 @@ class CpuDevice:
     """A rank's share of the CPU; see ``Device``.
 
     Args:
-        threads: of the rank; None: threads and memory stay as the process has set them.
+        threads: number of threads of the rank; None: threads and memory settings stay as the
+            process has them.
+        clock: the host's, in ns.
     """
 
     name = "cpu"
