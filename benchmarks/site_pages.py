@@ -35,7 +35,7 @@ def main() -> bool:
         arguments = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]
         rows = list_runs(database, arguments, columns=["run_id"], limit=6).rows
         chosen = [row[0] for row in rows]
-        compare_s = measure_median_s(lambda: views.compare_page(database, chosen))
+        compare_s = measure_median_s(lambda: views.build_comparison_page(database, chosen))
         files_s = []
         for _ in range(2):
             start = time.perf_counter()

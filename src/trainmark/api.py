@@ -42,7 +42,7 @@ from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_
 from trainmark.pages.pictures import to_notebook_html
 from trainmark.pages.rendering import render_template, to_html, to_markdown
 from trainmark.pages.repeats import build_summary
-from trainmark.pages.results import launch_table
+from trainmark.pages.results import build_launch_table
 from trainmark.pages.terminal import show
 from trainmark.pages.texts import LANGUAGES
 from trainmark.plan.plan import PLAN_FILE, UNCHECKED
@@ -110,12 +110,14 @@ class Records(list[Record]):
         self.places = [Path(place) for place in places]
 
     def __repr__(self) -> str:
-        return show([launch_table(self)], width=10_000)
+        return show([build_launch_table(self)], width=10_000)
 
     def _repr_html_(self) -> str:
         if len(self) == 1:
             return _render_record(self[0])
-        return render_template("table.html.j2", "en", table=launch_table(self), heading="launches")
+        return render_template(
+            "table.html.j2", "en", table=build_launch_table(self), heading="launches"
+        )
 
     def summary(self) -> RepeatSummary:
         """Return mean, 95% interval and CV of every figure over launches of the same work.

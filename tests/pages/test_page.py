@@ -19,7 +19,7 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import to_body_html, to_markdown
 from trainmark.pages.sections.limits import build_rank_strip, describe_dominant_limit, find_limits
-from trainmark.pages.site.views import Links, name, run_page
+from trainmark.pages.site.views import Links, build_run_page, make_safe_file_name
 from trainmark.pages.summary import build_title, list_first_lines
 from trainmark.pages.texts import describe_dataset, describe_verdict, translate
 from trainmark.pages.tiles import Price
@@ -494,8 +494,8 @@ def test_earlier_evaluations_link_to_the_full_record():
     assert link.format("record.json") in render_html([record])
     other_record = make_record(run_id="other", quality=record.quality)
     assert "<a href=" not in render_html([record, other_record])  # whose folder has no record
-    site = run_page(record, [record.run_id], Links("runs/x.html", "zh"))
-    assert f'href="../../runs/{name(record.run_id)}.json">另有 2 次' in site
+    site = build_run_page(record, [record.run_id], Links("runs/x.html", "zh"))
+    assert f'href="../../runs/{make_safe_file_name(record.run_id)}.json">另有 2 次' in site
 
 
 def make_throttled_record(**shares):

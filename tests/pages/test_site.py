@@ -15,7 +15,7 @@ from support.store_bodies import make_document, write_record_file
 from trainmark.errors import UsageError
 from trainmark.pages import rendering
 from trainmark.pages.site import lists, views, writing
-from trainmark.pages.site.views import Links, name
+from trainmark.pages.site.views import Links, make_safe_file_name
 from trainmark.results.store.index import Index
 from trainmark.results.store.query import list_runs
 
@@ -294,7 +294,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
         for number in range(1, 6)
     ]
     database = make_index(tmp_path, *runs)
-    page = Reader(views.compare_page(database, ["a1", "b3", "c2"]))
+    page = Reader(views.build_comparison_page(database, ["a1", "b3", "c2"]))
     assert page.list_values("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
     assert any(line.startswith("p_train is 20.0% faster") or "20" in line for line in page.texts)
@@ -307,7 +307,9 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "compare?run=a1&run=b3&run=c2&allow=micro_batch_size" in addresses
     assert "zh/compare?run=a1&run=b3&run=c2" in addresses
     assert "runs/b3.html" in addresses
-    allowed = Reader(views.compare_page(database, ["a1", "c2"], allow=["micro_batch_size"]))
+    allowed = Reader(
+        views.build_comparison_page(database, ["a1", "c2"], allow=["micro_batch_size"])
+    )
     assert "Allowed differences between the workloads:" in allowed.texts
     assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.list_values("figure", "id"))
     assert "✓ faster" in allowed.texts
@@ -317,7 +319,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
         [f"{side}{launch_number}" for side in "ab" for launch_number in range(1, 5)],
     ):
         with pytest.raises(UsageError, match="runs"):
-            views.compare_page(database, chosen)
+            views.build_comparison_page(database, chosen)
 
 
 def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch):
@@ -336,7 +338,7 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
         for side, nproc in (("a", 2), ("b", 4))
         for number in (1, 2)
     ]
-    page = Reader(views.compare_page(make_index(tmp_path, *runs), ["a1", "b1"]))
+    page = Reader(views.build_comparison_page(make_index(tmp_path, *runs), ["a1", "b1"]))
     assert {"1x2", "1x4"} <= set(page.texts)
     assert {"100.0%", "99.6% (99.3% – 100.0%)"} <= set(page.texts)
 
@@ -344,11 +346,21 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
 def test_addresses_are_relative_and_names_are_safe():
     links = Links("runs/a.html", "zh")
     assert (links.file, links.here) == ("zh/runs/a.html", "../runs/a.html")
-    assert links.record("b") == "../../runs/b.json"
+    assert links.get_record_address("b") == "../../runs/b.json"
     assert links.translations == [("en", "../../runs/a.html"), ("zh", "../../zh/runs/a.html")]
-    assert name("20261123T120000Z-toy-1") == "20261123T120000Z-toy-1"
-    assert len({name("A"), name("a"), name("../a"), name("a/b")}) == 4
-    assert re.fullmatch("[0-9a-f]{24}", name("../../etc"))
+    assert make_safe_file_name("20261123T120000Z-toy-1") == "20261123T120000Z-toy-1"
+    assert (
+        len(
+            {
+                make_safe_file_name("A"),
+                make_safe_file_name("a"),
+                make_safe_file_name("../a"),
+                make_safe_file_name("a/b"),
+            }
+        )
+        == 4
+    )
+    assert re.fullmatch("[0-9a-f]{24}", make_safe_file_name("../../etc"))
 
 
 def test_published_rows_are_listed_without_a_page(tmp_path):

@@ -157,9 +157,9 @@ def _describe_interval(interval: Interval | None) -> Phrase:
         return ""
     return phrase(
         "accept.by",
-        slower=share_text(interval.slower),
-        low=share_text(interval.low),
-        high=share_text(interval.high),
+        slower=format_share(interval.slower),
+        low=format_share(interval.low),
+        high=format_share(interval.high),
     )
 
 
@@ -183,7 +183,7 @@ def join_first_names(names: Sequence[Phrase]) -> Phrase:
     return join(shown)
 
 
-def share_text(share: float, *, sign: bool = False) -> str:
+def format_share(share: float, *, sign: bool = False) -> str:
     """Return a share in percent; of one beyond any use only that it is large."""
     if share > _MAX_SHARE:
         return f"{'+' if sign else ''}>{_MAX_SHARE:.0%}"
@@ -216,7 +216,7 @@ def _build_member_table(members: Iterable[Member]) -> Block:
             member.name,
             term("accept_decision", member.decision),
             None if member.step_s is None else f"{member.step_s * 1000:.2f}",
-            None if member.step is None else share_text(member.step.slower, sign=True),
+            None if member.step is None else format_share(member.step.slower, sign=True),
             None if member.step is None else _format_interval(member.step),
             member.product,
             explain_verdict(member),
@@ -247,7 +247,7 @@ def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
 
 
 def _format_interval(interval: Interval) -> str:
-    return f"{share_text(interval.low, sign=True)} – {share_text(interval.high, sign=True)}"
+    return f"{format_share(interval.low, sign=True)} – {format_share(interval.high, sign=True)}"
 
 
 def _build_links_section(result: AcceptanceResult) -> Section:
@@ -282,7 +282,7 @@ def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, T
     if link is None:
         return None, "muted", join((a, b))
     share = link.interval.slower
-    hover = phrase("accept.heat_hover", a=a, b=b, share=share_text(share, sign=True))
+    hover = phrase("accept.heat_hover", a=a, b=b, share=format_share(share, sign=True))
     return share, "bad" if link.decision == "fail" else "plain", (link.quantity, " ", hover)
 
 
@@ -298,7 +298,7 @@ def _build_link_table(links: Iterable[Link]) -> Block:
             " – ".join(link.members),
             link.quantity,
             term("accept_decision", link.decision),
-            share_text(link.interval.slower, sign=True),
+            format_share(link.interval.slower, sign=True),
             _format_interval(link.interval),
             link.rounds,
         )
@@ -314,9 +314,9 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
     if whole.interval is not None:
         share = phrase(
             "accept_whole.slower_share",
-            slower=share_text(whole.interval.slower, sign=True),
-            low=share_text(whole.interval.low, sign=True),
-            high=share_text(whole.interval.high, sign=True),
+            slower=format_share(whole.interval.slower, sign=True),
+            low=format_share(whole.interval.low, sign=True),
+            high=format_share(whole.interval.high, sign=True),
         )
     text = phrase(
         f"accept_whole.{whole.outcome}",
@@ -360,10 +360,10 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
         if quantity.name == "step" and quantity.trend is not None:
             blocks.append(Paragraph(phrase("accept.trend", share=f"{quantity.trend:+.1%}")))
         if quantity.name == "step" and quantity.detectable_link is not None:
-            share = share_text(quantity.detectable_link)
+            share = format_share(quantity.detectable_link)
             blocks.append(Paragraph(phrase("accept.link_chance", share=share)))
     return blocks
 
 
 def _share(value: float | None) -> Phrase:
-    return None if value is None else share_text(value)
+    return None if value is None else format_share(value)

@@ -32,17 +32,21 @@ if TYPE_CHECKING:
     from trainmark.pages.chart_specs import Spec
     from trainmark.record.record import Record
     from trainmark.spec import Shown
+    from trainmark.telemetry.summary import IntervalName, Use
 
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
-_LOG_COMPARED = 3  # the same, of ratios of two sides
+_LOG_RATIO_OF_SIDES = 3  # the same, if the values are ratios of two sides themselves
 TABLE_ROWS = 12
-_VERDICTS = {"faster": "good", "better": "good", "slower": "bad", "worse": "bad"}
-_LONG_S = 600.0  # beyond, axes are in minutes
-_SMOOTHED_FROM = 40  # steps; fewer are drawn as they are
-_SMOOTHED_SHARE, _MIN_SMOOTHED = 0.02, 5  # of all steps, that a smoothed value is the mean of
+# Colours of verdicts, as names of the page's style; all others are "rest".
+_VERDICT_COLOURS = {"faster": "good", "better": "good", "slower": "bad", "worse": "bad"}
+_LONG_S = 600.0  # axes of longer times are in minutes
+_SMOOTHED_FROM = 40  # steps; the loss of fewer is drawn without smoothing
+# A smoothed value is the mean of this share of all steps, but of at least so many steps.
+_SMOOTHED_SHARE = 0.02
+_MIN_SMOOTHED = 5
 MAX_SIDES = 7  # lines of one chart, for each of which there is a colour
-# Name of the chart, unit, how much of the record's unit that is, scale.
+# Of each quantity: name of the chart, unit, how many of the record's units that is, scale.
 _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
     "memory_used_bytes": ("memory", "GiB", cells.GIB, {"zero": True}),
     "utilization_percent": ("busy", "%", 1, {"domain": [0, 100]}),
@@ -65,9 +69,11 @@ def chart_telemetry(record: Record) -> Section:
 def chart_step_time(record: Record) -> Chart | None:
     """Return the step time in ms, the warm-up shaded; None for fewer than two."""
     values = _read_step_times_ms(record)
-    title, scale = phrase("chart.step_time"), dict[str, object](zero=False)
+    title = phrase("chart.step_time")
+    scale: Spec = {"zero": False}
     if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
-        title, scale = phrase("chart.log", title=title), {"type": "log", "nice": False}
+        title = phrase("chart.log", title=title)
+        scale = {"type": "log", "nice": False}
     warmup = min(record.steps.warmup, len(values))
     shades = []
     if warmup:
@@ -87,7 +93,8 @@ def _read_step_times_ms(record: Record) -> NDArray[np.float64]:
 def chart_loss(record: Record) -> Chart | None:
     """Return the loss of each step and their moving mean; None for fewer than two steps."""
     values = np.asarray(record.steps.loss, np.float64)
-    title, data = phrase("chart.loss"), dict[str, Any]()
+    title = phrase("chart.loss")
+    data: dict[str, list[dict[str, Any]]] = {}
     window = _choose_smoothing_window(len(values))
     if window:
         title = phrase("chart.loss_smoothed", n=window)
@@ -102,7 +109,8 @@ def _choose_smoothing_window(steps: int) -> int:
     """Return how many steps a smoothed value is the mean of, an odd number; 0: none is drawn."""
     if steps < _SMOOTHED_FROM:
         return 0
-    return max(_MIN_SMOOTHED, int(steps * _SMOOTHED_SHARE)) | 1
+    window = max(_MIN_SMOOTHED, int(steps * _SMOOTHED_SHARE))
+    return window if window % 2 == 1 else window + 1
 
 
 def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
@@ -113,7 +121,8 @@ def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np
         window: an odd number of values; at the ends the window is cut off.
     """
     is_finite = np.isfinite(values)
-    half, places = window // 2, np.arange(len(values))
+    half = window // 2
+    places = np.arange(len(values))
     starts = np.maximum(places - half, 0)
     stops = np.minimum(places + half + 1, len(values))
 
@@ -138,16 +147,23 @@ def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart |
 
 def chart_quality(record: Record) -> Chart | None:
     """Return the quality of each evaluation against the target; None for fewer than two."""
-    metric, target = record.quality.metric, record.quality.target
-    known = [x for x in record.quality.history if x.value is not None]
-    values = np.asarray([x.value for x in known], np.float64)
-    named = phrase("chart.quality.no_target")
+    target = record.quality.target
+    evaluations = [x for x in record.quality.history if x.value is not None]
+    values = np.asarray([x.value for x in evaluations], np.float64)
+    target_label = phrase("chart.quality.no_target")
+    target_rows: list[dict[str, Any]] = []
     if target is not None:
-        named = phrase("chart.quality.target", target=f"{target:g}")
-    line = [] if target is None else [{"value": target, "label": named}]
-    title, steps = phrase("chart.quality", metric=metric), [x.step for x in known]
-    drawn = chart_specs.draw_quality()
-    return _chart_curve("quality", title, values, drawn, steps, data={"target": line}, target=named)
+        target_label = phrase("chart.quality.target", target=f"{target:g}")
+        target_rows = [{"value": target, "label": target_label}]
+    return _chart_curve(
+        "quality",
+        phrase("chart.quality", metric=record.quality.metric),
+        values,
+        chart_specs.draw_quality(),
+        [x.step for x in evaluations],
+        data={"target": target_rows},
+        target=target_label,
+    )
 
 
 def _chart_curve(
@@ -163,68 +179,90 @@ def _chart_curve(
     """Return the chart of values by step, thinned, with a table; None for fewer than two.
 
     Args:
+        name: of the chart; ``described.<name>`` is its description.
         values: NaN where there is none.
-        steps: of the values; default: every step.
+        drawn: the specification, without data.
+        steps: of the values; empty: 1, 2, 3 and so on.
         data: the datasets besides that of the values.
-        described: what the description names.
+        described: further values that the description names.
     """
-    known, steps = values[np.isfinite(values)], steps or range(1, len(values) + 1)
-    if len(known) < 2:
+    finite_values = values[np.isfinite(values)]
+    if len(finite_values) < 2:
         return None
-    ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
-    text = "described.trend" if name.startswith("trend_") else f"described.{name}"
-    description = phrase(text, n=cells.count(len(values)), **ends, **described)
-    stretch = compute_bucket_size(len(values))
-    note = phrase("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
-    rows = {"steps": _build_rows(values, steps)} | data
-    return Chart(name, title, description, drawn, rows, _summarize_stretches(values, steps), note)
+    value_steps = steps or range(1, len(values) + 1)
+    description = phrase(
+        "described.trend" if name.startswith("trend_") else f"described.{name}",
+        n=cells.count(len(values)),
+        first=f"{finite_values[0]:.4g}",
+        last=f"{finite_values[-1]:.4g}",
+        **described,
+    )
+    bucket_size = compute_bucket_size(len(values))
+    note: Phrase = ""
+    if bucket_size > 1:
+        note = phrase("chart.note", stretch=cells.count(bucket_size))
+    datasets = {"steps": _build_rows(values, value_steps)} | data
+    table = _summarize_stretches(values, value_steps)
+    return Chart(name, title, description, drawn, datasets, table, note)
 
 
 def _build_rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, Any]]:
     """Return values by step as a chart takes them, thinned; null where there is none."""
-    return [
-        {"step": steps[place], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
-        for place, value in thin_values(values)
-    ]
+    rows = []
+    for place, value in thin_values(values):
+        rounded = float(f"{value:.6g}") if math.isfinite(value) else None
+        rows.append({"step": steps[place], "value": rounded})
+    return rows
 
 
 def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
-    """Return each figure of each side over A's, good and bad marked; None where there is none.
+    """Return each figure of each side over A's, good and bad marked; None without a ratio.
 
     Args:
-        sides: by its letter, what a side is compared with A.
+        sides: the comparison of each side with side A, by the side's letter.
     """
-    rows: list[dict[str, Any]] = [
-        {
-            "name": f"{letter} {one.name}",
-            "ratio": one.ratio,
-            "low": one.low,
-            "high": one.high,
-            "said": phrase(f"compare.{one.verdict}"),
-        }
-        for letter, of in sides.items()
-        for one in of.figures
-        if one.ratio is not None
-    ]
+    rows: list[dict[str, Any]] = []
+    verdict_names: dict[str, Phrase] = {}
+    for letter, comparison in sides.items():
+        for figure in comparison.figures:
+            verdict_names[figure.verdict] = phrase(f"compare.{figure.verdict}")
+            if figure.ratio is None:
+                continue
+            rows.append(
+                {
+                    "name": f"{letter} {figure.name}",
+                    "ratio": figure.ratio,
+                    "low": figure.low,
+                    "high": figure.high,
+                    "said": verdict_names[figure.verdict],
+                }
+            )
     if not rows:
         return None
-    values = [x["ratio"] for x in rows]
-    title, scale = phrase("compare.ratios"), dict[str, object](zero=False)
-    if max(*values, 1) >= _LOG_COMPARED * min(*values, 1):
-        title, scale = phrase("chart.log", title=title), {"type": "log", "base": 2}
-    lowest, highest = (f"{x:.3f}" for x in (min(values), max(values)))
-    told = phrase("compare.ratios_seen", n=len(rows), lowest=lowest, highest=highest)
-    said = {
-        one.verdict: phrase(f"compare.{one.verdict}") for of in sides.values() for one in of.figures
-    }
-    colours = [f"var(--{_VERDICTS.get(verdict, 'rest')})" for verdict in said]
-    drawn = chart_specs.draw_ratios(scale=scale, verdicts=[*said.values()], colours=colours)
-    shown = (
-        [x["name"], *(x[of] and f"{x[of]:.3f}" for of in ("ratio", "low", "high")), x["said"]]
-        for x in rows
+    ratios = [row["ratio"] for row in rows]
+    title = phrase("compare.ratios")
+    scale: Spec = {"zero": False}
+    if max(*ratios, 1) >= _LOG_RATIO_OF_SIDES * min(*ratios, 1):
+        title = phrase("chart.log", title=title)
+        scale = {"type": "log", "base": 2}
+    description = phrase(
+        "compare.ratios_seen",
+        n=len(rows),
+        lowest=f"{min(ratios):.3f}",
+        highest=f"{max(ratios):.3f}",
     )
+    colours = [f"var(--{_VERDICT_COLOURS.get(verdict, 'rest')})" for verdict in verdict_names]
+    drawn = chart_specs.draw_ratios(
+        scale=scale, verdicts=list(verdict_names.values()), colours=colours
+    )
+    table_rows: list[list[Phrase]] = []
+    for row in rows:
+        numbers = [row["ratio"], row["low"], row["high"]]
+        texts = [number and f"{number:.3f}" for number in numbers]
+        table_rows.append([row["name"], *texts, row["said"]])
     columns = translate_headings("name", "compare.ratio", "least", "greatest", "compare.said")
-    return Chart("ratios", title, told, drawn, {"ratios": rows}, build_table(columns, shown))
+    table = build_table(columns, table_rows)
+    return Chart("ratios", title, description, drawn, {"ratios": rows}, table)
 
 
 def chart_overlays(
@@ -236,8 +274,9 @@ def chart_overlays(
     """Return losses, step times and qualities of several runs, in one chart each.
 
     Args:
-        sides: by its short name the launches of a run, of which the first with a curve is drawn.
-        names: what the legend says of each; None: its devices.
+        sides: the launches of each run, by the run's short name. The first launch with a curve is
+            drawn.
+        names: of the runs in the legend, by the same short names; None: their devices.
         prefix: begins the names of the charts.
     """
     first = next(iter(sides.values()))[0]
@@ -247,42 +286,46 @@ def chart_overlays(
         "quality": phrase("compare.quality", metric=first.quality.metric),
     }
     draw = {"loss": chart_loss, "step_time": chart_step_time, "quality": chart_quality}
-    labels = {
-        side: (f"{side} · ", names[side] if names else describe_devices(records[0]))
-        for side, records in sides.items()
-    }
-    made = []
-    for name, title in titles.items():
-        curves = {
-            side: next((chart for record in records if (chart := draw[name](record))), None)
-            for side, records in list(sides.items())[:MAX_SIDES]
-        }
-        known = {side: chart for side, chart in curves.items() if chart is not None}
-        if len(known) > 1:
-            made.append(_chart_overlay(f"{prefix}-{name}", title, known, labels))
-    return made
+    labels: dict[str, Phrase] = {}
+    for side, records in sides.items():
+        name = names[side] if names else describe_devices(records[0])
+        labels[side] = (f"{side} · ", name)
+    overlays = []
+    for quantity, title in titles.items():
+        curves: dict[str, Chart] = {}
+        for side, records in list(sides.items())[:MAX_SIDES]:
+            charts = (draw[quantity](record) for record in records)
+            first_chart = next((chart for chart in charts if chart is not None), None)
+            if first_chart is not None:
+                curves[side] = first_chart
+        if len(curves) > 1:
+            overlays.append(_chart_overlay(f"{prefix}-{quantity}", title, curves, labels))
+    return overlays
 
 
 def _chart_overlay(
     name: str, title: Phrase, curves: Mapping[str, Chart], labels: Mapping[str, Phrase]
 ) -> Chart:
-    """Return the curves of several runs in one chart; smoothed ones where there are."""
-    points = [
-        point | {"side": labels[side]}
-        for side, chart in curves.items()
-        for point in chart.data.get("smoothed") or chart.data["steps"]
-    ]
-    rows = [
-        (side, *row) for side, chart in curves.items() if chart.table for row in chart.table.rows
-    ]
-    described = join(
-        (join((side, chart.description), "colon") for side, chart in curves.items()), "semicolon"
-    )
+    """Return the curves of several runs in one chart; the smoothed curve of a run that has one.
+
+    Args:
+        curves: the chart of each run, by the run's short name.
+        labels: of the runs in the legend, by the same names.
+    """
+    points = []
+    rows = []
+    descriptions = []
+    for side, chart in curves.items():
+        for point in chart.data.get("smoothed") or chart.data["steps"]:
+            points.append(point | {"side": labels[side]})
+        if chart.table:
+            rows += [(side, *row) for row in chart.table.rows]
+        descriptions.append(join((side, chart.description), "colon"))
     columns = translate_headings("compare.side", "chart.step", "least", "median", "greatest")
     return Chart(
         name,
         title,
-        described,
+        join(descriptions, "semicolon"),
         chart_specs.draw_sides(),
         {"steps": points},
         build_table(columns, rows),
@@ -290,77 +333,114 @@ def _chart_overlay(
 
 
 def chart_over_time(record: Record) -> Iterator[Chart]:
-    """Yield a chart for each quantity that devices, then hosts, have at least twice."""
-    for _, of in groupby(record.series, attrgetter("of_host", "quantity")):
-        lines = list(of)
+    """Yield a chart for each quantity that was read at least twice, of devices, then of hosts."""
+    for _, group in groupby(record.series, attrgetter("of_host", "quantity")):
+        lines = list(group)
         if max(len(line.points) for line in lines) > 1:
             yield _chart_quantity(record, lines)
 
 
 def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
-    """Return the chart of a quantity, the steps that figures are over shaded."""
-    short, unit, factor, scale = _QUANTITIES[lines[0].quantity]
-    kind, together = "host" if lines[0].of_host else "device", lines[0].of in SUMMARY_LINES
-    measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
-    told = [(value, s, one.of) for one in lines for s, value in one.points]
-    highest, at_s, of = max(told, key=lambda point: point[0])
-    uses = _collect_highest_readings(record, of_host=lines[0].of_host, quantity=lines[0].quantity)
-    said = phrase(
-        f"time.{kind}",
-        quantity=phrase(f"time.{short}"),
-        unit=unit,
-        at=f"{at_s:.0f}",
-        n=len(uses) if together else len(lines),
-        of=max(uses, key=uses.__getitem__, default="?") if together else of,
-        lowest=cells.format_rounded(min(told)[0] / factor),
-        highest=cells.format_rounded(highest / factor),
-    )
-    second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
-    names = [one.of for one in lines] if len(lines) > 1 and not together else []
+    """Return the chart of one quantity over time, with the measured steps shaded.
+
+    Args:
+        lines: one for each device or host; or three, which summarize many of them by the lowest,
+            the median and the highest reading.
+    """
+    first_line = lines[0]
+    short, unit, factor, scale = _QUANTITIES[first_line.quantity]
+    kind = "host" if first_line.of_host else "device"
+    is_summary = first_line.of in SUMMARY_LINES
+    last_s = max(time_s for line in lines for time_s, _ in line.points)
+    seconds_per_unit, axis = (60, "minutes") if last_s > _LONG_S else (1, "axis")
     drawn = chart_specs.draw_over_time(
         axis=phrase(f"time.{axis}"),
         scale=scale,
         member=phrase(f"time.{kind}-of"),
-        names=names,
-        is_band=together,
+        names=[line.of for line in lines] if len(lines) > 1 and not is_summary else [],
+        is_band=is_summary,
     )
-    marked = [{"from": measured[0] / second, "to": measured[1] / second}] if measured else []
-    rows = [
-        {"s": round(s / second, 3), "v": float(f"{value / factor:.4g}"), "of": one.of}
-        for one in lines
-        for s, value in one.points
-    ]
-    title = phrase(f"time.{kind}-title", quantity=phrase(f"time.{short}"), unit=unit)
-    return Chart(f"time-{kind}-{short}", title, said, drawn, {"measured": marked, "lines": rows})
+    shades = []
+    measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
+    if measured:
+        start_s, end_s = measured
+        shades.append({"from": start_s / seconds_per_unit, "to": end_s / seconds_per_unit})
+    rows = []
+    for line in lines:
+        for time_s, value in line.points:
+            rounded = float(f"{value / factor:.4g}")
+            rows.append({"s": round(time_s / seconds_per_unit, 3), "v": rounded, "of": line.of})
+    return Chart(
+        f"time-{kind}-{short}",
+        phrase(f"time.{kind}-title", quantity=phrase(f"time.{short}"), unit=unit),
+        _describe_readings(record, lines),
+        drawn,
+        {"measured": shades, "lines": rows},
+    )
+
+
+def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
+    """Return the lowest and the highest reading of a quantity, and where and when it was highest.
+
+    Args:
+        lines: as ``_chart_quantity`` takes them.
+    """
+    first_line = lines[0]
+    short, unit, factor, _ = _QUANTITIES[first_line.quantity]
+    readings = [(value, time_s, line.of) for line in lines for time_s, value in line.points]
+    lowest, _, _ = min(readings)
+    highest, highest_s, member = max(readings, key=lambda reading: reading[0])
+    num_members = len(lines)
+    if first_line.of in SUMMARY_LINES:  # whose names are not those of devices or hosts
+        highest_by_member = _collect_highest_readings(
+            record, of_host=first_line.of_host, quantity=first_line.quantity
+        )
+        num_members = len(highest_by_member)
+        member = max(highest_by_member, key=highest_by_member.__getitem__, default="?")
+    return phrase(
+        f"time.{'host' if first_line.of_host else 'device'}",
+        quantity=phrase(f"time.{short}"),
+        unit=unit,
+        at=f"{highest_s:.0f}",
+        n=num_members,
+        of=member,
+        lowest=cells.format_rounded(lowest / factor),
+        highest=cells.format_rounded(highest / factor),
+    )
 
 
 def _collect_highest_readings(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
-    """Return the highest reading of the run, by the first rank of a device or by node."""
-    telemetry = record.telemetry
-    members = (
-        enumerate(telemetry.hosts if telemetry else ())
-        if of_host
-        else (
-            (device.ranks[0], device.over)
-            for device in (telemetry.devices if telemetry else ())
-            if device.ranks
-        )
-    )
-    return {
-        of: use.quantities[quantity].highest
-        for of, over in members
-        if (use := over.get("run")) and quantity in use.quantities
-    }
+    """Return the highest reading of a quantity in the run, by node, or by a device's first rank."""
+    if record.telemetry is None:
+        return {}
+    # Of each device or host, the readings in each interval of the run.
+    uses_by_member: dict[int, Mapping[IntervalName, Use]] = {}
+    if of_host:
+        for node, use_by_interval in enumerate(record.telemetry.hosts):
+            uses_by_member[node] = use_by_interval
+    else:
+        for device in record.telemetry.devices:
+            if device.ranks:
+                uses_by_member[device.ranks[0]] = device.over
+    highest: dict[int, float] = {}
+    for member, use_by_interval in uses_by_member.items():
+        use = use_by_interval.get("run")
+        if use is not None and quantity in use.quantities:
+            highest[member] = use.quantities[quantity].highest
+    return highest
 
 
 def _summarize_stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
-    """Return least, median and greatest of some stretches of steps, which cover every value."""
+    """Return the least, median and greatest value of each of up to twelve stretches of steps."""
     rows = []
-    for part in np.array_split(np.arange(len(values)), min(TABLE_ROWS, len(values))):
-        first, last = (cells.count(steps[place]) for place in (part[0], part[-1]))
-        known = values[part][np.isfinite(values[part])]
-        reduced = np.percentile(known, (0, 50, 100)).tolist() if len(known) else [None] * 3
-        rows.append(
-            (first if first == last else f"{first} – {last}", *map(cells.format_rate, reduced))
-        )
+    places = np.arange(len(values))
+    for part in np.array_split(places, min(TABLE_ROWS, len(values))):
+        first = cells.count(steps[part[0]])
+        last = cells.count(steps[part[-1]])
+        finite_values = values[part][np.isfinite(values[part])]
+        percentiles: list[float | None] = [None, None, None]
+        if len(finite_values):
+            percentiles = np.percentile(finite_values, (0, 50, 100)).tolist()
+        stretch = first if first == last else f"{first} – {last}"
+        rows.append((stretch, *(cells.format_rate(value) for value in percentiles)))
     return build_table(translate_headings("chart.step", "least", "median", "greatest"), rows)

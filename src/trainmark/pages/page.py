@@ -132,10 +132,10 @@ def _build_sections(
             repeats.average_figures(records), tiles.describe_cost(records, price), len(records)
         ),
         figures.build_evaluations(record, address),
-        figures.printed(record),
+        figures.build_printed_speeds(record),
         figures.build_findings(records),
         provenance.build_published(record),
-        provenance.run(record),
+        provenance.build_run_facts(record),
         provenance.build_environment(record),
         provenance.build_provenance(records),
     ]

@@ -285,7 +285,7 @@ def _build_series_row(outcome: SeriesEntry) -> list[Phrase]:
     ]
 
 
-def launch_table(records: Iterable[Record]) -> Table:
+def build_launch_table(records: Iterable[Record]) -> Table:
     """Return a row a launch: what ran, how it ended, how far it can be believed, the result."""
     rows = []
     for record in records:

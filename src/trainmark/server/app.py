@@ -21,7 +21,12 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escape_controls
-from trainmark.pages.site.views import Links, build_error_page, build_not_found_page, compare_page
+from trainmark.pages.site.views import (
+    Links,
+    build_comparison_page,
+    build_error_page,
+    build_not_found_page,
+)
 from trainmark.server import uploads
 from trainmark.server.serving import LOG, RefusedRequestError, Serving
 
@@ -128,7 +133,9 @@ def _send_comparison(request: Request) -> Response:
     runs = request.query_params.getlist("run")
     allow = request.query_params.getlist("allow")
     index = request.app.state.serving.index
-    return HTMLResponse(compare_page(index, runs, allow=allow, lang=_choose_language(request)))
+    return HTMLResponse(
+        build_comparison_page(index, runs, allow=allow, lang=_choose_language(request))
+    )
 
 
 async def _receive_upload(request: Request) -> Response:

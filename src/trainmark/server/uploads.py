@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
-from trainmark.pages.site.views import run_file
+from trainmark.pages.site.views import get_run_path
 from trainmark.record import record
 from trainmark.record.messages import render
 from trainmark.results.archive import ENDING, unpack
@@ -104,7 +104,7 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
             place.mkdir()  # the caller removes it
     serving.refresh()
     run_ids = [record.read_record(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
-    runs = [StoredRun(run_id=run_id, page=f"/{run_file(run_id)}") for run_id in run_ids]
+    runs = [StoredRun(run_id=run_id, page=f"/{get_run_path(run_id)}") for run_id in run_ids]
     return StoredBundle(digest=digest, runs=runs), is_new
 
 

@@ -98,8 +98,9 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
     spans = {name: ns for name, ns in record.spans.by_name_ns.items() if ns >= _SHORTEST_NS}
     for place, (name, ns) in enumerate(spans.items()):
         share: Phrase = f"{ns / wall:.1%}"
-        share_text = share if place else phrase("spans.share", share=share, rank=record.spans.rank)
-        rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", share_text])
+        if place == 0:  # the first row says what the share is of
+            share = phrase("spans.share", share=share, rank=record.spans.rank)
+        rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", share])
     means = phrase("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
     shown = build_table(translate_headings("name", "value", "unit", "remark"), rows)
     gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
@@ -163,7 +164,7 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
     )
 
 
-def printed(record: Record) -> Section | None:
+def build_printed_speeds(record: Record) -> Section | None:
     """Return what a program printed of its own speed beside what was measured; None of a case."""
     comparisons = compare_printed(Measurement.from_record(record), record.figures)
     if not comparisons:

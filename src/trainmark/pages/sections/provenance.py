@@ -233,7 +233,7 @@ def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
     return build_table((phrase(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
 
 
-def run(record: Record) -> Section:
+def build_run_facts(record: Record) -> Section:
     """Return what was trained by which rules, and what the case declares besides."""
     plan, job = record.plan, record.environment.get("job") or {}
     data, about = plan.data, plan.about

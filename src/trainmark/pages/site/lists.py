@@ -14,7 +14,7 @@ from trainmark.judge.comparison.history import change_points
 from trainmark.pages import cells, chart_specs
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, build_table
 from trainmark.pages.rendering import render_template
-from trainmark.pages.site.views import MOST_COMPARED, build_page
+from trainmark.pages.site.views import MAX_COMPARED, build_page
 from trainmark.pages.texts import (
     TONES,
     Link,
@@ -208,8 +208,8 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "unverified": any(x["verification"] == "unverified" for x in run),
         "short": run_id[1] if run_id else first_launch["run_id"],
         "values": _collect_filter_values(run, word, settings),
-        "address": "" if word == IMPORTED else links.run(first_launch["run_id"]),
-        "case_address": links.case(first_launch["case"]),
+        "address": "" if word == IMPORTED else links.get_run_address(first_launch["run_id"]),
+        "case_address": links.get_case_address(first_launch["case"]),
     }
 
 
@@ -225,7 +225,7 @@ def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> 
     return {name: value for name, value in values.items() if value is not None}
 
 
-def list_page(runs: Sequence[Run], links: Links) -> str:
+def build_list_page(runs: Sequence[Run], links: Links) -> str:
     """Return the list of the newest runs."""
     part = runs[:ROWS]
     total = cells.count(len(runs))
@@ -245,7 +245,7 @@ def list_page(runs: Sequence[Run], links: Links) -> str:
         total=total,
         units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
         cases=sorted({run[0]["case"] for run in runs}),
-        most=MOST_COMPARED,
+        most=MAX_COMPARED,
         charts=False,
         live=True,
         ident="",
@@ -374,13 +374,15 @@ def build_machines_page(runs: Sequence[Run], links: Links) -> str:
         if (grade := _grade(of)) != "usable":
             shown = (shown, " [", phrase(f"trust.{grade}"), "]")
         row = rows_by_machine.setdefault((first_launch["device"], first_launch["world"]), {})
-        row.setdefault(first_launch["case"], Link(shown, links.run(first_launch["run_id"])))
+        row.setdefault(
+            first_launch["case"], Link(shown, links.get_run_address(first_launch["run_id"]))
+        )
     rows = (
         (*machine, *(row.get(name) for name in names)) for machine, row in rows_by_machine.items()
     )
     columns = (
         *translate_headings("site.device", "site.world"),
-        *(Link(x, links.case(x)) for x in names),
+        *(Link(x, links.get_case_address(x)) for x in names),
     )
     section = Section(phrase("site.machines_lead"), "machines", (build_table(columns, rows),))
     return build_page(links, phrase("site.machines"), [section])
@@ -404,7 +406,7 @@ def _build_history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart
                 if index in changes
                 else None
             )
-            when = Link(_format_date(launch), links.run(launch["run_id"]))
+            when = Link(_format_date(launch), links.get_run_address(launch["run_id"]))
             commit = (launch["suite_commit"] or cells.NOTHING)[:10]
             rows.append([when, name, cells.format_rate(value), step, commit])
     drawn = chart_specs.draw_history(has_steps=bool(steps))

@@ -1,7 +1,8 @@
 """The pages of the site, each as one HTML document, and their addresses.
 
 An address is relative to the page that has it. Pages of the first language lie in the site's
-folder, those of others in a folder of the language's name; data and what pages load is there once.
+folder, those of another in a folder named by the language. Data and the files that pages load are
+not repeated for each language.
 """
 
 from __future__ import annotations
@@ -51,31 +52,34 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.results.store.index import Index
 
-MOST_COMPARED = 6
+MAX_COMPARED = 6
+# The folder of a launch of a run with several: its run's folder, then `r` and its number.
 _REPEAT = re.compile(r"(.*/)r[0-9]{1,6}", re.DOTALL)
-# No two of them are the same file where upper and lower case are not told apart.
-_PLAIN = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
+# Names that are safe as they are. Apart from the letters of the time they are in lower case, so
+# that no two are the same file on systems that do not distinguish upper and lower case.
+_SAFE_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
 
 
-def name(text: str) -> str:
-    """Return a name out of a record as one of a file that is safe."""
-    if _PLAIN.fullmatch(text):
+def make_safe_file_name(text: str) -> str:
+    """Return a file's name for a name from a record: the name itself if it is safe, else a hash."""
+    if _SAFE_NAME.fullmatch(text):
         return text
     return blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
-def run_file(run_id: str) -> str:
-    """Return where a run's page is."""
-    return f"runs/{name(run_id)}.html"
+def get_run_path(run_id: str) -> str:
+    """Return the path of a run's page in the folder of a language."""
+    return f"runs/{make_safe_file_name(run_id)}.html"
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Every address, as one page has it.
+    """The addresses of the site, relative to one page.
 
     Args:
         path: of the page, below its language's folder: ``cases/toy.html``.
-        served: the site is a server's, which compares runs.
+        lang: language of the page.
+        served: whether a server sends the page, which can compare runs.
     """
 
     path: str
@@ -90,32 +94,40 @@ class Links:
     @property
     def here(self) -> str:
         """Return the page's own address."""
-        return self.to(self.path)
+        return self.get_page_address(self.path)
 
     @property
     def translations(self) -> list[tuple[str, str]]:
         """Return each language with the address of this page in it."""
-        return [(lang, self.root(Links(self.path, lang).file)) for lang in LANGUAGES]
+        return [(lang, self.get_file_address(Links(self.path, lang).file)) for lang in LANGUAGES]
 
-    def to(self, path: str) -> str:
-        """Return the address of another page of the language."""
+    def get_page_address(self, path: str) -> str:
+        """Return the address of another page of the same language.
+
+        Args:
+            path: of that page, below the language's folder.
+        """
         return "../" * self.path.count("/") + path
 
-    def root(self, path: str) -> str:
-        """Return the address of a file of the site's folder."""
+    def get_file_address(self, path: str) -> str:
+        """Return the address of a file.
+
+        Args:
+            path: of the file, below the site's folder.
+        """
         return "../" * self.file.count("/") + path
 
-    def case(self, case: str) -> str:
+    def get_case_address(self, case: str) -> str:
         """Return the address of a case's page."""
-        return self.to(f"cases/{name(case)}.html")
+        return self.get_page_address(f"cases/{make_safe_file_name(case)}.html")
 
-    def run(self, run_id: str) -> str:
+    def get_run_address(self, run_id: str) -> str:
         """Return the address of a run's page."""
-        return self.to(run_file(run_id))
+        return self.get_page_address(get_run_path(run_id))
 
-    def record(self, run_id: str) -> str:
+    def get_record_address(self, run_id: str) -> str:
         """Return the address of a run's record."""
-        return self.root(run_file(run_id).removesuffix("html") + "json")
+        return self.get_file_address(get_run_path(run_id).removesuffix("html") + "json")
 
 
 def build_page(
@@ -128,10 +140,17 @@ def build_page(
     actions: Sequence[Link] = (),
     body: str | None = None,
 ) -> str:
-    """Return a page of sections, or with the body of a report in it."""
+    """Return a page as HTML, of sections or with the body of a report.
+
+    Args:
+        lead: blocks above the sections.
+        trail: links of the pages above this one, without the list of runs, which is always first.
+        actions: links that stand beside the title.
+        body: HTML of a report, which is not escaped; None: the page has only sections.
+    """
     kinds = {block.kind for section in sections for block in section.blocks}
-    charts = body is not None or bool(kinds & {"chart", "columns"})
-    first = Link(phrase("site.runs"), links.to("index.html"))
+    has_charts = body is not None or bool(kinds & {"chart", "columns"})
+    list_of_runs = Link(phrase("site.runs"), links.get_page_address("index.html"))
     return render_template(
         "site/page.html.j2",
         links.lang,
@@ -139,38 +158,42 @@ def build_page(
         title=title,
         sections=sections,
         lead=lead,
-        trail=[first, *trail],
+        trail=[list_of_runs, *trail],
         actions=actions,
-        body=body and Markup(body),
-        charts=charts,
-        live=True,
-        ident="",
+        body=None if body is None else Markup(body),
+        charts=has_charts,
+        live=True,  # the page's script draws the charts
+        ident="",  # the only document of the page: its anchors need no prefix
     )
 
 
-def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
-    """Return the page of a run: its report, with its other launches and its record."""
+def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str:
+    """Return the page of a launch: its report, with links of the run's other launches.
+
+    Args:
+        launches: run ids of all launches of the run.
+    """
     rows = read_published([record.plan.case])
-    document = build_document([record], [*rows], address=links.record(record.run_id))
-    run_id, case = (
-        escape_controls(record.run_id),
-        escape_controls(record.plan.case),
-    )  # by which they are found
-    several = enumerate(launches if len(launches) > 1 else (), start=1)
-    actions = [
-        Link(phrase("site.launch", n=place), links.run(launch_id)) for place, launch_id in several
-    ]
-    actions.append(Link("record.json", links.record(run_id)))
+    document = build_document([record], [*rows], address=links.get_record_address(record.run_id))
+    # Escaped before the addresses are made from them, as for the names of the files.
+    run_id = escape_controls(record.run_id)
+    case = escape_controls(record.plan.case)
+    actions = []
+    if len(launches) > 1:
+        for number, launch_id in enumerate(launches, start=1):
+            address = links.get_run_address(launch_id)
+            actions.append(Link(phrase("site.launch", n=number), address))
+    actions.append(Link("record.json", links.get_record_address(run_id)))
     return build_page(
         links,
         run_id,
-        trail=[Link(case, links.case(case))],
+        trail=[Link(case, links.get_case_address(case))],
         actions=actions,
         body=to_body_html(document, links.lang, live=True),
     )
 
 
-def compare_page(
+def build_comparison_page(
     database: Index, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
 ) -> str:
     """Return runs with all their launches, each of the others compared with the first.
@@ -182,36 +205,44 @@ def compare_page(
         UsageError: not two to six runs.
         RecordError: there is no such run, or it cannot be read.
     """
-    chosen = list(dict.fromkeys(run_ids))
-    links = Links(_compare_path(chosen, allow), lang, served=True)
+    chosen = list(dict.fromkeys(run_ids))  # each once
+    links = Links(_build_comparison_path(chosen, allow), lang, served=True)
     _check_number_of_runs(len(chosen))
     first, *others = sides = _list_sides(database, chosen)
-    sections, verdicts, compared = list[Section](), list[Block](), dict[str, Comparison]()
-    refused, shown = dict[str, None](), {"A": first}  # shown: of one case, whose curves compare
+    sections: list[Section] = []
+    verdicts: list[Block] = []
+    comparisons: dict[str, Comparison] = {}
+    refused_keys: dict[str, None] = {}  # that a reader may allow
+    sides_of_case = {"A": first}  # of the first side's case, so that their curves can be compared
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
-        unlike = find_differences(describe_work(first[0]), describe_work(side[0]))
-        if kept := [key for key in unlike if key not in allow]:
-            refused |= {} if {*kept} & {*NEVER_ALLOWED} else dict.fromkeys(kept)
-            words = phrase("site.refused", side=letter, keys=_translate_work_keys(kept))
-            blocks: list[Block] = [Paragraph(words, "warn")]
-            if scaling := find_scaling_of_sides(first, side):
+        differing_keys = find_differences(describe_work(first[0]), describe_work(side[0]))
+        forbidden_keys = [key for key in differing_keys if key not in allow]
+        blocks: list[Block]
+        if forbidden_keys:
+            if not set(forbidden_keys) & set(NEVER_ALLOWED):
+                refused_keys |= dict.fromkeys(forbidden_keys)
+            words = phrase("site.refused", side=letter, keys=_translate_work_keys(forbidden_keys))
+            blocks = [Paragraph(words, "warn")]
+            scaling = find_scaling_of_sides(first, side)
+            if scaling:
                 blocks += build_scaling(scaling)
         else:
-            compared[letter] = compare(first, side, allow=unlike)
-            verdict, *blocks = build_comparison(compared[letter], letter)
+            comparisons[letter] = compare(first, side, allow=differing_keys)
+            verdict, *blocks = build_comparison(comparisons[letter], letter)
             verdicts.append(verdict)
         if side[0].plan.case == first[0].plan.case:
-            shown[letter] = side
+            sides_of_case[letter] = side
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    drawn = [chart_ratios(compared), build_columns(*chart_overlays(shown))]
+    drawn = [chart_ratios(comparisons), build_columns(*chart_overlays(sides_of_case))]
     charts = tuple(block for block in drawn if block is not None)
     if charts:
         sections.insert(0, Section(phrase("site.charts"), "charts", charts))
     lead = [*verdicts, _build_compared_table(chosen, sides, links)]
-    more = links.to(_compare_path(chosen, [*allow, *refused]))
-    actions = (
-        [Link(phrase("site.allow", keys=_translate_work_keys(refused)), more)] if refused else []
-    )
+    actions = []
+    if refused_keys:
+        path = _build_comparison_path(chosen, [*allow, *refused_keys])
+        label = phrase("site.allow", keys=_translate_work_keys(refused_keys))
+        actions.append(Link(label, links.get_page_address(path)))
     return build_page(links, phrase("site.side_by_side"), sections, lead=lead, actions=actions)
 
 
@@ -221,9 +252,9 @@ def _check_number_of_runs(number: int) -> None:
     Raises:
         UsageError: not two to six.
     """
-    if not 2 <= number <= MOST_COMPARED:
+    if not 2 <= number <= MAX_COMPARED:
         runs = "1 run" if number == 1 else f"{number} runs"
-        rule = f"a comparison takes 2 to {MOST_COMPARED} runs"
+        rule = f"a comparison takes 2 to {MAX_COMPARED} runs"
         raise UsageError(f"{runs} cannot be compared", rule=rule, fix="choose runs from the list")
 
 
@@ -238,8 +269,8 @@ def _build_compared_table(
         rows.append(
             [
                 letter,
-                Link(run_id, links.run(run_id)),
-                Link(case, links.case(case)),
+                Link(run_id, links.get_run_address(run_id)),
+                Link(case, links.get_case_address(case)),
                 describe_devices(side[0]),
                 len(side),
                 grade_line(grade_repeats(side), combine_verifications(side)),
@@ -248,7 +279,8 @@ def _build_compared_table(
     return build_table(["", *(phrase(f"site.{name}") for name in names)], rows)
 
 
-def _compare_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:
+def _build_comparison_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:
+    """Return the path of a comparison's page, with its query."""
     fields = [("run", run_id) for run_id in run_ids] + [("allow", key) for key in allow]
     return f"compare?{urlencode(fields)}"
 
@@ -259,10 +291,12 @@ def _translate_work_keys(keys: Iterable[str]) -> Phrase:
 
 
 def list_all_runs(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
-    """Return all runs, the newest first: what the index has of each launch.
+    """Return all runs, the newest first, each as a list of its launches.
+
+    A launch is a row of the index, by column.
 
     Args:
-        more: columns beside those that tell which launches are of one run.
+        more: columns to read besides those by which launches are grouped into runs.
     """
     runs: dict[Any, list[dict[str, Any]]] = {}
     seen = set()
@@ -272,12 +306,13 @@ def list_all_runs(database: Index, more: Sequence[str] = ()) -> list[list[dict[s
             continue
         seen.add(launch["run_id"])
         repeat = _REPEAT.fullmatch(launch["path"])
-        runs.setdefault(repeat[1] if repeat else launch["id"], []).append(launch)
+        run_key = repeat[1] if repeat else launch["id"]
+        runs.setdefault(run_key, []).append(launch)
     return [sorted(run, key=lambda launch: launch["repeat_index"] or 0) for run in runs.values()]
 
 
 def open_record(path: Path) -> Record:
-    """Return the record of a run, redacted, and held against its evidence where that is small.
+    """Return the record of a run, redacted, and checked against its evidence if that is small.
 
     Args:
         path: a run directory.
@@ -294,27 +329,34 @@ def _list_sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     Raises:
         RecordError: there is no such run, or it cannot be read.
     """
-    beside = {launch["run_id"]: run for run in list_all_runs(database) for launch in run}
+    run_of_launch = {launch["run_id"]: run for run in list_all_runs(database) for launch in run}
     for run_id in run_ids:
-        if run_id not in beside:
+        if run_id not in run_of_launch:
             raise RecordError(
                 f"no run {run_id[:200]!r} on this server", fix="choose runs from the list"
             )
-    return [[open_record(Path(launch["path"])) for launch in beside[run_id]] for run_id in run_ids]
+    sides = []
+    for run_id in run_ids:
+        sides.append([open_record(Path(launch["path"])) for launch in run_of_launch[run_id]])
+    return sides
 
 
 def build_not_found_page(path: str) -> str:
     """Return the page for an address at which there is none, in the language of the address.
 
     Args:
-        path: of the address, below the site's folder. It is in no link of the page.
+        path: of the address, below the site's folder. No link of the page contains it, because it
+            may be anything.
     """
-    lang = next(
-        (language for language in LANGUAGES[1:] if path.startswith(f"{language}/")), LANGUAGES[0]
-    )
-    below = path if lang == LANGUAGES[0] else path.partition("/")[2]
-    links = Links("-/" * below.count("/") + "404.html", lang, served=True)
-    runs = Link(phrase("site.to_runs"), links.to("index.html"))
+    lang = LANGUAGES[0]
+    path_in_language = path
+    for language in LANGUAGES[1:]:
+        if path.startswith(f"{language}/"):
+            lang = language
+            path_in_language = path.removeprefix(f"{language}/")
+    # Links are relative, so the page's own path must be as deep as the address.
+    links = Links("-/" * path_in_language.count("/") + "404.html", lang, served=True)
+    runs = Link(phrase("site.to_runs"), links.get_page_address("index.html"))
     return build_page(
         links, phrase("site.not_found"), lead=[Paragraph(phrase("site.no_page")), Paragraph(runs)]
     )

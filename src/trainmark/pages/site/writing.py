@@ -1,7 +1,7 @@
 """The site: a folder of pages and data for a store, which any web host or our server serves.
 
-A run's page is written again only where its record or the number of its launches changed. Each
-file takes the place of the one before at once and whole.
+A run's page is written again only if its record or the run's launches changed. Each file replaces
+the one before in one step, so that a reader never gets half of it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from trainmark.documents import write_atomically
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.rendering import build_chart_script, read_shipped_file
 from trainmark.pages.results import to_listing_json
-from trainmark.pages.site.lists import KEYS, build_case_page, build_machines_page, list_page
+from trainmark.pages.site.lists import KEYS, build_case_page, build_list_page, build_machines_page
 from trainmark.pages.site.views import (
     Links,
     build_error_page,
+    build_run_page,
+    get_run_path,
     list_all_runs,
-    name,
+    make_safe_file_name,
     open_record,
-    run_file,
-    run_page,
 )
 from trainmark.pages.texts import LANGUAGES
 from trainmark.record.record import serialize_record
@@ -37,14 +37,16 @@ if TYPE_CHECKING:
 
     from trainmark.results.store.index import Index
 
-MARK = ".trainmark-site.json"  # tells that a folder is a site, and what its pages of runs are of
+# The file that marks a folder as a site. It has of each run's page a stamp: identity, size and time
+# of the record from which it was written, and the run's launches.
+MARK = ".trainmark-site.json"
 
 
 def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[int, int]:
     """Write all pages of a store into ``folder``, which may be a site already.
 
     Args:
-        served: whether a server has it: runs can be compared, files are compressed by gzip.
+        served: whether our server sends it: runs can be compared, files are compressed by gzip.
 
     Returns:
         How many launches there are, and of how many the pages were made anew.
@@ -53,103 +55,132 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
         UsageError: the folder has files and is no site.
         OSError: it cannot be written.
     """
-    known = _open_site(folder)
-    if known.get("version") != [__version__, served]:
-        known = {}
-    made: dict[str, Any] = {"version": [__version__, served]}
+    known_stamps = _open_site(folder)
+    if known_stamps.get("version") != [__version__, served]:
+        known_stamps = {}  # all pages are written again
+    stamps: dict[str, Any] = {"version": [__version__, served]}
     runs = list_all_runs(database, KEYS)
     num_written = 0
     paths = set[str]()
     for run in runs:
         if run[0]["status"] == IMPORTED:  # it has no page
             continue
-        ids = [launch["run_id"] for launch in run]
+        launch_ids = [launch["run_id"] for launch in run]
         for launch in run:
             run_id = launch["run_id"]
-            stamp = [launch["id"], launch["bytes"], launch["mtime_ns"], ids]
-            if known.get(run_id) != stamp:
+            stamp = [launch["id"], launch["bytes"], launch["mtime_ns"], launch_ids]
+            if known_stamps.get(run_id) != stamp:
                 num_written += 1
-                for path, text in _build_run_files(run_id, launch["path"], ids).items():
-                    _write(folder / path, text, served=served)
-            made[run_id] = stamp
-            paths |= {Links(run_file(run_id), lang).file for lang in LANGUAGES}
-            paths.add(run_file(run_id).removesuffix("html") + "json")
-    # The pages that these lists name are there.
-    for path, text in _build_list_files(database, runs, served=served).items():
-        _write(folder / path, text, served=served)
+                files = _build_run_files(run_id, launch["path"], launch_ids)
+                for path, content in files.items():
+                    _write(folder / path, content, served=served)
+            stamps[run_id] = stamp
+            paths |= {Links(get_run_path(run_id), lang).file for lang in LANGUAGES}
+            paths.add(_get_record_path(run_id))
+    # Written last, so that the pages that these lists link exist.
+    for path, content in _build_list_files(database, runs, served=served).items():
+        _write(folder / path, content, served=served)
         paths.add(path)
     _remove_other_pages(folder, {folder / (f"{path}.gz" if served else path) for path in paths})
-    _write(folder / MARK, json.dumps(made))
-    return len(made) - 1, num_written
+    _write(folder / MARK, json.dumps(stamps))
+    num_launches = len(stamps) - 1  # without the version
+    return num_launches, num_written
+
+
+def _get_record_path(run_id: str) -> str:
+    """Return the path of a run's record below the site's folder."""
+    return get_run_path(run_id).removesuffix("html") + "json"
 
 
 def _open_site(folder: Path) -> dict[str, Any]:
-    """Make a folder a site and return what is known of its pages; nothing of a new one.
+    """Make a folder a site, and return the stamps of its pages; empty for a new site.
 
     Raises:
         UsageError: it has files and is no site.
     """
     mark = folder / MARK
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not mark.is_file())):
+    is_foreign = folder.exists() and not folder.is_dir()
+    if folder.is_dir() and not mark.is_file():
+        is_foreign = any(folder.iterdir())
+    if is_foreign:
         rule = "the folder must be new, empty, or contain a site that was written before"
         raise UsageError(
             "the folder is not empty and contains no site", where=str(folder), rule=rule
         )
     folder.mkdir(parents=True, exist_ok=True)
-    known: dict[str, Any] = json.loads(mark.read_bytes()) if mark.is_file() else {}
-    _write(mark, json.dumps(known))
-    return known
+    stamps: dict[str, Any] = json.loads(mark.read_bytes()) if mark.is_file() else {}
+    _write(mark, json.dumps(stamps))
+    return stamps
 
 
-def _remove_other_pages(folder: Path, kept: set[Path]) -> None:
+def _remove_other_pages(folder: Path, current_files: set[Path]) -> None:
     """Remove the pages of runs and cases that are no longer in the store."""
     for kind in ("runs", "cases"):
         for lang in LANGUAGES:
             for file in (folder / Links(kind, lang).file).glob("*"):
-                if file not in kept:
+                if file not in current_files:
                     file.unlink()
 
 
-def _write(file: Path, text: str | bytes, *, served: bool = False) -> None:
-    data = text.encode() if isinstance(text, str) else text
+def _write(file: Path, content: str | bytes, *, served: bool = False) -> None:
+    """Write a file; for the server it is compressed, and its name ends in ``.gz``."""
+    data = content.encode() if isinstance(content, str) else content
+    if served:
+        file = file.with_name(f"{file.name}.gz")
+        # Without a time, the same content gives the same bytes.
+        data = gzip.compress(data, compresslevel=6, mtime=0)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(file.with_name(f"{file.name}.gz") if served else file) as out:
-        out.write(gzip.compress(data, 6, mtime=0) if served else data)
+    with write_atomically(file) as out:
+        out.write(data)
 
 
 def _build_run_files(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | bytes]:
-    """Return a launch's pages and record; of a record that cannot be read, what is wrong."""
-    both = [Links(run_file(run_id), lang) for lang in LANGUAGES]
+    """Return the pages and the record of a launch, by path; if it cannot be read, error pages.
+
+    Args:
+        path: run directory of the launch.
+        launches: run ids of all launches of the run.
+    """
+    links_by_language = [Links(get_run_path(run_id), lang) for lang in LANGUAGES]
+    files: dict[str, str | bytes] = {}
     try:
         record = open_record(Path(path))
-        pages = {links.file: run_page(record, launches, links) for links in both}
+        for links in links_by_language:
+            files[links.file] = build_run_page(record, launches, links)
     except RecordError:
         fault = RecordError("the record cannot be read", where=run_id)
-        return {links.file: build_error_page(fault, links) for links in both}
-    return pages | {run_file(run_id).removesuffix("html") + "json": serialize_record(record)}
+        return {links.file: build_error_page(fault, links) for links in links_by_language}
+    files[_get_record_path(run_id)] = serialize_record(record)
+    return files
 
 
 def _build_list_files(
     database: Index, runs: Sequence[list[dict[str, Any]]], *, served: bool
 ) -> dict[str, str | bytes]:
-    """Return what shows many runs, and what every page loads."""
+    """Return the pages and data about many runs, and the files that every page loads, by path.
+
+    Args:
+        runs: of each run its launches, as ``list_all_runs`` returns them.
+        served: whether our server sends the pages, so that runs can be chosen for a comparison.
+    """
     files: dict[str, str | bytes] = {"static/charts.js": build_chart_script()}
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
-        files[f"static/{file.name}"] = (
-            read_shipped_file("base.css") + text if file.suffix == ".css" else text
-        )
-    listing = to_listing_json(list_runs(database), [])
+        if file.suffix == ".css":
+            text = read_shipped_file("base.css") + text
+        files[f"static/{file.name}"] = text
+    listing = to_listing_json(list_runs(database), failed=[])
     for launch in listing["runs"]:
-        del launch["path"]  # on this machine
+        del launch["path"]  # a path of this machine means nothing to readers of the site
     files["runs.json"] = json.dumps(listing)
     pages: dict[str, Callable[[Links], str]] = {
-        "index.html": partial(list_page, runs),
+        "index.html": partial(build_list_page, runs),
         "machines.html": partial(build_machines_page, runs),
     }
     for case in {run[0]["case"] for run in runs}:
-        pages[f"cases/{name(case)}.html"] = partial(build_case_page, runs, case)
-    for path, page in pages.items():
-        for links in (Links(path, lang, served=served) for lang in LANGUAGES):
-            files[links.file] = page(links)
+        pages[f"cases/{make_safe_file_name(case)}.html"] = partial(build_case_page, runs, case)
+    for path, build in pages.items():
+        for lang in LANGUAGES:
+            links = Links(path, lang, served=served)
+            files[links.file] = build(links)
     return files
