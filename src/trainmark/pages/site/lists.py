@@ -1,7 +1,8 @@
-"""Pages about many runs: the list, a page a case, and one over all machines.
+"""Pages about many runs: the list, a page for each case, and one for all machines.
 
-A run is all its launches: one row, with the mean over those that passed and its interval. A speed
-is the figure that a run's page has first: tokens of a device where a case counts tokens.
+A run with all its launches is one row, with the mean over the launches that passed and its
+interval. Its speed is the first figure of the run's page: tokens per device and second if the case
+counts tokens, else samples per second.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ if TYPE_CHECKING:
     from trainmark.pages.document import Table
     from trainmark.pages.site.views import Links
 
-    Launch = dict[str, Any]  # what the index has of it
-    Run = list[Launch]  # its launches, in their order
+    Launch = dict[str, Any]  # a launch as a row of the index, by column
+    Run = list[Launch]  # the launches of a run, in their order
 
 ROWS = 2_000  # of the list, which the site's script filters; of a line over time
 _COLUMNS = (
     "started_utc", "case", "recipe", "device", "world", "precision", "settings", "speed", "MFU",
     "quality",
 )  # fmt: skip
-_OF_CASE = (
+# Columns of the tables on a case's page.
+_CASE_COLUMNS = (
     "device", "precision", "world", "settings", "speed", "interval", "MFU", "quality", "recipe",
     "started_utc", "trust", "run_id",
 )  # fmt: skip
@@ -59,14 +61,15 @@ _FILTERED = (
     "quality_value", "mem", "power",
 )  # fmt: skip
 _FILTERED_TEXTS = ("case", "recipe", "device", "precision", "trust", "rules", "started_utc")
-_MACHINE = ("case", "device", "world")
-_OF_WORK = ("recipe", "precision", "world")  # named where they differ
-_TOLD = ("passed", IMPORTED)  # status of what has figures
+_MACHINE_KEYS = ("case", "device", "world")  # that are the same in all runs of a case on a machine
+_WORK_KEYS = ("recipe", "precision", "world")  # by which works are named if they differ in them
+_STATUSES_WITH_FIGURES = ("passed", IMPORTED)
 _NUMBERS = ("world", "speed", "MFU", "quality")
 # A run id of ours: its time, its case, six letters, and the number of a repeat.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-.+-([0-9a-z]{6})(-r\d+)?")
-_MAX_NUMBER = 10  # characters of a setting
-_MOST_LINES = 7  # of a history
+_MAX_NUMBER = 10  # characters of a setting; longer numbers are rounded
+_MAX_LINES = 7  # of a history
+# Columns of the index that these pages read.
 KEYS = (
     "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "world", "precision",
     "status", "trust", "trust_reasons", "verification", "suite_commit", "work", "comparable",
@@ -77,7 +80,8 @@ KEYS = (
 
 
 def _compute_mean(run: Run, key: str) -> float | None:
-    values = [x[key] for x in run if x["status"] in _TOLD and x[key] is not None]
+    """Return the geometric mean of a figure over the launches that have it; None if none has."""
+    values = [x[key] for x in run if x["status"] in _STATUSES_WITH_FIGURES and x[key] is not None]
     return summarize_launches(values).mean if values else None
 
 
@@ -94,7 +98,7 @@ def _get_speed(run: Run) -> float | None:
     return _compute_mean(run, _name_speed_figure(run[0]))
 
 
-def _count_digits(speed: float) -> str:
+def _format_speed(speed: float) -> str:
     return cells.format_rounded(speed, 4)
 
 
@@ -103,44 +107,50 @@ def _format_date(launch: Launch) -> str:
 
 
 def _grade(run: Run) -> str:
-    """Return the worst trust among launches; that each is one alone counts where they are few."""
-    alone = "trust_few_launches" if len(run) >= INTERVAL_MIN_LAUNCHES else None
-    grades = {"usable" if alone and x["trust_reasons"] == alone else x["trust"] for x in run}
-    return next(x for x in reversed(TONES) if x in grades)
+    """Return the worst grade of trust among the launches of a run.
+
+    Each launch is graded alone, with the reason that it is a single one. If the run has enough
+    launches, a launch with this reason only is usable.
+    """
+    has_enough_launches = len(run) >= INTERVAL_MIN_LAUNCHES
+    grades = set()
+    for launch in run:
+        is_only_alone = launch["trust_reasons"] == "trust_few_launches"
+        grades.add("usable" if has_enough_launches and is_only_alone else launch["trust"])
+    worst_first = reversed(TONES)
+    return next(grade for grade in worst_first if grade in grades)
 
 
 def _choose_badge(run: Run) -> tuple[str, Phrase, str]:
-    """Return what became of a run: a word, a text, a tone."""
-    first = next((launch for launch in run if launch["status"] != "passed"), run[0])
-    if first["status"] != "passed":
-        tone = "plain" if first["status"] == IMPORTED else "bad"
-        return first["status"], phrase(f"status.{first['status']}"), tone
+    """Return what became of a run: a word for the filter, the text of the badge, and its tone."""
+    for launch in run:
+        status = launch["status"]
+        if status != "passed":
+            return status, phrase(f"status.{status}"), "plain" if status == IMPORTED else "bad"
     grade = _grade(run)
     word = "passed" if grade == "usable" else grade
     return word, phrase(f"badge.{grade}"), TONES[grade]
 
 
 def _list_differing_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return of each run the settings in which runs of its case and recipe differ.
+    """Return for each run the settings in which the runs of its case and recipe differ.
 
-    The precision has a column of its own.
+    The precision is left out, because it has a column of its own.
     """
     recipes = [json.loads(run[0]["settings"] or "{}") for run in runs]
-    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    recipes_of_kind: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by case and recipe
     for run, recipe in zip(runs, recipes, strict=True):
-        kinds.setdefault((run[0]["case"], run[0]["recipe"]), []).append(recipe)
-    names = {
-        kind: [
-            name
-            for name in find_differing_settings(("", recipe) for recipe in of_kind)
-            if name != "precision"
-        ]
-        for kind, of_kind in kinds.items()
-    }
-    return [
-        {name: recipe[name] for name in names[run[0]["case"], run[0]["recipe"]] if name in recipe}
-        for run, recipe in zip(runs, recipes, strict=True)
-    ]
+        recipes_of_kind.setdefault((run[0]["case"], run[0]["recipe"]), []).append(recipe)
+    names_of_kind: dict[tuple[str, str], list[str]] = {}
+    for kind, kind_recipes in recipes_of_kind.items():
+        # All are of one kind, so that they need no name to be told apart by.
+        names = find_differing_settings(("", recipe) for recipe in kind_recipes)
+        names_of_kind[kind] = [name for name in names if name != "precision"]
+    settings = []
+    for run, recipe in zip(runs, recipes, strict=True):
+        names = names_of_kind[run[0]["case"], run[0]["recipe"]]
+        settings.append({name: recipe[name] for name in names if name in recipe})
+    return settings
 
 
 def _format_settings(settings: Mapping[str, Any]) -> str:
@@ -153,12 +163,13 @@ def _format_settings(settings: Mapping[str, Any]) -> str:
 
 
 def _list_columns(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the columns of a list without those in which no row has a value."""
-    return [
-        name
-        for name in names
-        if name not in _OPTIONAL or any(row["cells"][name][0] != cells.NOTHING for row in rows)
-    ]
+    """Return the columns of a list, without optional ones that have no value in any row."""
+    columns = []
+    for name in names:
+        has_value = any(row["cells"][name][0] != cells.NOTHING for row in rows)
+        if has_value or name not in _OPTIONAL:
+            columns.append(name)
+    return columns
 
 
 def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,43 +178,37 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     Args:
         settings: those in which it differs from other rows.
     """
-    first_launch, (word, badge, tone) = run[0], _choose_badge(run)
-    speed, mfu, quality = (
-        _get_speed(run),
-        _compute_mean(run, "MFU"),
-        _compute_mean(run, "quality_value"),
-    )
-    key = _name_speed_figure(first_launch)
-    values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
-    many: Phrase = ""
-    if len(values) > 1:
-        many = join(
-            (
-                format_interval(summarize_launches(values), _count_digits),
-                count_in_words("launches", len(values)),
-            )
-        )
+    first_launch = run[0]
+    word, badge, tone = _choose_badge(run)
+    speed = _get_speed(run)
+    mfu = _compute_mean(run, "MFU")
+    quality = _compute_mean(run, "quality_value")
     texts: dict[str, Phrase] = {
         "started_utc": _format_date(first_launch) if first_launch["started_utc"] else None,
-        "speed": (_count_digits(speed), " ", _get_unit(first_launch)) if speed else None,
+        "speed": (_format_speed(speed), " ", _get_unit(first_launch)) if speed else None,
         "MFU": None if mfu is None else f"{mfu:.1f}%",
-        "quality": f"{cells.format_quality(quality)} {first_launch['quality_metric'] or ''}"
-        if quality
-        else None,
+        "quality": None,
         "settings": _format_settings(settings) or None,
     }
+    if quality:
+        metric = first_launch["quality_metric"] or ""
+        texts["quality"] = f"{cells.format_quality(quality)} {metric}"
     if first_launch["rules"] == "open" and first_launch["recipe"] != WITNESSED:
         texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
-    sorted_by = first_launch | {"speed": speed, "MFU": mfu, "quality": quality, "settings": None}
+    sort_values = first_launch | {
+        "speed": speed, "MFU": mfu, "quality": quality, "settings": None,
+    }  # fmt: skip
+    row_cells = {}
+    for name in _COLUMNS:
+        text = texts.get(name, first_launch.get(name)) or cells.NOTHING
+        row_cells[name] = (text, sort_values[name])
     run_id = _RUN_ID.fullmatch(first_launch["run_id"])
     return {
-        "cells": {
-            x: (texts.get(x, first_launch.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS
-        },
+        "cells": row_cells,
         "word": word,
         "badge": badge,
         "tone": tone,
-        "many": many,
+        "many": _describe_spread(run),
         "id": first_launch["run_id"],
         "unverified": any(x["verification"] == "unverified" for x in run),
         "short": run_id[1] if run_id else first_launch["run_id"],
@@ -213,26 +218,43 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     }
 
 
+def _describe_spread(run: Run) -> Phrase:
+    """Return the interval of the speed and the number of launches; empty for a single launch."""
+    key = _name_speed_figure(run[0])
+    values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
+    if len(values) < 2:
+        return ""
+    interval = format_interval(summarize_launches(values), _format_speed)
+    return join((interval, count_in_words("launches", len(values))))
+
+
 def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the list's filter compares of a run, by key; what is not known is left out."""
+    """Return what the list's filter compares of a run, by key, without unknown values.
+
+    Args:
+        word: what became of the run, as ``_choose_badge`` returns it.
+        settings: as ``_build_row`` takes them; a filter may use their short names as well.
+    """
     first_launch = run[0]
-    values = {name: _compute_mean(run, name) for name in _FILTERED} | {
-        "world": first_launch["world"]
-    }
-    values |= {name: first_launch[name] for name in _FILTERED_TEXTS} | {"status": word}
+    values: dict[str, Any] = {name: _compute_mean(run, name) for name in _FILTERED}
+    values["world"] = first_launch["world"]
+    for name in _FILTERED_TEXTS:
+        values[name] = first_launch[name]
+    values["status"] = word
     for name, value in settings.items():
-        values[name] = values[SHORT_NAMES.get(name, name)] = value
+        values[name] = value
+        values[SHORT_NAMES.get(name, name)] = value
     return {name: value for name, value in values.items() if value is not None}
 
 
 def build_list_page(runs: Sequence[Run], links: Links) -> str:
     """Return the list of the newest runs."""
-    part = runs[:ROWS]
+    newest_runs = runs[:ROWS]
     total = cells.count(len(runs))
-    counted = phrase("site.counted", shown=cells.count(len(part)), total=total)
+    counted = phrase("site.counted", shown=cells.count(len(newest_runs)), total=total)
     rows = [
         _build_row(run, links, settings)
-        for run, settings in zip(part, _list_differing_settings(part), strict=True)
+        for run, settings in zip(newest_runs, _list_differing_settings(newest_runs), strict=True)
     ]
     return render_template(
         "site/list.html.j2",
@@ -255,172 +277,222 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
 def build_case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     """Return the page of a case: its speed on each machine, machines as bars, speed over time.
 
-    Where no run of a machine may be quoted, it is about all of it that passed.
+    It shows the launches that may be quoted. If a machine has none, it shows all of this machine
+    that passed.
     """
     launches = [x for run in runs for x in run if x["case"] == case]
     works = _group_by_work(_select_launches(launches))
     imported = [[launch] for launch in launches if launch["status"] == IMPORTED]
-    heading = phrase(f"status.{IMPORTED}")
-    others = [Section(heading, IMPORTED, (_build_grid(imported, links),))] if imported else []
+    others = []
+    if imported:
+        heading = phrase(f"status.{IMPORTED}")
+        others.append(Section(heading, IMPORTED, (_build_grid(imported, links),)))
     if not works:
         return build_page(links, case, others, lead=[Paragraph(phrase("site.none_good"), "warn")])
     sections = [Section(phrase("site.best"), "best", (_build_grid(works.values(), links),))]
-    if bars := _build_bars(works):
+    bars = _build_bars(works)
+    if bars:
         sections.append(Section(phrase("site.devices"), "devices", bars))
-    history = _build_history(
-        works, phrase("site.speed_unit", unit=_get_unit(next(iter(works.values()))[0])), links
-    )
+    any_launch = next(iter(works.values()))[0]  # the unit is the same for all of a case
+    figure = phrase("site.speed_unit", unit=_get_unit(any_launch))
+    history = _build_history(works, figure, links)
     sections.append(Section(phrase("site.over_time"), "over-time", (history,)))
     return build_page(links, case, [*sections, *others])
 
 
 def _build_grid(runs: Iterable[Run], links: Links) -> Table:
     """Return the rows of the list as a table of a case's page, which begins with the machine."""
-    shown = list(runs)
-    found = [
+    listed_runs = list(runs)
+    list_rows = [
         _build_row(run, links, settings)
-        for run, settings in zip(shown, _list_differing_settings(shown), strict=True)
+        for run, settings in zip(listed_runs, _list_differing_settings(listed_runs), strict=True)
     ]
-    columns = [
-        name for name in _OF_CASE if name not in _OPTIONAL or name in _list_columns(_COLUMNS, found)
-    ]
+    optional_columns = _list_columns(_OPTIONAL, list_rows)
+    columns = [name for name in _CASE_COLUMNS if name not in _OPTIONAL or name in optional_columns]
     rows: list[list[Phrase]] = []
-    speed: Phrase = ""
-    for run, row in zip(shown, found, strict=True):
-        texts = {name: text for name, (text, _) in row["cells"].items()} | {
-            "interval": row["many"],
-            "trust": row["badge"],
-            "run_id": row["short"],
-            "speed": _count_digits(_get_speed(run) or 0.0),
-        }
-        if row["address"]:
-            texts["device"] = Link(texts["device"], row["address"])
+    for run, list_row in zip(listed_runs, list_rows, strict=True):
+        texts = {name: text for name, (text, _) in list_row["cells"].items()}
+        texts["interval"] = list_row["many"]
+        texts["trust"] = list_row["badge"]
+        texts["run_id"] = list_row["short"]
+        texts["speed"] = _format_speed(_get_speed(run) or 0.0)
+        if list_row["address"]:
+            texts["device"] = Link(texts["device"], list_row["address"])
             texts["trust"] = phrase(f"trust.{_grade(run)}")
-            texts["interval"] = row["many"] or count_in_words("launches", 1)
+            texts["interval"] = list_row["many"] or count_in_words("launches", 1)
         rows.append([texts[name] or None for name in columns])
-        speed = speed or phrase("site.speed_unit", unit=_get_unit(run[0]))
-    return build_table([speed if x == "speed" else phrase(f"site.{x}") for x in columns], rows)
+    headings: list[Phrase] = []
+    for name in columns:
+        if name == "speed":
+            # The unit is the same for all runs of a case.
+            unit = _get_unit(listed_runs[0][0])
+            headings.append(phrase("site.speed_unit", unit=unit))
+        else:
+            headings.append(phrase(f"site.{name}"))
+    return build_table(headings, rows)
 
 
 def _select_launches(launches: Run) -> Run:
     """Return launches that may be quoted; of a machine without one in a case, all that passed."""
     passed = [x for x in launches if x["status"] == "passed" and x[_name_speed_figure(x)]]
-    good = [x for x in passed if x["trust"] != "do_not_quote"]
-    machines = {tuple(x[key] for key in _MACHINE) for x in good}
-    return good + [x for x in passed if tuple(x[key] for key in _MACHINE) not in machines]
+    quotable = [x for x in passed if x["trust"] != "do_not_quote"]
+    machines = {_identify_machine(launch) for launch in quotable}
+    return quotable + [x for x in passed if _identify_machine(x) not in machines]
+
+
+def _identify_machine(launch: Launch) -> tuple[Any, ...]:
+    """Return what is the same for all launches of a case on one machine."""
+    return tuple(launch[key] for key in _MACHINE_KEYS)
 
 
 def _group_by_work(launches: Run) -> dict[str, Run]:
-    """Return the launches of each work on each device, the fastest first, under a name each.
+    """Return the launches of each work on each device by a name for it, the fastest first.
 
-    A name has of the work what is not the same for all.
+    The name states the device, and those keys and settings in which the works differ.
     """
-    works: dict[str, Run] = {}
+    launches_by_work: dict[str, Run] = {}
     for launch in launches:
-        works.setdefault(launch["work"], []).append(launch)
-    named: dict[str, Run] = {}
-    unlike = [x for x in _OF_WORK if len({of[0][x] for of in works.values()}) > 1]
-    settings = dict(zip(works, _list_differing_settings(list(works.values())), strict=True))
-    for work, of in sorted(works.items(), key=lambda item: -(_get_speed(item[1]) or 0)):
-        differing = _format_settings(settings[work])
-        name = " · ".join(
-            filter(None, [of[0]["device"], *_describe_work(of[0], unlike), differing])
-        )
-        named[f"{name} · {work[:6]}" if name in named else name] = of
-    return named
+        launches_by_work.setdefault(launch["work"], []).append(launch)
+    works = list(launches_by_work.values())
+    differing_keys = [
+        key for key in _WORK_KEYS if len({work_launches[0][key] for work_launches in works}) > 1
+    ]
+    settings_by_work = dict(zip(launches_by_work, _list_differing_settings(works), strict=True))
+    fastest_first = sorted(
+        launches_by_work.items(), key=lambda item: _get_speed(item[1]) or 0, reverse=True
+    )
+    named_works: dict[str, Run] = {}
+    for work, work_launches in fastest_first:
+        first_launch = work_launches[0]
+        parts = [
+            first_launch["device"],
+            *_describe_work(first_launch, differing_keys),
+            _format_settings(settings_by_work[work]),
+        ]
+        name = " · ".join(part for part in parts if part)
+        if name in named_works:
+            name = f"{name} · {work[:6]}"
+        named_works[name] = work_launches
+    return named_works
 
 
-def _describe_work(launch: Launch, names: Sequence[str] = _OF_WORK) -> list[str]:
+def _describe_work(launch: Launch, names: Sequence[str] = _WORK_KEYS) -> list[str]:
+    """Return the values of some keys of the work as words."""
     return [f"x{launch[name]}" if name == "world" else str(launch[name]) for name in names]
 
 
 def _build_bars(works: dict[str, Run]) -> tuple[Block, ...]:
-    """Return for each work that several devices did their mean speeds as bars, with the power."""
-    alike: dict[str, list[Run]] = {}
-    for of in works.values():
-        alike.setdefault(of[0]["comparable"], []).append(of)
+    """Return the mean speeds, with the power, as bars for each work that several devices did.
+
+    Args:
+        works: launches of each work on each device, the fastest first.
+    """
+    runs_by_work: dict[str, list[Run]] = {}
+    for launches in works.values():
+        runs_by_work.setdefault(launches[0]["comparable"], []).append(launches)
     blocks: list[Block] = []
-    for sides in (x for x in alike.values() if len(x) > 1):
-        end, items = _get_speed(sides[0]) or 1.0, []
-        for of in sides:
-            speed, power, unit = _get_speed(of) or 0.0, _compute_mean(of, "power"), _get_unit(of[0])
+    for sides in runs_by_work.values():
+        if len(sides) < 2:
+            continue
+        fastest = _get_speed(sides[0]) or 1.0
+        bars = []
+        for launches in sides:
+            speed = _get_speed(launches) or 0.0
+            power = _compute_mean(launches, "power")
+            unit = _get_unit(launches[0])
             shown: tuple[Phrase, ...] = (cells.format_rate(speed), " ", unit)
             if power:
                 shown += (f" · {power:,.0f} W · {cells.format_rate(speed / power)} ", unit, "/W")
-            items.append(Bar(of[0]["device"], 0.0, speed / end, "other", shown))
-        blocks.append(
-            Bars(
-                phrase("site.same_work", what=" · ".join(_describe_work(sides[0][0]))), tuple(items)
-            )
-        )
+            bars.append(Bar(launches[0]["device"], 0.0, speed / fastest, "other", shown))
+        title = phrase("site.same_work", what=" · ".join(_describe_work(sides[0][0])))
+        blocks.append(Bars(title, tuple(bars)))
     return tuple(blocks)
 
 
 def build_machines_page(runs: Sequence[Run], links: Links) -> str:
-    """Return all cases on one page: a row a machine, a column a case.
+    """Return all cases on one page: a row for each machine, a column for each case.
 
-    A cell has the time to the target, where it was reached, and the speed, of the fastest work.
+    A cell is of the fastest work. It has the speed, and the time to the target if it was reached.
     """
-    works = _group_by_work(_select_launches([x for run in runs for x in run]))
-    names = sorted({of[0]["case"] for of in works.values()})
-    rows_by_machine: dict[tuple[str, str], dict[str, Phrase]] = {}
-    for of in works.values():  # the fastest first
-        first_launch, time = (
-            of[0],
-            _compute_mean([x for x in of if x["quality_reached"]], "e2e_time"),
-        )
-        took = "" if time is None else f"{cells.format_duration(time)} · "
-        shown: Phrase = (took, _count_digits(_get_speed(of) or 0.0), " ", _get_unit(first_launch))
-        if (grade := _grade(of)) != "usable":
-            shown = (shown, " [", phrase(f"trust.{grade}"), "]")
-        row = rows_by_machine.setdefault((first_launch["device"], first_launch["world"]), {})
-        row.setdefault(
-            first_launch["case"], Link(shown, links.get_run_address(first_launch["run_id"]))
-        )
-    rows = (
-        (*machine, *(row.get(name) for name in names)) for machine, row in rows_by_machine.items()
-    )
-    columns = (
+    works = _group_by_work(_select_launches([launch for run in runs for launch in run]))
+    cases = sorted({launches[0]["case"] for launches in works.values()})
+    cells_by_machine: dict[tuple[str, str], dict[str, Phrase]] = {}
+    for launches in works.values():  # the fastest first
+        first_launch = launches[0]
+        machine = (first_launch["device"], first_launch["world"])
+        machine_cells = cells_by_machine.setdefault(machine, {})
+        if first_launch["case"] not in machine_cells:
+            address = links.get_run_address(first_launch["run_id"])
+            machine_cells[first_launch["case"]] = Link(_describe_speed(launches), address)
+    rows = [
+        [*machine, *(machine_cells.get(case) for case in cases)]
+        for machine, machine_cells in cells_by_machine.items()
+    ]
+    columns = [
         *translate_headings("site.device", "site.world"),
-        *(Link(x, links.get_case_address(x)) for x in names),
-    )
+        *(Link(case, links.get_case_address(case)) for case in cases),
+    ]
     section = Section(phrase("site.machines_lead"), "machines", (build_table(columns, rows),))
     return build_page(links, phrase("site.machines"), [section])
 
 
+def _describe_speed(launches: Run) -> Phrase:
+    """Return the time to the target, the speed, and the grade of trust unless it is usable."""
+    time = _compute_mean([x for x in launches if x["quality_reached"]], "e2e_time")
+    time_text = "" if time is None else f"{cells.format_duration(time)} · "
+    speed_text = _format_speed(_get_speed(launches) or 0.0)
+    text: Phrase = (time_text, speed_text, " ", _get_unit(launches[0]))
+    grade = _grade(launches)
+    if grade == "usable":
+        return text
+    return (text, " [", phrase(f"trust.{grade}"), "]")
+
+
 def _build_history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
-    """Return the speed of each work over time, with its change points; the table has commits."""
-    most_frequent = sorted(works, key=lambda name: -len(works[name]))[:_MOST_LINES]
+    """Return the speed of the most frequent works over time, with its change points.
+
+    The table also has the commits that were measured.
+
+    Args:
+        works: launches of each work, by its name.
+        figure: the speed with its unit.
+    """
+    most_frequent = sorted(works, key=lambda name: len(works[name]), reverse=True)[:_MAX_LINES]
     points: list[Launch] = []
-    steps: list[Launch] = []
+    change_rows: list[Launch] = []
     rows: list[list[Phrase]] = []
     for name in most_frequent:
-        of = sorted(works[name], key=lambda launch: launch["started_utc"])[-ROWS:]
-        times, values = [x["started_utc"] for x in of], [x[_name_speed_figure(x)] for x in of]
-        changes = {x.index: x for x in change_points(times, values)}
-        steps += [{"series": name, "started": times[index]} for index in changes]
-        for index, (launch, value) in enumerate(zip(of, values, strict=True)):
-            points.append({"series": name, "started": times[index], "value": value})
-            step = (
-                f"{changes[index].after / changes[index].before - 1:+.1%}"
-                if index in changes
-                else None
-            )
+        launches = sorted(works[name], key=lambda launch: launch["started_utc"])[-ROWS:]
+        times = [launch["started_utc"] for launch in launches]
+        speeds = [launch[_name_speed_figure(launch)] for launch in launches]
+        changes = {change.index: change for change in change_points(times, speeds)}
+        change_rows += [{"series": name, "started": times[index]} for index in changes]
+        for index, (launch, speed) in enumerate(zip(launches, speeds, strict=True)):
+            points.append({"series": name, "started": times[index], "value": speed})
+            change_text = None
+            if index in changes:
+                change_text = f"{changes[index].after / changes[index].before - 1:+.1%}"
             when = Link(_format_date(launch), links.get_run_address(launch["run_id"]))
             commit = (launch["suite_commit"] or cells.NOTHING)[:10]
-            rows.append([when, name, cells.format_rate(value), step, commit])
-    drawn = chart_specs.draw_history(has_steps=bool(steps))
-    first, *rest = translate_headings(
-        "site.started_utc", "site.series", "site.changes", "site.commit"
+            rows.append([when, name, cells.format_rate(speed), change_text, commit])
+    columns = [
+        phrase("site.started_utc"),
+        phrase("site.series"),
+        figure,
+        phrase("site.changes"),
+        phrase("site.commit"),
+    ]
+    description = phrase(
+        "site.history_seen",
+        launches=len(points),
+        series=len(most_frequent),
+        steps=len(change_rows),
     )
-    columns = (first, rest[0], figure, *rest[1:])
     return Chart(
         "history",
         phrase("site.history", figure=figure),
-        phrase(
-            "site.history_seen", launches=len(points), series=len(most_frequent), steps=len(steps)
-        ),
-        drawn,
-        {"history": points, "changes": steps},
+        description,
+        chart_specs.draw_history(has_steps=bool(change_rows)),
+        {"history": points, "changes": change_rows},
         build_table(columns, rows),
     )
