@@ -42,7 +42,7 @@ LOAD_SIZE, LOAD_MATMULS = choose_size((4096, 200), (512, 2))
 
 def run(card: Card) -> Findings:
     from trainmark import devices
-    from trainmark.machine.ceilings import build_matmul_candidates, explain_refusal
+    from trainmark.machine.ceilings import build_matmul_candidates, try_precision
     from trainmark.machine.ceilings_work import sweep
 
     vendor = devices.choose_vendor(card.device)
@@ -53,7 +53,7 @@ def run(card: Card) -> Findings:
     refused, wrong = [], []
     budget_ns = min(BUDGET_NS, 1e9 * BRIEF_SHARE * card.seconds_left() / len(PRECISIONS))
     for precision in PRECISIONS:
-        why = explain_refusal(vendor, device, precision)
+        why = try_precision(vendor, device, precision)
         if why is not None:
             refused.append(f"- {precision}: {why}.")
             continue

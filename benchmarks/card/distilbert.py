@@ -17,7 +17,7 @@ from benchmarks.distilbert_step import build_job, make_data, step_flops, train_w
 from benchmarks.harness import Bar, choose_size
 from benchmarks.peers import PeerFailedError, serve, take_steps
 from benchmarks.profiling import format_profile, print_profile
-from trainmark.machine.ceilings import explain_refusal
+from trainmark.machine.ceilings import try_precision
 
 if TYPE_CHECKING:
     from benchmarks.card.training import Measured
@@ -109,7 +109,7 @@ def run(card: Card) -> Findings:
         "Trainer as it comes, without logging or saving.",
     ]
     for precision in PRECISIONS:
-        why = explain_refusal(vendor, device, precision)
+        why = try_precision(vendor, device, precision)
         if why is not None:
             lines.append(f"\n{precision}: {why}.")
             continue

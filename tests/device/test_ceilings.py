@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from trainmark.devices import rates
-from trainmark.machine.ceilings import explain_refusal
+from trainmark.machine.ceilings import try_precision
 from trainmark.recipe import Precision
 
 MIB = 1 << 20
@@ -23,7 +23,7 @@ def check_result(device, work):
 @pytest.mark.parametrize("precision", get_args(Precision))
 @pytest.mark.parametrize("shape", [(512, 512, 512), (3000, 96, 160)])
 def test_matmul_results_are_correct(vendor, device, precision, shape):
-    why = explain_refusal(vendor, device, precision)
+    why = try_precision(vendor, device, precision)
     if why is not None:
         pytest.skip(why)
     check_result(device, rates.prepare_matmul(device, precision, shape))

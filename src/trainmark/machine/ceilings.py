@@ -44,6 +44,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from trainmark.launch.local import Setup
     from trainmark.launch.processes import StopRequest
     from trainmark.launch.supervisor import RankProcess
     from trainmark.protocols import Device, Vendor
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 SCHEMA = "trainmark-ceilings-1"
 _MIB = 1 << 20
 _GIB = 1 << 30
+# Rows, inner and columns of the matmuls.
 _SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
 _MAX_COPY_BYTES = 4 * _GIB  # far beyond every cache
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
@@ -104,22 +106,23 @@ class CeilingKind:
     def set_points(self, points: list[Point]) -> None:
         """Set what was measured, from small to large, and find the point that counts."""
         self.points = points
+        # By index; points that were skipped or wrong have no rate.
         max_rates = {index: point.rate["max"] for index, point in enumerate(points) if point.rate}
         if not max_rates:
             return
         if self.counts == "largest":
             self.best = max(max_rates)
         else:
-            self.best = max(max_rates, key=max_rates.__getitem__)
+            self.best = max(max_rates, key=lambda index: max_rates[index])
         if self.peak is not None:
             self.share_of_peak = max_rates[self.best] / self.peak.per_second
 
 
-def explain_refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
-    """Switch the device to ``precision``, and return why that is not possible; None: it is."""
-    refused = vendor.refuse(Recipe(precision=precision), 1)
-    if refused is not None:
-        return refused.why
+def try_precision(vendor: Vendor, device: Device, precision: Precision) -> str | None:
+    """Switch the device to ``precision``; return why that is not possible, or None if it is."""
+    refusal = vendor.refuse(Recipe(precision=precision), 1)
+    if refusal is not None:
+        return refusal.why
     try:
         device.set_precision(precision)
     except EnvironmentFault as fault:
@@ -151,16 +154,16 @@ def _count_matrix_numbers(rows: int, inner: int, columns: int) -> int:
 
 
 def _build_candidates(
-    work: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
+    prepare: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
 ) -> list[Candidate]:
     """Return a candidate for each size.
 
     Args:
-        work: prepares the work of a size in bytes.
+        prepare: prepares the work of a size in bytes.
         factor: bytes that a run moves for each byte of its size.
     """
     return [
-        Candidate(Point((size,), factor * size), _HELD_PER_SIZE * size, partial(work, size))
+        Candidate(Point((size,), factor * size), _HELD_PER_SIZE * size, partial(prepare, size))
         for size in sizes
     ]
 
@@ -183,52 +186,76 @@ def choose_copy_sizes(memory_bytes: float) -> list[int]:
 def iterate_kinds(
     vendor: Vendor, device: Device, ranks: RankGroup, memory_bytes: float
 ) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
-    """Yield each kind and its candidates; the device has the kind's precision until the next.
+    """Yield each kind and its candidates, of which there are none if the kind does not apply.
+
+    A kind must be measured before the next one is taken: the device has its precision until then.
 
     Args:
         memory_bytes: that a rank may use, the same on all ranks.
     """
     product = device.describe()["name"]
+    yield from _iterate_matmuls(vendor, device, product)
+    copies = _build_candidates(
+        partial(rates.prepare_copy, device),
+        choose_copy_sizes(memory_bytes),
+        factor=2,  # a copy reads and writes
+    )
+    yield CeilingKind(name="memory_copy", counts="largest", peak=find_peak(product, None)), copies
+    yield from _iterate_transfers(device)
+    yield from _iterate_collectives(device, ranks)
+
+
+def _iterate_matmuls(
+    vendor: Vendor, device: Device, product: str
+) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
+    """Yield the matmuls of each precision, to which the device is switched.
+
+    Args:
+        product: name of the device's product, which has published peaks.
+    """
     for precision in get_args(Precision):
-        refused = explain_refusal(vendor, device, precision)
+        reason = try_precision(vendor, device, precision)
         kind = CeilingKind(
             name=f"matmul_{precision}", unit="FLOP/s", peak=find_peak(product, precision)
         )
-        if refused is None:
+        if reason is None:
             yield kind, build_matmul_candidates(device, precision, _SQUARES)
         else:
-            kind.exclude(message("ceiling_precision", precision=precision), refused)
+            kind.exclude(message("ceiling_precision", precision=precision), reason)
             yield kind, []
-    copied = _build_candidates(
-        partial(rates.prepare_copy, device), choose_copy_sizes(memory_bytes), 2
-    )
-    yield CeilingKind(name="memory_copy", counts="largest", peak=find_peak(product, None)), copied
+
+
+def _iterate_transfers(device: Device) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
+    """Yield the transfers between host and device in both directions."""
     for name, to_device in (("host_to_device", True), ("device_to_host", False)):
-        copy = partial(rates.prepare_transfer, device, to_device=to_device)
+        prepare = partial(rates.prepare_transfer, device, to_device=to_device)
         kind = CeilingKind(name=name)
-        if copy(4) is None:
+        uses_host_memory = prepare(4) is None  # tried with four bytes
+        if uses_host_memory:
             kind.exclude(message("ceiling_host_memory"))
             yield kind, []
         else:
-            yield kind, _build_candidates(copy, _TRANSFERS)
+            yield kind, _build_candidates(prepare, _TRANSFERS)
+
+
+def _iterate_collectives(
+    device: Device, ranks: RankGroup
+) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
+    """Yield the collectives of all ranks."""
     for name, collective in COLLECTIVES.items():
         if ranks.count == 1:
+            why: Message | None = message("ceiling_one_process")
+        else:
+            why = find_unsupported(device, ranks, name)
+        if why is not None:
             kind = CeilingKind(name=name)
-            kind.exclude(message("ceiling_one_process"))
-            yield kind, []
-            continue
-        unsupported = find_unsupported(device, ranks, name)
-        if unsupported is not None:
-            kind = CeilingKind(name=name)
-            kind.exclude(unsupported)
+            kind.exclude(why)
             yield kind, []
             continue
         factor = rates.get_bus_factor(name, ranks.count)
-        exchange = partial(collective, device, ranks)
-        yield (
-            CeilingKind(name=name, bus_factor=factor),
-            _build_candidates(exchange, _MESSAGES, factor),
-        )
+        prepare = partial(collective, device, ranks)
+        kind = CeilingKind(name=name, bus_factor=factor)
+        yield kind, _build_candidates(prepare, _MESSAGES, factor)
 
 
 def measure_ceilings(
@@ -252,37 +279,53 @@ def measure_ceilings(
     """
     vendor = devices.choose_vendor(device)
     refuse_unsuitable_device(vendor, Recipe(), nproc, ranks_share_cores=False)
-    start_s, run_id = time.monotonic(), secrets.token_hex(8)
-    cpu = processes.CpuUse.read()
+    start_s = time.monotonic()
+    run_id = secrets.token_hex(8)
+    cpu_at_start = processes.CpuUse.read()
     setup = prepare_setup(vendor, nproc, run_id)
     refuse_unusable_network(setup.variables, vendor, world_size=nproc, master=LOOPBACK)
-    # Without a name: if this process is killed, the file is gone.
-    with tempfile.TemporaryFile() as results:
-        arguments = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
-        document = {
-            "schema": SCHEMA,
-            "suite": {"name": "trainmark", "version": __version__},
-            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            **arguments,
-            "shares_cores": vendor.torch_type == "cpu",
-            "environment": setup.environment,
-        }
-        command = build_module_command("trainmark.machine.ceilings", json.dumps(arguments))
-        try:
-            with start_ranks(command, setup, output=results, errors=sys.stderr.fileno()) as ranks:
-                _wait_for_ranks(ranks, request, deadline=start_s + timeout_s)
-        finally:
-            processes.kill_run(run_id)
-        results.seek(0)
-        rank_results = sorted(map(json.loads, results), key=lambda result: int(result["rank"]))
+    arguments = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
+    document = {
+        "schema": SCHEMA,
+        "suite": {"name": "trainmark", "version": __version__},
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **arguments,
+        "shares_cores": vendor.torch_type == "cpu",
+        "environment": setup.environment,
+    }
+    try:
+        rank_results = _run_ranks(arguments, setup, request, deadline=start_s + timeout_s)
+    finally:
+        processes.kill_run(run_id)
     if len(rank_results) != nproc:
         raise MeasurementError("a rank ended before it had measured anything")
     for result in rank_results:
-        document["links"] = result.pop("links")  # all ranks have the slowest one's times
+        document["links"] = result.pop("links")  # the same on all ranks: the slowest one's times
     document["ranks"] = rank_results
-    document["others_cpu_share"] = cpu.compute_others_share(processes.CpuUse.read())
+    document["others_cpu_share"] = cpu_at_start.compute_others_share(processes.CpuUse.read())
     document["took_s"] = round(time.monotonic() - start_s, 3)
     return document
+
+
+def _run_ranks(
+    arguments: dict[str, Any], setup: Setup, request: StopRequest, *, deadline: float
+) -> list[dict[str, Any]]:
+    """Start the ranks and return what each that ended well measured, in the order of the ranks.
+
+    Args:
+        arguments: of ``run_rank``, without the rank.
+        deadline: value of ``time.monotonic`` at which the ranks must have ended.
+
+    Raises:
+        MeasurementError: a rank failed, the time was over, or a signal came.
+    """
+    command = build_module_command("trainmark.machine.ceilings", json.dumps(arguments))
+    # Without a name: if this process is killed, the file is gone.
+    with tempfile.TemporaryFile() as results:
+        with start_ranks(command, setup, output=results, errors=sys.stderr.fileno()) as ranks:
+            _wait_for_ranks(ranks, request, deadline=deadline)
+        results.seek(0)
+        return sorted(map(json.loads, results), key=lambda result: int(result["rank"]))
 
 
 def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadline: float) -> None:
@@ -291,18 +334,19 @@ def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadl
     Raises:
         MeasurementError: one failed, the time was over, or a signal came.
     """
-    codes: list[int | None] = [None]
-    while None in codes and not any(codes):
+    while True:
         time.sleep(POLL_S)
-        codes = [process.poll() for process in ranks]
+        exit_codes = [process.poll() for process in ranks]  # None: the rank has not ended
         if request.signal_name is not None:
             raise MeasurementError(f"stopped by {request.signal_name}")
-        if None in codes and time.monotonic() >= deadline:
+        if None in exit_codes and time.monotonic() >= deadline:
             fix = "try a smaller --budget-s, or fewer ranks"
             raise MeasurementError("the ranks did not finish in time", fix=fix)
-    if any(codes):
-        fix = "see the output of the ranks above"
-        raise MeasurementError(f"exit codes of the ranks: {codes}", fix=fix)
+        if any(exit_codes):  # neither None nor 0
+            fix = "see the output of the ranks above"
+            raise MeasurementError(f"exit codes of the ranks: {exit_codes}", fix=fix)
+        if None not in exit_codes:
+            return
 
 
 def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str, Any]:
@@ -315,17 +359,19 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     opened = vendor.open(rank, nproc)
     rank_memory = vendor.rank_memory(nproc)
     total_bytes = rank_memory.rank_bytes if rank_memory else opened.memory().total_bytes
-    total_bytes = total_bytes or _UNKNOWN_MEMORY_BYTES
-    measured = []
+    if not total_bytes:
+        total_bytes = _UNKNOWN_MEMORY_BYTES
+    measurements = []
     opened.set_precision("fp32")
     opened.matmul_rate("fp32")  # refuses a device whose clock is wrong
     with RankGroup.join(vendor.collective_backend, opened, rank, nproc) as ranks:
         # All ranks use the smallest memory of any, so that they do the same work. Half of it,
         # because the memory of earlier work may not be free again yet.
-        memory_bytes = -ranks.find_max(-total_bytes) / 2
+        smallest_bytes = -ranks.find_max(-total_bytes)
+        memory_bytes = smallest_bytes / 2
         for kind, candidates in iterate_kinds(vendor, opened, ranks, memory_bytes):
-            excluded = ranks.find_max(kind.why is not None)
-            if excluded and kind.why is None:
+            is_excluded_anywhere = ranks.find_max(float(kind.why is not None)) > 0
+            if is_excluded_anywhere and kind.why is None:
                 kind.exclude(message("ceiling_not_elsewhere"))
             if rank == 0:
                 print(f"trainmark: {kind.name}", flush=True)
@@ -339,21 +385,21 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
                 elapsed=ranks.measure_ns if kind.bus_factor else rates.measure_ns,
             )
             kind.set_points(points)
-            measured.append(asdict(kind))
+            measurements.append(asdict(kind))
         links = _measure_links(opened, ranks, memory_bytes=memory_bytes, budget_ns=budget_s * 1e9)
     return {
         "rank": rank,
         "device": opened.describe(),
         "links": links,
         "collectives": vendor.collective_library() if nproc > 1 else None,
-        "measurements": measured,
+        "measurements": measurements,
     }
 
 
 def _measure_links(
     device: Device, ranks: RankGroup, *, memory_bytes: float, budget_ns: float
 ) -> dict[str, Any]:
-    """Return the rate between each two ranks, or why there is none."""
+    """Return the rate between each two ranks, or why there is none, as the document has it."""
     if ranks.count == 1:
         why: Message | None = message("ceiling_one_process")
     else:

@@ -64,6 +64,16 @@ class Point:
         self.why = why
         self.reason = render(why, "en")
 
+    def set_times(self, times_ns: Sequence[int]) -> None:
+        """Set what was measured: the time of each repetition."""
+        self.status = "measured"
+        self.repetitions = len(times_ns)
+        self.rate = {
+            "median": self.amount * 1e9 / median(times_ns),
+            "max": self.amount * 1e9 / min(times_ns),
+        }
+        self.swing = rates.compute_swing(times_ns)
+
 
 class Candidate(NamedTuple):
     """One size to measure.
@@ -71,12 +81,12 @@ class Candidate(NamedTuple):
     Args:
         point: its size, and where its result is kept.
         held_bytes: memory that it needs.
-        work: called when its turn has come; prepares the work.
+        prepare: called when its turn has come; prepares the work.
     """
 
     point: Point
     held_bytes: float
-    work: Callable[[], rates.Work]
+    prepare: Callable[[], rates.Work]
 
 
 def sweep(
@@ -102,21 +112,21 @@ def sweep(
         elapsed: runs a function on the device and returns the nanoseconds that it took.
     """
     ends_ns = clock() + budget_ns
-    best = 0.0  # amount per nanosecond
-    points = []
-    for place, (point, held_bytes, prepare) in enumerate(candidates):
-        points.append(point)
-        needed_ns = find_max((1 + MIN_REPEATS) * point.amount / best if best else 0.0)
+    best_rate = 0.0  # amount per nanosecond
+    for place, candidate in enumerate(candidates):
+        point = candidate.point
+        runs_amount = (1 + MIN_REPEATS) * point.amount
+        needed_ns = find_max(runs_amount / best_rate if best_rate else 0.0)
         remaining_ns = max(0.0, ends_ns - clock())
-        if held_bytes > memory_bytes:
-            point.explain(message("ceiling_memory", gib=held_bytes / _GIB))
+        if candidate.held_bytes > memory_bytes:
+            point.explain(message("ceiling_memory", gib=candidate.held_bytes / _GIB))
             continue
         if needed_ns >= remaining_ns:
             needed_s = _round_to_two_digits(needed_ns / 1e9)
             remaining_s = _round_to_two_digits(remaining_ns / 1e9)
             point.explain(message("ceiling_time", needed_s=needed_s, left_s=remaining_s))
             continue
-        work = prepare()
+        work = candidate.prepare()
         elapsed(device, work.run)  # the first one warms up
         fault = work.fault()
         candidate_budget_ns = (ends_ns - clock()) / (len(candidates) - place)
@@ -127,13 +137,9 @@ def sweep(
         warm_ns = rates.measure_repeatedly_ns(
             device, work.run, budget_ns=candidate_budget_ns, least=MIN_REPEATS, elapsed=elapsed
         )
-        best = max(best, point.amount / min(warm_ns))
-        point.status = "measured"
-        point.repetitions = len(warm_ns)
-        times_ns = {"median": median(warm_ns), "max": min(warm_ns)}
-        point.rate = {name: point.amount * 1e9 / ns for name, ns in times_ns.items()}
-        point.swing = rates.compute_swing(warm_ns)
-    return points
+        best_rate = max(best_rate, point.amount / min(warm_ns))
+        point.set_times(warm_ns)
+    return [candidate.point for candidate in candidates]
 
 
 def _round_to_two_digits(value: float) -> float:
@@ -178,7 +184,7 @@ class RankGroup:
         return tensor.item()
 
     def read_clock(self) -> int:
-        """Return the latest rank's time: on one machine all have one clock."""
+        """Return the time of the rank that asks last; all ranks on a machine share its clock."""
         return int(self.find_max(perf_counter_ns()))
 
     def measure_ns(self, device: Device, run: Callable[[], object]) -> int:
@@ -194,15 +200,15 @@ class RankGroup:
         Args:
             expected: None: this rank has no result.
         """
-        mine = None if expected is None else rates.find_difference(computed, expected)
-        anywhere = self.find_max(float(mine is not None))
-        if mine is not None:
-            return mine
-        return message("ceiling_wrong_elsewhere") if anywhere else None
+        own_fault = None if expected is None else rates.find_difference(computed, expected)
+        is_wrong_anywhere = self.find_max(float(own_fault is not None)) > 0
+        if own_fault is not None:
+            return own_fault
+        return message("ceiling_wrong_elsewhere") if is_wrong_anywhere else None
 
 
 def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
-    """Return the sum over ranks of ``size_bytes`` of fp32 numbers, in place."""
+    """Prepare the sum over ranks of ``size_bytes`` of fp32 numbers, in place."""
     import torch.distributed
 
     # The sums grow with each run, because they are in place: the result is checked after the first
@@ -216,7 +222,7 @@ def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
 
 def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
-    """Return an exchange of an even part of ``size_bytes`` of fp32 numbers with every rank."""
+    """Prepare the exchange of an even part of ``size_bytes`` of fp32 numbers with every rank."""
     import torch
     import torch.distributed
 
@@ -234,7 +240,7 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
 
 def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
-    """Return the sum over ranks of ``size_bytes`` of fp32 numbers, an even part for each rank."""
+    """Prepare the sum over ranks of ``size_bytes`` of fp32 numbers, an even part for each rank."""
     import torch
     import torch.distributed
 
@@ -253,7 +259,7 @@ def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> 
 
 
 def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
-    """Return the collection of ``size_bytes`` of fp32 numbers, an even part of each rank."""
+    """Prepare the collection of ``size_bytes`` of fp32 numbers, an even part of each rank."""
     import torch
     import torch.distributed
 
@@ -271,17 +277,23 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
 
 def _find_collective(name: str, earlier_name: str) -> Callable[..., Any]:
-    """Return a collective of torch, which has another name before torch 2.13."""
+    """Return a collective of torch.
+
+    Args:
+        name: since torch 2.13.
+        earlier_name: before torch 2.13.
+    """
     import torch.distributed
 
+    has_new_name = hasattr(torch.distributed, name)
     collective: Callable[..., Any] = getattr(
-        torch.distributed, name, getattr(torch.distributed, earlier_name)
+        torch.distributed, name if has_new_name else earlier_name
     )
     return collective
 
 
 def _build_send_receive(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
-    """Return ``size_bytes`` of fp32 numbers sent to the next rank, received from the one before."""
+    """Prepare sending ``size_bytes`` of fp32 numbers to the next rank, in a ring."""
     next_rank = (ranks.rank + 1) % ranks.count
     previous_rank = (ranks.rank - 1) % ranks.count
     return _build_exchange(device, ranks, size_bytes, to=next_rank, source=previous_rank)
@@ -290,7 +302,12 @@ def _build_send_receive(device: Device, ranks: RankGroup, size_bytes: int) -> ra
 def _build_exchange(
     device: Device, ranks: RankGroup, size_bytes: int, *, to: int, source: int
 ) -> rates.Work:
-    """Return the exchange of a message to one rank and a message from one, at the same time."""
+    """Prepare sending a message to one rank and receiving one from a rank, at the same time.
+
+    Args:
+        to: number of the rank that gets the message of this one.
+        source: number of the rank whose message this one gets.
+    """
     import torch
     import torch.distributed as dist
 
@@ -311,10 +328,10 @@ def _build_exchange(
 def build_pair_exchange(
     device: Device, ranks: RankGroup, size_bytes: int, pair: tuple[int, int]
 ) -> rates.Work:
-    """Return an exchange of ``size_bytes`` each way within a pair; nothing on other ranks."""
+    """Prepare an exchange of ``size_bytes`` each way within a pair; nothing on other ranks."""
     if ranks.rank not in pair:
-        return rates.Work(_wait_for_pair, lambda: ranks.find_fault(None, None))
-    (partner,) = set(pair) - {ranks.rank}
+        return rates.Work(_wait_for_pair, lambda: ranks.find_fault(computed=None, expected=None))
+    partner = pair[1] if ranks.rank == pair[0] else pair[0]
     return _build_exchange(device, ranks, size_bytes, to=partner, source=partner)
 
 
@@ -374,7 +391,7 @@ def measure_links(
             _HELD_PER_SIZE * size_bytes,
             partial(build_pair_exchange, device, ranks, size_bytes, pair),
         )
-        (point,) = sweep(
+        points = sweep(
             device,
             [candidate],
             budget_ns=budget_ns / len(pairs),
@@ -383,5 +400,5 @@ def measure_links(
             find_max=ranks.find_max,
             elapsed=ranks.measure_ns,
         )
-        links.append(Link(ranks=pair, point=point))
+        links.append(Link(ranks=pair, point=points[0]))
     return links

@@ -99,7 +99,8 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
     nproc = request.nproc
     if request.case != WITHOUT_CASE:
         choice = choose_work(request)
-        device, nproc = device or choice.hardware, choice.nproc
+        device = device or choice.hardware
+        nproc = choice.nproc
     elif request.recipe is not None:
         raise UsageError("--recipe needs a case", where="--recipe", fix="also name the case")
     with suppress(EnvironmentFault):  # ``check_device`` reports it
@@ -139,14 +140,16 @@ def check_tested(machine: ExaminedMachine) -> Conditions:
 
 def check_driver(machine: ExaminedMachine) -> Conditions:
     """Find devices of this machine that cannot be used, and vendors' packages that do not work."""
-    faults = [*devices.load_all()[1], *devices.list_device_faults()]
-    # A fault spoils figures here; of the requested device, ``check_device`` yields that it stops.
+    _, load_faults = devices.load_all()
+    faults = [*load_faults, *devices.list_device_faults()]
+    # These spoil figures only; ``check_device`` reports a fault of the requested device, which
+    # stops a run.
     for fault in faults:
         text = f"{fault.where}: {fault.what}"
         yield make_condition("text", "spoils", fix=fault.fix, text=text)
     if faults:
         return
-    driver_version = machine.vendor and machine.vendor.driver_version()
+    driver_version = None if machine.vendor is None else machine.vendor.driver_version()
     if driver_version:
         yield make_condition("text", text=driver_version)
     else:
@@ -163,12 +166,14 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
     except MonitorFault as fault:
         yield make_condition("no_torch", "stops", text=fault.said)
         return
-    refused: dict[str, str] = json.loads(output.splitlines()[-1])
-    precisions = [name for name in get_args(Precision) if name not in refused]
+    refusals: dict[str, str] = json.loads(output.splitlines()[-1])  # see ``find_refusals``
+    precisions = [name for name in get_args(Precision) if name not in refusals]
     yield make_condition("torch", version=version("torch"), precisions=", ".join(precisions))
-    precision = machine.choice and machine.choice.recipe.precision
-    if precision in refused:
-        yield make_condition("no_precision", "stops", precision=precision, text=refused[precision])
+    if machine.choice is None:
+        return
+    precision = machine.choice.recipe.precision
+    if precision in refusals:
+        yield make_condition("no_precision", "stops", precision=precision, text=refusals[precision])
 
 
 def find_refusals(name: str, ranks: int) -> dict[str, str]:
@@ -181,14 +186,15 @@ def find_refusals(name: str, ranks: int) -> dict[str, str]:
     Raises:
         TrainmarkError: a device does not open.
     """
-    from trainmark.machine.ceilings import explain_refusal
+    from trainmark.machine.ceilings import try_precision
 
     vendor = devices.choose_vendor(name)
-    opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]
+    num_devices = 1 if vendor.counts_cores else ranks  # ranks on a processor share it
+    opened = [vendor.open(rank, ranks) for rank in range(num_devices)]
     reasons: dict[str, str] = {}
     for device in opened:
         for precision in get_args(Precision):
-            reason = explain_refusal(vendor, device, precision)
+            reason = try_precision(vendor, device, precision)
             if reason is not None:
                 reasons[precision] = reason
     return reasons
@@ -201,7 +207,7 @@ def check_occupants(machine: ExaminedMachine) -> Conditions:
     occupants = devices.list_occupants(machine.vendor.name, machine.nproc)
     for occupant in occupants:
         severity = choose_severity(spoils=occupant.computes)
-        yield make_condition("occupant", severity, text=occupant.description())
+        yield make_condition("occupant", severity, text=occupant.describe())
     if not occupants:
         yield make_condition("no_occupant")
 
@@ -235,13 +241,13 @@ def check_monitor(machine: ExaminedMachine) -> Conditions:
 
 
 def _check_sample(sample: DeviceSample) -> Conditions:
-    """Yield that a device is busy, or that its clocks are lowered."""
+    """Yield a condition if a device is busy, and one if its clocks are lowered."""
     busy_share = (sample.utilization_percent or 0) / 100
     if busy_share > BUSY_SHARE:
         yield make_condition(
             "busy", "spoils", index=sample.index, share=busy_share, check_code="occupants"
         )
-    # An idle device may report that its power is limited.
+    # A power limit is no fault: even an idle device may report it.
     reasons = set(sample.throttle_reasons or ()) - {"power_cap"}
     if reasons:
         text = ", ".join(sorted(reasons))
@@ -253,28 +259,28 @@ def check_settings(machine: ExaminedMachine) -> Conditions:
     vendor = machine.vendor
     if not isinstance(vendor, ReportsSettings):
         return
-    indices: dict[str, list[int]] = {}
-    limited: set[str] = set()
+    # Devices with the same settings are reported together.
+    indices_by_text: dict[str, list[int]] = {}
+    limited_texts: set[str] = set()
     for settings in vendor.read_settings(machine.nproc):
         text = _describe_settings(settings)
-        indices.setdefault(text, []).append(settings.index)
+        indices_by_text.setdefault(text, []).append(settings.index)
         if _is_power_limited(settings):
-            limited.add(text)
-    for text, devices_of_text in indices.items():
-        severity = choose_severity(spoils=text in limited)
-        yield make_condition(
-            "settings", severity, indices=format_ranges(devices_of_text), text=text
-        )
+            limited_texts.add(text)
+    for text, indices in indices_by_text.items():
+        severity = choose_severity(spoils=text in limited_texts)
+        yield make_condition("settings", severity, indices=format_ranges(indices), text=text)
 
 
 def _is_power_limited(settings: DeviceSettings) -> bool:
     """Tell whether the power limit is lower than that with which the device was delivered."""
-    limit_w, default_w = settings.power_limit_w, settings.default_power_limit_w
+    limit_w = settings.power_limit_w
+    default_w = settings.default_power_limit_w
     return limit_w is not None and default_w is not None and limit_w < default_w
 
 
 def _describe_settings(settings: DeviceSettings) -> str:
-    """Return settings as names with values, for example ``ECC on``; those that are known."""
+    """Return the known settings as names with values, for example ``ECC on``."""
     parts = []
     if settings.power_limit_w is not None:
         limit = f"power limit {settings.power_limit_w:g} W"
