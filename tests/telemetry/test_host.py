@@ -60,7 +60,7 @@ def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
     with pytest.raises(MonitorFault) as fault:
         energy.read()
     assert fault.value.kind == "failed"
-    assert not bool(energy)
+    assert not energy.is_readable
 
 
 def test_cpu_use_needs_a_long_enough_interval(tmp_path: Path, clock: FakeClock) -> None:

@@ -1,7 +1,7 @@
-"""Readings of the machine beside its devices: processor, memory, energy of packages, node power.
+"""Read the machine itself: use of the processor, memory, energy of packages, node power.
 
-What cannot be read here is left out, never 0. Nothing needs root: where the system reserves a
-counter for root, it is not read.
+What cannot be read is left out, never 0. Nothing needs root: a counter that the system reserves for
+root is not read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -27,10 +27,22 @@ IPMI_COMMAND = ("ipmitool", "dcmi", "power", "reading")
 _IPMI_NODES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")  # those that ipmitool's `open` tries
 _IPMI_TIMEOUT_S = 8.0
 _WATTS = re.compile(r"Instantaneous power reading\s*:\s*(\d+(?:\.\d+)?)\s*Watts", re.IGNORECASE)
-# A counter's range is 262 kJ on common processors. No package has used as much as this: so a
-# counter that is read in time has wrapped once at most.
+# More than any package uses. A counter's range is 262 kJ on common processors; at this power it
+# wraps after 131 s, so a counter that is read more often has wrapped once at most.
 _MAX_PACKAGE_W = 2_000
 _MIN_CPU_S = 0.1  # https://psutil.readthedocs.io/en/latest/#psutil.cpu_percent, 2026-11-22
+
+
+class _EnergyCounter(NamedTuple):
+    """The state of one package's counter.
+
+    Args:
+        last_uj: its last value, in microjoules.
+        range_uj: the value at which it wraps to 0.
+    """
+
+    last_uj: int
+    range_uj: int
 
 
 class PackageEnergy:
@@ -41,53 +53,59 @@ class PackageEnergy:
 
     Args:
         root: ``/``, below which the kernel's files are looked for.
+        clock: returns nanoseconds.
     """
 
     def __init__(
         self, *, root: Path = Path("/"), clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
-        self._counters: dict[Path, tuple[int, int]] = {}  # last value and range, in microjoules
-        # Reserved for root on most systems. All packages or none: a part would pass for the whole.
+        self._counters: dict[Path, _EnergyCounter] = {}  # by file
+        # The files are reserved for root on most systems. If one of the packages cannot be read,
+        # none is: a part of the energy would be taken for the whole.
         with suppress(OSError, ValueError):
             self._counters = {
-                counter: (
-                    _read_number(counter),
-                    _read_number(counter.with_name("max_energy_range_uj")),
+                file: _EnergyCounter(
+                    last_uj=_read_number(file),
+                    range_uj=_read_number(file.with_name("max_energy_range_uj")),
                 )
-                for counter in root.glob("sys/class/powercap/intel-rapl:*/energy_uj")
-                if counter.with_name("name").read_text().startswith("package")
+                for file in root.glob("sys/class/powercap/intel-rapl:*/energy_uj")
+                if file.with_name("name").read_text().startswith("package")
             }
         self._clock = clock
         self._last_ns = clock()
         self._used_uj = 0
 
-    def __bool__(self) -> bool:
+    @property
+    def is_readable(self) -> bool:
+        """Tell whether there are counters that this process may read."""
         return bool(self._counters)
 
     def read(self) -> dict[str, Any]:
         """Return the joules of all packages since the beginning.
 
         Raises:
-            MonitorFault: a counter cannot be read this time, or may have wrapped unseen: the sum
-                would then fall short, so nothing is told from then on.
+            MonitorFault: a counter cannot be read this time; or it may have wrapped more than once,
+                so that the sum would be too small: then it is never read again.
         """
         now_ns = self._clock()
         since_s = (now_ns - self._last_ns) / 1e9
         try:
-            now = {counter: _read_number(counter) for counter in self._counters}
+            values_uj = {file: _read_number(file) for file in self._counters}
         except (OSError, ValueError) as error:
             raise MonitorFault("failed", f"RAPL: {error}") from error
-        if since_s * _MAX_PACKAGE_W * 1e6 > min(
-            max_value for _, max_value in self._counters.values()
-        ):
+        max_used_uj = since_s * _MAX_PACKAGE_W * 1e6
+        if max_used_uj > min(counter.range_uj for counter in self._counters.values()):
             self._counters = {}
             raise MonitorFault(
                 "failed", f"RAPL: not read for {since_s:.0f} s, the counter may have wrapped"
             )
-        for counter, value in now.items():
-            last, range_uj = self._counters[counter]
-            self._used_uj += value - last if value >= last else value - last + range_uj
-            self._counters[counter] = value, range_uj
+        for file, value_uj in values_uj.items():
+            counter = self._counters[file]
+            difference_uj = value_uj - counter.last_uj
+            if difference_uj < 0:  # it has wrapped
+                difference_uj += counter.range_uj
+            self._used_uj += difference_uj
+            self._counters[file] = counter._replace(last_uj=value_uj)
         self._last_ns = now_ns
         return {"energy_j": self._used_uj / 1e6}
 
@@ -117,7 +135,12 @@ def read_node_power_w() -> float:
 
 
 class HostReader:
-    """All that can be read of this machine; node power is asked for in another thread."""
+    """Reads what can be read of this machine; the node's power is read in another thread.
+
+    Attributes:
+        has_ipmi: whether this process can ask the machine's management controller.
+        sources: names of the sources that can be read.
+    """
 
     def __init__(
         self, *, root: Path = Path("/"), clock: Callable[[], int] = time.perf_counter_ns
@@ -125,21 +148,21 @@ class HostReader:
         self._energy = PackageEnergy(root=root, clock=clock)
         self.has_ipmi = has_ipmi(root)
         self.sources = ["psutil"]
-        if self._energy:
+        if self._energy.is_readable:
             self.sources.append("rapl")
         if self.has_ipmi:
             self.sources.append("ipmi")
         self._clock = clock
-        self._cpu_ns = clock()  # since when the next use of the processor counts
-        psutil.cpu_percent()
+        self._cpu_ns = clock()  # time of the last call of ``cpu_percent``
+        psutil.cpu_percent()  # returns the use since its last call
         self._node_power_w: float | None = None
 
     def ask_controller(self) -> None:
-        """Keep the node's power for the next reading."""
+        """Read the node's power from its controller, for the next call of ``read``."""
         self._node_power_w = read_node_power_w()
 
     def read(self, catch_faults: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
-        """Return what could be read now; each new power of the node once.
+        """Return what could be read now; a value of the node's power only once.
 
         Args:
             catch_faults: called with the source that is read; reports what the block raises.
@@ -149,9 +172,9 @@ class HostReader:
             readings["memory_used_bytes"] = psutil.virtual_memory().used
             now_ns = self._clock()
             if now_ns - self._cpu_ns >= _MIN_CPU_S * 1e9:
-                readings["utilization_percent"] = psutil.cpu_percent()  # since the last call
+                readings["utilization_percent"] = psutil.cpu_percent()
                 self._cpu_ns = now_ns
-        if self._energy:
+        if self._energy.is_readable:
             with catch_faults("rapl"):
                 readings |= self._energy.read()
         watts = self._node_power_w

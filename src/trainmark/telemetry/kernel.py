@@ -1,7 +1,7 @@
-"""Read what the kernel says of devices: faults of accelerators, memory, processors and buses.
+"""Read the kernel's messages about faults of accelerators, memory, processors and buses.
 
-Only messages that are written after the log was opened count. What this user may not read is a
-reason, never a failure.
+Only messages that are written after the log was opened count. If this user may not read the log,
+that is reported, and never fails a run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def classify_message(text: str) -> str | None:
     """Return the kind of a message about a device; None for any other message."""
     if _HARMLESS.search(text):
         return None
-    return next((kind for kind, pattern in _KINDS.items() if pattern.search(text)), None)
+    for kind, pattern in _KINDS.items():
+        if pattern.search(text):
+            return kind
+    return None
 
 
 class MessageSource(Protocol):
@@ -90,12 +93,12 @@ class KmsgSource:
             try:
                 record = os.read(self._fd, _MAX_RECORD_BYTES)
             except OSError as error:
-                if error.errno == errno.EPIPE:
-                    continue  # messages were overwritten before they were read: go on with the next
-                if error.errno == errno.EAGAIN:
+                if error.errno == errno.EPIPE:  # messages were overwritten before they were read
+                    continue
+                if error.errno == errno.EAGAIN:  # there is no further message
                     return
                 raise MonitorFault("failed", f"{self.name}: {error.strerror}") from error
-            if not record:
+            if not record:  # the end of a file
                 return
             # A record is ``priority,number,microseconds,flags;text``, then lines that begin with a
             # blank.
@@ -104,7 +107,7 @@ class KmsgSource:
 
 
 class DmesgSource:
-    """The messages that ``dmesg`` prints, where the file is not readable.
+    """The messages that ``dmesg`` prints, for users who may not read the file.
 
     Raises:
         MonitorFault: it is not there, or this user may not run it.
@@ -114,9 +117,10 @@ class DmesgSource:
 
     def __init__(self, run: Callable[[Sequence[str]], str] = tool.run_tool) -> None:
         self._run = run
-        self._last_s = max((time_s for time_s, _ in self._lines()), default=0.0)
+        # Seconds since the start of the machine, of the last message that was seen.
+        self._last_s = max((time_s for time_s, _ in self._iterate_messages()), default=0.0)
 
-    def _lines(self) -> Iterator[tuple[float, str]]:
+    def _iterate_messages(self) -> Iterator[tuple[float, str]]:
         """Yield seconds since the start of the machine and text of each message."""
         for line in self._run(DMESG_COMMAND).splitlines():
             match = _DMESG_LINE.match(line)
@@ -125,10 +129,11 @@ class DmesgSource:
 
     def read(self) -> Iterator[str]:
         """Yield the new messages; see ``MessageSource.read``."""
-        new_messages = [(time_s, text) for time_s, text in self._lines() if time_s > self._last_s]
-        for time_s, text in new_messages:
-            self._last_s = max(self._last_s, time_s)
-            yield text
+        last_s = self._last_s
+        for time_s, text in list(self._iterate_messages()):
+            if time_s > last_s:
+                self._last_s = max(self._last_s, time_s)
+                yield text
 
 
 def open_source() -> MessageSource:
@@ -154,6 +159,7 @@ class KernelReader:
 
     Args:
         write: writes an event; see ``SampleLog.write``.
+        open: opens the source of messages.
     """
 
     write: Callable[..., None]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 IPMI_INTERVAL_S = 10.0  # a controller may take a second to answer
 KERNEL_INTERVAL_S = 5.0
 HANGS_AFTER_S = 10.0
-PLAN_FILE = "plan.json"  # as in plan.plan, whose import takes longer than all else here
+PLAN_FILE = "plan.json"  # as in ``plan.plan``, whose import would take longer than all others
 _LAST_READING_S = 1.5  # less than the launcher's patience
 _LOWEST_PRIORITY = 19
 _MAX_NAME_LENGTH = 200
@@ -88,19 +88,19 @@ class SampleLog:
 
     @contextmanager
     def catch_faults(self, source: str) -> Iterator[None]:
-        """Report whatever a reading raises as a fault: it may run a foreign vendor's code."""
+        """Report whatever the block raises as a fault: it may run the code of any vendor."""
         try:
             yield
         except MonitorFault as fault:
             self.report_fault(source, fault)
-        except BaseException as error:  # noqa: BLE001 - see above
+        except BaseException as error:  # noqa: BLE001 - see the docstring
             self.report_fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
         else:
             self._fault_kinds.pop(source, None)
 
 
 def shorten_text(text: object, max_length: int = _MAX_TEXT_LENGTH) -> str:
-    """Return a foreign text cut to ``max_length``, as valid UTF-8."""
+    """Return a text of a foreign tool as valid UTF-8, cut to ``max_length`` characters."""
     return str(text).encode("utf-8", "replace").decode()[:max_length]
 
 
@@ -123,24 +123,28 @@ class BackgroundReading:
 
     def start(self) -> None:
         """Begin a reading unless one is under way, or the last began less than an interval ago."""
-        if not self.wait(0):
+        has_ended = self.wait(0)
+        if not has_ended:
             self.report_hang(HANGS_AFTER_S)
-        elif self._thread is None or self._elapsed_s() >= self.interval_s:
+        elif self._thread is None or self._compute_elapsed_s() >= self.interval_s:
             self._began_ns = self.clock()
             self._thread = threading.Thread(target=self._run, name=self.source, daemon=True)
             self._thread.start()
 
     def report_hang(self, after_s: float) -> None:
         """Report a reading that has been under way for ``after_s`` or longer."""
-        elapsed_s = self._elapsed_s()
-        if not self.wait(0) and elapsed_s >= after_s:
+        elapsed_s = self._compute_elapsed_s()
+        has_ended = self.wait(0)
+        if not has_ended and elapsed_s >= after_s:
             fault = MonitorFault("hung", f"no answer in {elapsed_s:.1f} s")
             self.log.report_fault(self.source, fault)
 
-    def _elapsed_s(self) -> float:
+    def _compute_elapsed_s(self) -> float:
+        """Return the seconds since the last reading began."""
         return (self.clock() - self._began_ns) / 1e9
 
     def _run(self) -> None:
+        """Take one reading, in the thread."""
         with self.log.catch_faults(self.source):
             self.take()
 
@@ -166,7 +170,7 @@ class DeviceReader:
     log: SampleLog
     on_open: Callable[[str, list[int]], None]
     _monitor: Monitor | None = field(default=None, init=False)
-    _monitored: list[int] = field(default_factory=list, init=False)
+    _indexes_of_ranks: list[int] = field(default_factory=list, init=False)
     _has_no_monitor: bool = field(default=False, init=False)
 
     def take(self) -> None:
@@ -174,32 +178,43 @@ class DeviceReader:
         if self._has_no_monitor:
             return
         if self._monitor is None:
-            vendor = self.load_vendor()
-            self._monitored = list(vendor.monitored(self.nproc))
-            self._monitor = vendor.monitor()
+            self._monitor = self._open_monitor()
             if self._monitor is None:
                 self._has_no_monitor = True
                 return
-            name = shorten_text(self._monitor.name or "unnamed", _MAX_NAME_LENGTH)
-            self.on_open(name, self._monitored)
         start_ns = time.perf_counter_ns()
         samples = {sample.index: sample.known_fields() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - start_ns
         # Each device once: ranks may have tiles of the same card, which the monitor reads whole.
-        numbers = dict.fromkeys(self._monitored)
-        devices = [samples[number] for number in numbers if number in samples]
+        distinct_indexes = dict.fromkeys(self._indexes_of_ranks)
+        devices = [samples[index] for index in distinct_indexes if index in samples]
         if not devices:
-            text = f"devices {sorted(samples)} were reported, but the ranks use {self._monitored}"
-            raise MonitorFault("unreadable", text)
+            raise MonitorFault(
+                "unreadable",
+                f"devices {sorted(samples)} were reported, but the ranks use "
+                f"{self._indexes_of_ranks}",
+            )
         invalid_values = []
         for device in devices:
             device.pop("uuid", None)  # it would identify the very card
             index = device["index"]
-            for name in [name for name in device if not fits(name, device[name])]:
-                invalid_values.append(f"{name} of device {index}: {device.pop(name)!r}")
+            invalid_names = [name for name, value in device.items() if not fits(name, value)]
+            for name in invalid_names:
+                value = device.pop(name)
+                invalid_values.append(f"{name} of device {index}: {value!r}")
         self.log.write("devices", took_ns=took_ns, devices=devices)
         if invalid_values:
             raise MonitorFault("unreadable", ", ".join(invalid_values))
+
+    def _open_monitor(self) -> Monitor | None:
+        """Return the vendor's monitor after calling ``on_open``; None: the vendor has none."""
+        vendor = self.load_vendor()
+        self._indexes_of_ranks = list(vendor.monitored(self.nproc))
+        monitor = vendor.monitor()
+        if monitor is not None:
+            name = shorten_text(monitor.name or "unnamed", _MAX_NAME_LENGTH)
+            self.on_open(name, self._indexes_of_ranks)
+        return monitor
 
 
 def _load_vendor(name: str) -> Vendor:
@@ -209,63 +224,96 @@ def _load_vendor(name: str) -> Vendor:
     return list_vendors()[name]
 
 
+class _Sampler:
+    """The sources of one machine: its host, and readings in threads of all that may be slow.
+
+    Args:
+        plan: the run's plan as JSON values.
+        log: the file of samples.
+    """
+
+    def __init__(self, plan: dict[str, Any], log: SampleLog) -> None:
+        self._log = log
+        self._clock = time.perf_counter_ns
+        self._interval_s = float(plan["sample_every_s"])
+        self._host = HostReader()
+        load_vendor = partial(_load_vendor, plan["device"]["vendor"])
+        devices = DeviceReader(load_vendor, plan["nproc"], log, self._write_start)
+        self._monitor = BackgroundReading("monitor", devices.take, log, clock=self._clock)
+        self._controller = BackgroundReading(
+            "ipmi",
+            self._host.ask_controller,
+            log,
+            clock=self._clock,
+            interval_s=IPMI_INTERVAL_S,
+        )
+        self._kernel = BackgroundReading(
+            "kernel",
+            KernelReader(log.write).take,
+            log,
+            clock=self._clock,
+            interval_s=KERNEL_INTERVAL_S,
+        )
+
+    def run(self, stopped: Callable[[float], bool]) -> None:
+        """Write samples until ``stopped``, see ``iterate_ticks``; then write the last ones."""
+        self._write_start(monitor=None, device_indexes=[])  # again if a monitor is opened
+        for number in iterate_ticks(self._interval_s, clock=self._clock, stopped=stopped):
+            if self._host.has_ipmi:
+                self._controller.start()
+            self._kernel.start()
+            self._take_sample()
+            if number == 0:
+                lower_priority()
+        self._take_last_readings()
+        self._log.write("end")
+
+    def _write_start(self, monitor: str | None, device_indexes: list[int]) -> None:
+        """Write what is read.
+
+        Args:
+            monitor: name of the devices' monitor; None: none was opened yet.
+            device_indexes: its numbers of the ranks' devices.
+        """
+        self._log.write(
+            "sampling",
+            pid=os.getpid(),
+            interval_s=self._interval_s,
+            monitor=monitor,
+            devices=device_indexes,
+            host_sources=self._host.sources,
+        )
+
+    def _take_sample(self) -> None:
+        """Begin a reading of the devices, and read the host."""
+        self._monitor.start()
+        start_ns = self._clock()
+        readings = self._host.read(self._log.catch_faults)
+        if readings:
+            self._log.write("host", took_ns=self._clock() - start_ns, **readings)
+
+    def _take_last_readings(self) -> None:
+        """Take readings after the end of the ranks, and report what does not answer in time."""
+        # A reading that began before the ranks ended is not the last.
+        self._monitor.wait(_LAST_READING_S / 2)
+        self._take_sample()
+        self._kernel.wait(0)
+        self._kernel.interval_s = 0.0  # the last reading has what came since the one before
+        self._kernel.start()
+        self._monitor.wait(_LAST_READING_S / 2)
+        self._kernel.wait(_LAST_READING_S / 2)
+        for reading in (self._monitor, self._controller, self._kernel):
+            reading.report_hang(_LAST_READING_S)
+
+
 def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> None:
-    """Write samples until ``stopped``: the first at once, the last after it.
+    """Write samples of a run until ``stopped``: the first at once, the last after it.
 
     Args:
         stopped: see ``iterate_ticks``.
     """
-    clock = time.perf_counter_ns
     plan = json.loads((run_dir / PLAN_FILE).read_bytes())
-    interval_s = float(plan["sample_every_s"])
-    host = HostReader()
-
-    def start(monitor: str | None, numbers: list[int]) -> None:
-        log.write(
-            "sampling",
-            pid=os.getpid(),
-            interval_s=interval_s,
-            monitor=monitor,
-            devices=numbers,
-            host_sources=host.sources,
-        )
-
-    start(None, [])
-    load_vendor = partial(_load_vendor, plan["device"]["vendor"])
-    devices = DeviceReader(load_vendor, plan["nproc"], log, start)
-    monitor = BackgroundReading("monitor", devices.take, log, clock=clock)
-    controller = BackgroundReading(
-        "ipmi", host.ask_controller, log, clock=clock, interval_s=IPMI_INTERVAL_S
-    )
-
-    kernel = BackgroundReading(
-        "kernel", KernelReader(log.write).take, log, clock=clock, interval_s=KERNEL_INTERVAL_S
-    )
-
-    def take() -> None:
-        monitor.start()
-        start_ns = clock()
-        readings = host.read(log.catch_faults)
-        if readings:
-            log.write("host", took_ns=clock() - start_ns, **readings)
-
-    for number in iterate_ticks(interval_s, clock=clock, stopped=stopped):
-        if host.has_ipmi:
-            controller.start()
-        kernel.start()
-        take()
-        if number == 0:
-            lower_priority()
-    monitor.wait(_LAST_READING_S / 2)  # a reading that began before the ranks ended is not the last
-    take()
-    kernel.wait(0)
-    kernel.interval_s = 0.0  # the last reading has what came since the one before
-    kernel.start()
-    monitor.wait(_LAST_READING_S / 2)
-    kernel.wait(_LAST_READING_S / 2)
-    for source in (monitor, controller, kernel):
-        source.report_hang(_LAST_READING_S)
-    log.write("end")
+    _Sampler(plan, log).run(stopped)
 
 
 def lower_priority(niceness: int = _LOWEST_PRIORITY) -> None:
@@ -279,13 +327,15 @@ def lower_priority(niceness: int = _LOWEST_PRIORITY) -> None:
 
 def main(run_dir: Path, file: str) -> int:
     """Sample until standard input is closed, then end everything that was started."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the launcher
+    # These signals are meant for the launcher, which then closes standard input.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     log = SampleLog(EventWriter(run_dir / file, time.perf_counter_ns))
 
     def wait_for_stop(seconds: float) -> bool:
         """Wait at most this long; return True as soon as standard input has data or is closed."""
-        return bool(select.select([sys.stdin], [], [], max(0.0, seconds))[0])
+        readable, _, _ = select.select([sys.stdin], [], [], max(0.0, seconds))
+        return bool(readable)
 
     sample(run_dir, log, wait_for_stop)
     for child in psutil.Process().children(recursive=True):  # tools that still run

@@ -34,7 +34,7 @@ from trainmark.ranges import format_ranges
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from trainmark.events.series import Array, SeriesLine
@@ -71,7 +71,10 @@ class ErrorCounter(Frozen):
 
 
 class DeviceTelemetry(Frozen):
-    """The device of a rank, or of several of one node; ``index`` as its monitor counts there."""
+    """The device of a rank, or of several ranks of one node.
+
+    ``index`` is its number in the monitor of its node; ``over`` has its use by interval.
+    """
 
     ranks: list[Count]
     index: Count
@@ -105,7 +108,7 @@ class KernelLog(Frozen):
 
 
 class Telemetry(Frozen):
-    """What was read of devices and host, beside what ranks reported themselves."""
+    """What was read of devices and host, in addition to what ranks reported themselves."""
 
     interval_s: Amount | None
     monitor: str | None = Field(description="library or tool; null: no monitor reads the devices")
@@ -149,20 +152,28 @@ class Readings:
         """Add a reading; a host lacks some of the columns."""
         if not isinstance(reading, events.HostEvent):
             self._add_errors(reading)
-        values = (getattr(reading, name, None) for name in _COLUMNS[1:])
-        self.rows.extend((time_s, *(nan if value is None else value for value in values)))
+        self.rows.append(time_s)
+        for name in _COLUMNS[1:]:
+            value = getattr(reading, name, None)
+            self.rows.append(nan if value is None else value)
         self.reasons.append(getattr(reading, "throttle_reasons", None))
 
     def _add_errors(self, reading: DeviceSample) -> None:
-        """Take the counters of errors; one that fell was reset, and rises from 0 again."""
+        """Add the counters of errors and the last fault of a reading.
+
+        A counter that is lower than before was reset, and has risen from 0 since.
+        """
         for name in ERROR_COUNTERS:
             value = getattr(reading, name)
             if value is None:
                 continue
             before = self.errors.get(name)
-            rise = 0
-            if before is not None:
-                rise = before.rise + (value - before.last if value >= before.last else value)
+            if before is None:  # the first reading
+                rise = 0
+            elif value >= before.last:
+                rise = before.rise + value - before.last
+            else:
+                rise = before.rise + value
             self.errors[name] = ErrorCounter(last=value, rise=rise)
         fault = reading.last_fault
         if fault is not None and self.faults[-1:] != [fault]:
@@ -180,6 +191,7 @@ class Readings:
         return {name: self._summarize(columns, interval) for name, interval in intervals.items()}
 
     def _summarize(self, columns: dict[str, Array], interval: Interval) -> Use:
+        """Return the summary of what was read in one interval."""
         start_s, end_s = interval
         times_s = columns["time_s"]
         inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))  # indexes of readings
@@ -213,7 +225,8 @@ def _compute_throttled_shares(
     if not known_reasons:
         return None
     shares = {}
-    for name in sorted({name for names in known_reasons for name in names}):
+    distinct_names = {name for names in known_reasons for name in names}
+    for name in sorted(distinct_names):
         is_throttled = [nan if names is None else name in names for names in reasons]
         share = summarize_quantity(times_s, np.array(is_throttled, float), interval)
         shares[name] = min(1.0, share.mean) if share else 0.0
@@ -228,6 +241,7 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
     evaluation that reached the target.
     """
     ranks = timeline.ranks
+    # First and last nanosecond of each interval, from the launcher's start.
     edges_ns: dict[IntervalName, tuple[int, int]] = {"run": (0, timeline.wall_ns)}
     windows: dict[IntervalName, tuple[PhaseName, ...]] = {"train": PHASES, "measured": ("train",)}
     for name, phases in windows.items():
@@ -243,7 +257,8 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
             edges_ns[name] = (first_ns, last_ns)
     if ranks[0].target_reached and "train" in edges_ns:
         ends_ns = [x.evaluations[-1].end_ns - x.launch_ns for x in ranks if x.evaluations]
-        edges_ns["to_target"] = (edges_ns["train"][0], max(ends_ns))
+        train_start_ns, _ = edges_ns["train"]
+        edges_ns["to_target"] = (train_start_ns, max(ends_ns))
     return {
         name: (start_ns / NS_PER_S, end_ns / NS_PER_S)
         for name, (start_ns, end_ns) in edges_ns.items()
@@ -260,13 +275,15 @@ class Samples:
         devices: readings of each device that ranks use, in order of the ranks.
         hosts: readings of each machine.
         faults: why sources gave no readings.
+        kernel_sources: source of the kernel's messages, by number of the node.
+        kernel_messages: by number of the node and kind.
     """
 
     began: Sampling | None = None
     devices: list[Readings] = field(default_factory=list)
     hosts: list[Readings] = field(default_factory=list)
     faults: list[events.FaultEvent] = field(default_factory=list)
-    kernel_sources: dict[int, str] = field(default_factory=dict)  # by node
+    kernel_sources: dict[int, str] = field(default_factory=dict)
     kernel_messages: dict[tuple[int, str], KernelMessages] = field(default_factory=dict)
 
     def add_file(self, file: Path, ranks: range, start_ns: int) -> None:
@@ -296,7 +313,8 @@ class Samples:
                     self.kernel_sources[host.index] = line.source
                 case events.KernelEvent():
                     self._add_kernel_messages(host.index, line)
-        used_devices: dict[int, Readings] = {}  # the sampler may read others too
+        # The devices of the ranks, by index; the file may have readings of others too.
+        used_devices: dict[int, Readings] = {}
         device_indexes = began.devices if began else ()
         for rank, index in zip(ranks, device_indexes, strict=False):
             used_devices[index] = devices.setdefault(index, Readings(index))
@@ -316,7 +334,7 @@ class Samples:
             kernel_text=before.kernel_text if before else event.kernel_text,
         )
 
-    def kernel_log(self) -> KernelLog | None:
+    def make_kernel_log(self) -> KernelLog | None:
         """Return what the kernels wrote, or why the first one cannot be read."""
         faults = [fault for fault in self.faults if fault.source == "kernel"]
         if not self.kernel_sources and not faults:
@@ -361,15 +379,6 @@ def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
     began = samples.began
     monitor = began.monitor if began else None
     host_sources = began.host_sources if began else []
-    # As faults name the sources that were there, and as messages name them.
-    names = {"monitor": monitor or "monitor", "host": "host"}
-    names |= {source: source for source in host_sources}
-    texts_by_fault: dict[tuple[str, str], list[str]] = {}
-    for fault in samples.faults:
-        if fault.source in names:
-            source = names[fault.source]
-            key = (f"source.{fault.kind}", source)
-            texts_by_fault.setdefault(key, []).append(fault.said)
     return Telemetry(
         interval_s=began.interval_s if began else None,
         monitor=monitor,
@@ -386,9 +395,32 @@ def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
             for device in samples.devices
         ],
         hosts=[host.summarize(intervals) for host in samples.hosts],
-        kernel=samples.kernel_log(),
-        faults=[
-            message(code, source=source, said=texts[0], times=len(texts))
-            for (code, source), texts in texts_by_fault.items()
-        ],
+        kernel=samples.make_kernel_log(),
+        faults=_group_faults(samples.faults, monitor, host_sources),
     )
+
+
+def _group_faults(
+    faults: Sequence[events.FaultEvent], monitor: str | None, host_sources: Sequence[str]
+) -> list[Message]:
+    """Return a message for each kind of fault of a source, with its first text and their number.
+
+    Faults of the kernel's log are reported with its messages.
+
+    Args:
+        monitor: name of the devices' monitor; None: none was opened.
+        host_sources: names of the sources of the host that could be read.
+    """
+    # How a message names each source that a fault may name.
+    message_names = {"monitor": monitor or "monitor", "host": "host"}
+    for source in host_sources:
+        message_names[source] = source
+    texts_by_fault: dict[tuple[str, str], list[str]] = {}  # by code of the message, and source
+    for fault in faults:
+        if fault.source in message_names:
+            key = (f"source.{fault.kind}", message_names[fault.source])
+            texts_by_fault.setdefault(key, []).append(fault.said)
+    return [
+        message(code, source=source, said=texts[0], times=len(texts))
+        for (code, source), texts in texts_by_fault.items()
+    ]
