@@ -38,6 +38,18 @@ class Fetch:
 
 
 @dataclass(slots=True)
+class _FirstRows:
+    """Digests of the first rows of the first epoch of a data set.
+
+    Args:
+        iterator: id of the loader's iterator in the first epoch.
+    """
+
+    iterator: int
+    digests: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class BatchCounter:
     """The batches of one rank since its last step.
 
@@ -48,6 +60,8 @@ class BatchCounter:
 
     Attributes:
         trained: ids of the data sets that are trained.
+        _last_dataset: id of the data set of the last batch.
+        _idle_steps: number of steps in a row without a batch of these data sets.
     """
 
     sample_dimension: int = 0
@@ -57,54 +71,68 @@ class BatchCounter:
     _fetches: list[Fetch] = field(default_factory=list)
     _last_dataset: int | None = None
     _idle_steps: int = 0
-    _rows: dict[int, tuple[int, list[int]]] = field(default_factory=dict)  # by data set
+    _rows: dict[int, _FirstRows] = field(default_factory=dict)  # by id of the data set
 
     def add(self, dataset: int, batch: Any, marks: tuple[Any, Any], *, iterator: int = 0) -> None:
         """Add a batch that a loader yielded.
 
         Args:
+            dataset: id of the data set.
+            marks: the device's marks before and after the batch was fetched.
             iterator: id of the loader's iterator; each epoch has a new one.
         """
         self._fetches.append(Fetch(dataset, self.measure(batch), marks))
         self._last_dataset = dataset
-        first_iterator, rows = self._rows.setdefault(dataset, (iterator, []))
-        if iterator == first_iterator and len(rows) < _MAX_ROWS:
-            rows += _digest_rows(_find_inputs(batch), self.sample_dimension)
+        rows = self._rows.setdefault(dataset, _FirstRows(iterator))
+        if iterator == rows.iterator and len(rows.digests) < _MAX_ROWS:
+            rows.digests += _digest_rows(_find_inputs(batch), self.sample_dimension)
 
     def list_rows(self) -> list[int]:
         """Return digests of the first rows of the first epoch, of data sets that are trained."""
-        return [row for dataset in self.trained for row in self._rows.get(dataset, (0, []))[1]]
+        digests: list[int] = []
+        for dataset in self.trained:
+            if dataset in self._rows:
+                digests += self._rows[dataset].digests
+        return digests
 
     def note_backward(self) -> None:
-        """Note that a backward pass begins, so that the data set of the last batch is trained."""
+        """Note that a backward pass begins, so that the data set of the last batch is trained.
+
+        Once a data set is trained, others are added only if several steps had no batch of it:
+        otherwise a batch of an evaluation that was read just before would count.
+        """
         if self._last_dataset is not None and (not self.trained or self._idle_steps > 1):
             self.trained.add(self._last_dataset)
 
     def take_step(self) -> list[Fetch]:
         """Return the batches of training since the last step, and reset."""
-        fetched = [fetch for fetch in self._fetches if fetch.dataset in self.trained]
-        self._idle_steps = 0 if fetched else self._idle_steps + 1
+        trained_fetches = [fetch for fetch in self._fetches if fetch.dataset in self.trained]
+        self._idle_steps = 0 if trained_fetches else self._idle_steps + 1
         self._fetches.clear()
-        return fetched
+        return trained_fetches
 
     def measure(self, batch: Any) -> Counts | None:
         """Return the samples and tokens of a batch; None if it holds no tensor."""
         tensor = _find_inputs(batch)
         if tensor is None or tensor.dim() <= self.sample_dimension:
             return None
-        rows = int(tensor.shape[self.sample_dimension])
-        padded = self._count_tokens(tensor, rows)
-        tokens = padded
+        samples = int(tensor.shape[self.sample_dimension])
+        tokens_padded = self._count_padded_tokens(tensor, samples)
+        tokens = tokens_padded
         mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
-        if padded and mask is not None and mask.device.type == "cpu":
+        # A mask on the device is not read, because that would wait for the device.
+        if tokens_padded and mask is not None and mask.device.type == "cpu":
             tokens = int(mask.sum())
-        return Counts(rows, rows, tokens, padded)
+        return Counts(
+            samples=samples, sequences=samples, tokens=tokens, tokens_padded=tokens_padded
+        )
 
-    def _count_tokens(self, tensor: Any, rows: int) -> int:
+    def _count_padded_tokens(self, tensor: Any, samples: int) -> int:
+        """Return the number of tokens in a tensor, padding included; 0 if it has no tokens."""
         if self.token_dimension is not None:
             if tensor.dim() <= self.token_dimension:
                 return 0
-            return rows * int(tensor.shape[self.token_dimension])
+            return samples * int(tensor.shape[self.token_dimension])
         is_text = tensor.dim() == 2 and not tensor.is_floating_point()
         return int(tensor.numel()) if is_text else 0
 
@@ -119,7 +147,11 @@ def _find_inputs(batch: Any) -> Any | None:
 
 
 def _iterate_tensors(batch: Any, depth: int) -> Iterator[Any]:
-    """Yield the tensors of a batch that have a dimension."""
+    """Yield the tensors of a batch that have a dimension.
+
+    Args:
+        depth: levels of lists and mappings in which tensors are still looked for.
+    """
     if hasattr(batch, "dim") and hasattr(batch, "shape"):
         if batch.dim():
             yield batch

@@ -22,7 +22,7 @@ def count_graphs() -> int:
 
 
 class FlopCounter:
-    """Counts one whole step, from the end of the step before it to its own end.
+    """Counts the FLOPs of one whole step, from the end of the step before it to its own end.
 
     Attributes:
         counted: FLOPs of the step; None: no step was counted yet.
@@ -60,10 +60,11 @@ class FlopCounter:
             self._watch = None
 
     def _read(self) -> None:
+        """Read the count of the step that has ended; a step without FLOPs does not count."""
         watch = self._watch
         assert watch is not None, "the caller has one"
-        self.abandon()
+        self.abandon()  # ends the counting; the counts stay
         total = sum(watch.flops.values())
         if total:
             self.counted = float(total)
-            self.matmul_type = max(watch.flops, key=watch.flops.__getitem__)
+            self.matmul_type = max(watch.flops, key=lambda name: watch.flops[name])

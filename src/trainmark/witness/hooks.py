@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.witness import RUN_DIR_VARIABLE
-from trainmark.witness.process import clock, watch_process
+from trainmark.witness.process import EarlyBatch, clock, watch_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,9 @@ def install(start_ns: int) -> None:
     import torch
 
     process = watch_process(Path(os.environ[RUN_DIR_VARIABLE]), start_ns)
-    _hook_optimizers(torch)
+    _hook_optimizers()
     _hook_backward(torch)
-    _hook_loaders(torch)
+    _hook_loaders()
     _hook_pauses(torch)
     _hook_exit()
 
@@ -56,29 +56,31 @@ def _call_safely(call: Callable[[WitnessedProcess], object]) -> None:
 def _call_rank_safely(call: Callable[[WitnessedRank], object]) -> None:
     """Call a function with the rank, if this process is already one."""
     if process is not None and process.rank is not None:
-        rank = process.rank
-        _call_safely(lambda _: call(rank))
+        current_rank = process.rank
+        _call_safely(lambda _: call(current_rank))
 
 
-def _hook_optimizers(torch: Any) -> None:
+def _hook_optimizers() -> None:
+    """Report the start and the end of each optimizer's step."""
     from torch.optim import optimizer
 
-    def note_start(stepping: Any, _args: Any, _kwargs: Any) -> None:
-        _call_safely(lambda watched: watched.note_optimizer_start(stepping))
+    def note_start(stepping_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        _call_safely(lambda watched: watched.note_optimizer_start(stepping_optimizer))
 
-    def note_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
-        _call_safely(lambda watched: watched.note_optimizer_end(stepping))
+    def note_end(stepping_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        _call_safely(lambda watched: watched.note_optimizer_end(stepping_optimizer))
 
-    del torch
     optimizer.register_optimizer_step_pre_hook(note_start)
     optimizer.register_optimizer_step_post_hook(note_end)
 
 
 def _hook_backward(torch: Any) -> None:
+    """Report each backward pass with its loss; the first one makes this process a rank."""
     backward = torch.autograd.backward
 
     def note_loss(watched: WitnessedProcess, tensors: Any) -> None:
-        rank = watched.rank or watched.claim(torch)
+        """Report the backward pass to the rank, which this process becomes with the first one."""
+        rank = watched.rank or watched.claim_rank(torch)
         if rank is None:
             return
         first = tensors[0] if isinstance(tensors, tuple | list) else tensors
@@ -93,10 +95,10 @@ def _hook_backward(torch: Any) -> None:
     torch.autograd.backward = call_backward
 
 
-def _hook_loaders(torch: Any) -> None:
+def _hook_loaders() -> None:
+    """Report each batch that a ``DataLoader`` yields, and the time that it takes."""
     from torch.utils.data import dataloader
 
-    del torch
     iterator_class: Any = dataloader._BaseDataLoaderIter
     fetch = iterator_class.__next__
 
@@ -111,7 +113,7 @@ def _hook_loaders(torch: Any) -> None:
         batch = fetch(iterator)
         dataset = id(getattr(iterator, "_dataset", iterator))
         if rank is None:
-            watched.early_batch = (dataset, batch, id(iterator))
+            watched.early_batch = EarlyBatch(dataset, batch, id(iterator))
         else:
             marks = (start_mark, rank.device.mark())
             _call_rank_safely(
@@ -123,6 +125,7 @@ def _hook_loaders(torch: Any) -> None:
 
 
 def _hook_pauses(torch: Any) -> None:
+    """Report evaluations (``Module.eval``, ``train``), checkpoints, and values that are loaded."""
     module = torch.nn.Module
     set_mode = module.train
     load = module.load_state_dict
@@ -130,7 +133,7 @@ def _hook_pauses(torch: Any) -> None:
 
     @functools.wraps(set_mode)
     def call_set_mode(self: Any, mode: bool = True) -> Any:
-        if getattr(_depth, "calls", 0) == 0:
+        if getattr(_depth, "calls", 0) == 0:  # not a call for a module inside of another
             _call_rank_safely(lambda rank: _change_mode(rank, self, is_training=mode))
         _depth.calls = getattr(_depth, "calls", 0) + 1
         try:
@@ -145,11 +148,12 @@ def _hook_pauses(torch: Any) -> None:
 
     @functools.wraps(save)
     def call_save(*args: Any, **kwargs: Any) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main:
+        # A checkpoint that another thread saves does not stop the training.
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if is_main_thread:
             _call_rank_safely(lambda rank: rank.pause("checkpoint"))
         save(*args, **kwargs)
-        if is_main:
+        if is_main_thread:
             _call_rank_safely(lambda rank: rank.resume_after("checkpoint"))
 
     module.train = call_set_mode
@@ -169,6 +173,7 @@ def _change_mode(rank: WitnessedRank, module: Any, *, is_training: bool) -> None
 
 
 def _hook_exit() -> None:
+    """Write the results before ``os._exit``, which runs no ``atexit`` functions."""
     exit_at_once = os._exit
 
     @functools.wraps(exit_at_once)

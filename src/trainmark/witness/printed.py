@@ -9,7 +9,6 @@ with the measurement.
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +38,21 @@ def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
     values: dict[str, list[float]] = {
         name: [] for name in SPEED_GROUPS if name in pattern.groupindex
     }
-    raw = dict.fromkeys(values, "")
+    first_lines: dict[str, str] = {}  # of each group, the first line that has a value
     for line in _iterate_output(list_outputs(run_dir, witness)):
         for match in pattern.finditer(line):
             for name, numbers in values.items():
                 number = read_number(match[name])
                 if number is not None:
-                    raw[name] = raw[name] or line.strip()[:_MAX_RAW_CHARS]
+                    first_lines.setdefault(name, line.strip()[:_MAX_RAW_CHARS])
                     numbers.append(number)
     return [
-        {"quantity": name, "lines": len(numbers), "values": thin(numbers), "raw": raw[name]}
+        {
+            "quantity": name,
+            "lines": len(numbers),
+            "values": thin_out(numbers),
+            "raw": first_lines.get(name, ""),
+        }
         for name, numbers in values.items()
     ]
 
@@ -64,7 +68,7 @@ def read_number(text: str | None) -> float | None:
         return None
 
 
-def thin(values: list[float]) -> list[float]:
+def thin_out(values: list[float]) -> list[float]:
     """Return at most ``MAX_VALUES`` of the values, evenly spread."""
     while len(values) > MAX_VALUES:
         values = values[1::2]
@@ -84,5 +88,6 @@ def _iterate_output(paths: Iterable[Path]) -> Iterator[str]:
     """Yield the lines of the program's output; each state of a progress bar is a line."""
     for path in paths:
         with path.open("rb") as file:
-            for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
+            while line := file.readline(_MAX_LINE_BYTES):
+                # A progress bar goes back to the begin of its line with \r.
                 yield from re.split(r"[\r\n]+", line.decode("utf-8", "replace"))

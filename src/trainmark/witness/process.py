@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.events.schema import EventWriter, name_rank_file
 from trainmark.protocols import Counts
@@ -26,7 +26,20 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
     from trainmark.witness.rank import StatedStep, WitnessedRank
 
-clock = time.perf_counter_ns
+clock = time.perf_counter_ns  # of all events of this process
+
+
+class EarlyBatch(NamedTuple):
+    """A batch that was read before the process became a rank.
+
+    Args:
+        dataset: id of its data set.
+        iterator: id of the loader's iterator.
+    """
+
+    dataset: int
+    batch: Any
+    iterator: int
 
 
 class WitnessedProcess:
@@ -38,8 +51,7 @@ class WitnessedProcess:
     Attributes:
         rank: the rank that this process is; None: it is not a rank.
         fetched_ns: time at which the program asked for its last batch.
-        early_batch: the last batch before the process became a rank, with the ids of its data set
-            and iterator.
+        early_batch: the last batch before the process became a rank; None: there was none.
     """
 
     def __init__(self, run_dir: Path, start_ns: int) -> None:
@@ -47,7 +59,7 @@ class WitnessedProcess:
         self.start_ns = start_ns
         self.rank: WitnessedRank | None = None
         self.fetched_ns = 0
-        self.early_batch: tuple[int, Any, int] | None = None
+        self.early_batch: EarlyBatch | None = None
         self._early_optimizer: Any = None  # an optimizer whose step began before a backward pass
         self._is_watching = True
         self._pid = os.getpid()
@@ -69,7 +81,7 @@ class WitnessedProcess:
         self._events = None
         self._pid = os.getpid()
 
-    def claim(self, torch_module: Any) -> WitnessedRank | None:
+    def claim_rank(self, torch_module: Any) -> WitnessedRank | None:
         """Become a rank and return it; None: the run has no such rank, or it is another process."""
         plan = json.loads((self.run_dir / "plan.json").read_bytes())
         number, world_size = _find_rank(torch_module)
@@ -77,7 +89,9 @@ class WitnessedProcess:
         if not _create_file(self.run_dir / name_rank_file(number)):
             self._refuse(number, "witness_rank_twice", rank=number)
             return None
-        self._events = events = EventWriter(self.run_dir / name_rank_file(number), clock)
+        events = EventWriter(self.run_dir / name_rank_file(number), clock)
+        self._events = events
+        # Training begins with the request for the first batch, if there was one.
         training_start_ns = self.fetched_ns or clock()
         events.emit("start", t_ns=self.start_ns, pid=self._pid)
         events.emit("span", name="init", start_ns=self.start_ns, end_ns=training_start_ns)
@@ -89,9 +103,9 @@ class WitnessedProcess:
         self.rank = _build_rank(plan, world_size, number, events, device)
         self.rank.begin(training_start_ns)
         if self.early_batch is not None:
-            dataset, batch, iterator = self.early_batch
-            mark = device.mark()
-            self.rank.batches.add(dataset, batch, (mark, mark), iterator=iterator)
+            early = self.early_batch
+            mark = device.mark()  # both marks are the same: how long it took is not known
+            self.rank.batches.add(early.dataset, early.batch, (mark, mark), iterator=early.iterator)
             self.early_batch = None
         if self._early_optimizer is not None:
             self.rank.note_optimizer_start(self._early_optimizer)
@@ -189,7 +203,7 @@ def _find_rank(torch_module: Any) -> tuple[int, int]:
 
 
 def _open_device(torch_module: Any, plan: dict[str, Any]) -> Device:
-    """Return the current device of the program."""
+    """Return the current device of the program, without changing its settings."""
     from trainmark import devices
 
     vendor = devices.choose_vendor(plan["device"]["vendor"])
@@ -201,6 +215,7 @@ def _open_device(torch_module: Any, plan: dict[str, Any]) -> Device:
 
 
 def _emit_facts(events: EventWriter, device: Device, torch_module: Any) -> None:
+    """Emit what the device and torch are set to."""
     from trainmark.rank.worker import read_precision_flags
 
     collective = None
@@ -219,6 +234,7 @@ def _emit_facts(events: EventWriter, device: Device, torch_module: Any) -> None:
 def _build_rank(
     plan: dict[str, Any], world_size: int, number: int, events: EventWriter, device: Device
 ) -> WitnessedRank:
+    """Return the rank of a plan with its number, and all that it measures with."""
     from trainmark.witness.batches import BatchCounter
     from trainmark.witness.flops import FlopCounter, count_graphs
     from trainmark.witness.rank import WitnessedRank
@@ -251,10 +267,13 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
     step = spec["step"]
     counts = None
     if step is not None:
-        samples = _share(step["samples"], world_size, rank)
-        sequences = _share(step["sequences"] or step["samples"], world_size, rank)
-        tokens = _share(step["tokens"] or 0, world_size, rank)
-        counts = Counts(samples, sequences, tokens, tokens)
+        tokens = _compute_share(step["tokens"] or 0, world_size, rank)
+        counts = Counts(
+            samples=_compute_share(step["samples"], world_size, rank),
+            sequences=_compute_share(step["sequences"] or step["samples"], world_size, rank),
+            tokens=tokens,
+            tokens_padded=tokens,
+        )
     flops_per_token = spec["flops_per_token"]
     flops_per_sample = spec["flops_per_sample"]
     return StatedStep(
@@ -269,7 +288,7 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
     )
 
 
-def _share(total: int, world_size: int, rank: int) -> int:
+def _compute_share(total: int, world_size: int, rank: int) -> int:
     """Return a rank's part of a total; the parts differ by 1 at most and add up to it."""
     remainder = total % world_size
     return total // world_size + (1 if rank < remainder else 0)
@@ -296,7 +315,8 @@ def _make_witness_error(code: str, **args: int) -> dict[str, Any]:
 
 def report_untrained(start_ns: int) -> None:
     """Report that the rank's process ends, and that no process of the program trained."""
-    run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
+    run_dir = Path(os.environ[RUN_DIR_VARIABLE])
+    number = int(os.environ["RANK"])
     if not _create_file(run_dir / name_rank_file(number)):
         return  # a process of the program is the rank
     events = EventWriter(run_dir / name_rank_file(number), clock)
@@ -310,7 +330,8 @@ def report_failure(error: BaseException, start_ns: int) -> None:
     if _current is not None and _current.rank is not None:
         _current.report_failure(error)
         return
-    run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
+    run_dir = Path(os.environ[RUN_DIR_VARIABLE])
+    number = int(os.environ["RANK"])
     if _create_file(run_dir / name_rank_file(number)):
         events = EventWriter(run_dir / name_rank_file(number), clock)
         events.emit("start", t_ns=start_ns, pid=os.getpid())

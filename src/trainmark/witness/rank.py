@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmark.events.schema import drop_non_finite
 from trainmark.protocols import Counts
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trainmark.witness.weights import TrainedWeights
 
 Pause = Literal["evaluate", "checkpoint"]  # names of spans
-_WINDOW_NS = 1_000_000_000  # aimed at, if the file of --witness does not set the steps of a window
+# Length of a window at which to aim if the file of --witness does not set its steps.
+_WINDOW_NS = 1_000_000_000
 _MAX_WINDOW_STEPS = 1_000
 _MAX_KEPT_COUNTS = 10_000  # steps whose counts are kept for their median
 
@@ -37,9 +38,12 @@ class StatedStep:
 
     Args:
         counts: counts of this rank in a step; None: they are to be counted.
-        samples_of_all: samples of all ranks in a step; 0: they are to be counted.
+        samples_of_all: samples of all ranks together in a step; 0: they are to be counted.
         flops_per_unit: model FLOPs of training a token or a sample; None: to be counted in a step.
         unit: field of ``Counts`` to which ``flops_per_unit`` applies.
+        optimizers: number of optimizers that step once in every training step.
+        window_steps: steps of a window; None: as many as take about a second.
+        target_loss: mean loss that the last window must reach; None: no target.
     """
 
     counts: Counts | None
@@ -68,9 +72,9 @@ class _Step:
 
     @property
     def fetched_counts(self) -> Counts | None:
-        """Return the counts of the fetched batches; None if none could be counted."""
-        counted = [fetch.counts for fetch in self.fetches if fetch.counts is not None]
-        return sum(counted, Counts()) if counted else None
+        """Return the sum of the counts of the fetched batches; None if none could be counted."""
+        counts = [fetch.counts for fetch in self.fetches if fetch.counts is not None]
+        return sum(counts, Counts()) if counts else None
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class _Window:
     """A window in progress.
 
     Args:
+        phase: name of the phase of the run, as ``Schedule.choose_window`` returns it.
         length: number of steps after which it ends.
         marks: the device's marks at its start and at the end of each step.
     """
@@ -89,11 +94,24 @@ class _Window:
     steps: list[_Step] = field(default_factory=list)
 
 
+class _WaitingWindow(NamedTuple):
+    """A window that is not emitted yet, because the FLOPs of a step may still be counted.
+
+    Args:
+        fields: of its event, without the model FLOPs.
+        counts: over all its steps.
+    """
+
+    fields: dict[str, Any]
+    counts: Counts
+
+
 @dataclass(slots=True, kw_only=True)
 class WitnessedRank:
     """One rank of a program: its windows, its checks, its events.
 
     Args:
+        clock: returns nanoseconds.
         compiled: returns the number of graphs that torch has compiled.
 
     Attributes:
@@ -116,10 +134,10 @@ class WitnessedRank:
     _window: _Window | None = None
     _step: _Step = field(default_factory=_Step)
     _stepped_ids: set[int] = field(default_factory=set)  # optimizers that stepped in this step
-    _pause: tuple[Pause, int] | None = None  # with its start in nanoseconds
-    _window_steps: int = 1
-    _graphs: int = 0
-    _waiting: list[tuple[dict[str, Any], Counts]] = field(default_factory=list)  # windows' events
+    _pause: tuple[Pause, int] | None = None  # with its start in nanoseconds; None: it trains
+    _window_steps: int = 1  # steps of the next window, if the file does not set them
+    _graphs: int = 0  # that were compiled until the end of the last window
+    _waiting: list[_WaitingWindow] = field(default_factory=list)  # for the FLOPs of a step
     _fetched_counts: list[Counts] = field(default_factory=list)  # of each step
     _num_uncounted: int = 0  # steps without a countable batch
     _num_without_backward: int = 0  # steps
@@ -165,15 +183,17 @@ class WitnessedRank:
 
     def note_optimizer_end(self, optimizer: Any) -> None:
         """Note that an optimizer has stepped; a training step ends when all of them have."""
-        del self._stepping_ids[self._stepping_ids.index(id(optimizer)) :]
-        if self._stepping_ids:
+        # Optimizers inside of it have ended too, also if an exception hid the end of their step.
+        position = self._stepping_ids.index(id(optimizer))
+        del self._stepping_ids[position:]
+        if self._stepping_ids:  # another optimizer stepped this one
             return
         self.resume()
         self.weights.count_step(optimizer)
         self._optimizer_steps[id(optimizer)] += 1
-        is_again = id(optimizer) in self._stepped_ids
+        has_stepped_before = id(optimizer) in self._stepped_ids
         self._stepped_ids.add(id(optimizer))
-        if is_again or len(self._stepped_ids) >= self.stated.optimizers:
+        if has_stepped_before or len(self._stepped_ids) >= self.stated.optimizers:
             self._stepped_ids.clear()
             self._end_step()
 
@@ -233,6 +253,7 @@ class WitnessedRank:
         self.events.emit("end")
 
     def _end_step(self) -> None:
+        """Add the step that just ended to the window; close a window that is complete."""
         window = self._window
         assert window is not None, "a window is open outside of pauses"
         step = self._step
@@ -249,6 +270,7 @@ class WitnessedRank:
             self._open_window(self.clock())
 
     def _make_schedule(self) -> Schedule:
+        """Return what chooses windows, with the current number of steps of a window."""
         return Schedule(
             max_epochs=1,
             warmup_steps=self.stated.warmup_steps,
@@ -256,6 +278,7 @@ class WitnessedRank:
         )
 
     def _open_window(self, start_ns: int) -> None:
+        """Start a window whose time counts from ``start_ns``."""
         phase, length = self._make_schedule().choose_window(self.steps)
         self._window = _Window(phase, length, start_ns, [self.device.mark()])
 
@@ -295,6 +318,11 @@ class WitnessedRank:
         self._window_steps = max(1, min(steps, 2 * self._window_steps, _MAX_WINDOW_STEPS))
 
     def _emit_window(self, window: _Window, end_ns: int, step_ns: list[int]) -> None:
+        """Emit the event of a window, as soon as the model FLOPs are known.
+
+        Args:
+            step_ns: device time of each step.
+        """
         device = self.device
         counts = [self._count_step(step) for step in window.steps]
         totals = sum(counts, Counts())
@@ -329,25 +357,26 @@ class WitnessedRank:
             "used_bytes": device.memory().used_bytes,
             **optional,
         }
-        self._waiting.append((fields, totals))
+        self._waiting.append(_WaitingWindow(fields, totals))
         if not self.flops.can_still_count(self.steps < self.stated.warmup_steps):
             self._emit_waiting()
 
     def _emit_waiting(self) -> None:
         """Emit windows that waited for the FLOPs of a step."""
-        for fields, totals in self._waiting:
-            self.events.emit(
-                "window", **fields, model_flops=self._compute_model_flops(totals, fields)
-            )
+        for window in self._waiting:
+            num_steps = len(window.fields["step_ns"])
+            model_flops = self._compute_model_flops(window.counts, num_steps)
+            self.events.emit("window", **window.fields, model_flops=model_flops)
         self._waiting.clear()
 
-    def _compute_model_flops(self, counts: Counts, fields: dict[str, Any]) -> float | None:
-        per_unit = self.stated.flops_per_unit
-        if per_unit is not None:
+    def _compute_model_flops(self, counts: Counts, num_steps: int) -> float | None:
+        """Return the model FLOPs of a window: as stated, else by the step that was counted."""
+        flops_per_unit = self.stated.flops_per_unit
+        if flops_per_unit is not None:
             amount = counts.tokens if self.stated.unit == "tokens" else counts.samples
-            return per_unit * amount
+            return flops_per_unit * amount
         counted = self.flops.counted
-        return None if counted is None else counted * len(fields["step_ns"])
+        return None if counted is None else counted * num_steps
 
     def _count_step(self, step: _Step) -> Counts:
         """Return the counts of a step, and keep those of its batches for the record."""
@@ -365,6 +394,7 @@ class WitnessedRank:
     def _read_losses(self, steps: list[_Step]) -> list[float | None]:
         """Return the mean loss of each step's backward passes, read in one copy."""
         losses = [loss for step in steps for loss in step.losses]
+        # The losses of all steps, one after another: each step takes as many as it has.
         values = iter(self.device.read(losses) if losses else [])
         means: list[float | None] = []
         self._last_losses = []
@@ -377,6 +407,7 @@ class WitnessedRank:
         return means
 
     def _emit_target(self, target: float) -> None:
+        """Emit the mean loss of the last window as an evaluation, with its target."""
         value = sum(self._last_losses) / len(self._last_losses)
         self.events.emit(
             "evaluate",
@@ -400,7 +431,9 @@ class WitnessedRank:
             "flops_formula": "counted in one step" if is_counted else "as the user says",
             "optimizer_steps": list(self._optimizer_steps.values()),
             "evaluations": self._num_evaluations,
-            "micro_batches_per_step": int(median(self._micro_batches or [0])),
+            "micro_batches_per_step": int(median(self._micro_batches))
+            if self._micro_batches
+            else 0,
             "steps_without_backward": self._num_without_backward,
             "steps_without_batch": self._num_uncounted,
             "violations": list(self.weights.violations.values()),

@@ -28,20 +28,28 @@ _MIN_MISSING_SHARE = 0.1
 
 
 class _LiveDigest:
-    """Digests of the tensors that the optimizers hold at each call; see ``TensorDigest``."""
+    """Digests of the tensors that the optimizers hold at each call; see ``TensorDigest``.
+
+    It stands in for a ``TensorDigest``, which would keep the tensors alive.
+    """
 
     def __init__(self, weights: TrainedWeights) -> None:
         self._weights = weights
 
     def sample(self) -> bytes:
+        """Return a digest of parts of the tensors."""
         return TensorDigest(self._weights.collect()).sample()
 
     def compute_sums(self) -> dict[str, int]:
+        """Return the sum of the bits of each tensor."""
         return TensorDigest(self._weights.collect()).compute_sums()
 
 
 class _SeenGradients:
-    """The results of a ``GradientWatch``, without its tensors."""
+    """The results of a ``GradientWatch`` that has finished, without its tensors.
+
+    It stands in for the watch, which would keep the tensors alive.
+    """
 
     is_finished = True
 
@@ -50,6 +58,7 @@ class _SeenGradients:
         self._whole = {name: watch.holds_whole(name) for name in self._flags}
 
     def read_flags(self) -> dict[str, bool]:
+        """Return by name of the tensor whether its gradients were not all zero."""
         return self._flags
 
     def holds_whole(self, name: str) -> bool:
@@ -75,9 +84,9 @@ class TrainedWeights:
         self._versions: list[int] = []  # see ``_read_versions``, at the end of the last step
         self._retired: list[GradientWatch] = []  # to be closed after the next step
         self._form: tuple[Any, ...] = ()  # see ``_describe_form``, at the end of the last window
-        self._was_replaced = False  # the program has loaded other values
+        self._was_replaced = False  # the program has loaded other values since the last step
         self._is_edge = False  # there was no step since the last window
-        self._ids: set[int] = set()
+        self._ids: set[int] = set()  # of all tensors
         self.updates = 0
         self.violations: dict[str, dict[str, Any]] = {}
 
@@ -128,7 +137,13 @@ class TrainedWeights:
             self._check.gradients = self._watch
 
     def check_window(self, *, first_step: int, steps: int, exact: bool) -> None:
-        """Check the window that just ended."""
+        """Check the window that just ended.
+
+        Args:
+            first_step: number of its first step.
+            steps: number of its steps.
+            exact: compare all bits of the tensors, not only parts of them.
+        """
         if self._check is None:
             return
         self._release_gradients()
@@ -140,7 +155,7 @@ class TrainedWeights:
             self._note(error)
 
     def _release_gradients(self) -> None:
-        """Release the tensors as soon as their gradients have been seen."""
+        """Release the tensors as soon as enough of their gradients have been seen."""
         if self._watch is not None and self._watch.is_finished and self._check is not None:
             seen = _SeenGradients(self._watch)
             self._check.gradients = seen  # type: ignore[assignment]
@@ -149,7 +164,11 @@ class TrainedWeights:
             self._watch = None
 
     def _note_missing_gradients(self, has_gradient: dict[str, bool]) -> None:
-        """Note tensors that no backward pass reached, if they have many of all elements."""
+        """Note tensors that no backward pass reached, if they have many of all elements.
+
+        Args:
+            has_gradient: by name, tensors that a backward pass reached.
+        """
         tensors = {name: tensor for name, tensor in self.collect().items() if tensor.requires_grad}
         missing = [name for name in tensors if name not in has_gradient]
         total = sum(tensor.numel() for tensor in tensors.values())
@@ -169,6 +188,7 @@ class TrainedWeights:
         unknown = {"changed": {}, "gradients": {}, "updates": self.updates}
         check = self._check
         form = self._describe_form()
+        # Tensors that are gone, have another form or were loaded cannot be compared.
         if check is None or not form or form != self._form or self._was_replaced:
             return unknown
         if self._watch is not None:
@@ -210,13 +230,14 @@ class TrainedWeights:
         return tensors
 
     def _read_versions(self) -> list[int]:
-        """Return torch's counts of writes for a few tensors."""
+        """Return torch's counts of writes to the first and last tensor of each optimizer."""
         versions = []
         for reference in self._optimizers:
             optimizer = reference()
             if optimizer is not None and optimizer.param_groups[0]["params"]:
-                versions.append(optimizer.param_groups[0]["params"][0]._version)
-                versions.append(optimizer.param_groups[-1]["params"][-1]._version)
+                first_tensor = optimizer.param_groups[0]["params"][0]
+                last_tensor = optimizer.param_groups[-1]["params"][-1]
+                versions += [first_tensor._version, last_tensor._version]
         return versions
 
     def _describe_form(self) -> tuple[Any, ...]:
@@ -225,12 +246,14 @@ class TrainedWeights:
         return tuple((name, tensor.dtype, tensor.numel()) for name, tensor in tensors.items())
 
     def _note(self, error: RunError) -> None:
+        """Keep the first violation of each code; zero gradients of few tensors are normal."""
         details: dict[str, Any] = error.details
         if error.code == "gradients_zero":
             share = details["number"] / details["parameters"]
             if share < _MIN_ZERO_SHARE:
                 return
-        self.violations.setdefault(error.code, {"code": error.code, "args": dict(details)})
+        if error.code not in self.violations:
+            self.violations[error.code] = {"code": error.code, "args": dict(details)}
 
 
 def _is_above_zero(rate: Any) -> bool:

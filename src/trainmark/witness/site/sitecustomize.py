@@ -38,6 +38,7 @@ class _TorchFinder:
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """Return how torch is loaded, with the hooks installed afterwards; None for others."""
         del path, target
         if name != "torch":
             return None
@@ -56,6 +57,7 @@ class _TorchFinder:
 
 
 def _install_hooks() -> None:
+    """Install the probe's hooks; print why if its package cannot be imported."""
     try:
         from trainmark.witness.hooks import install
     except ImportError as error:  # the environment is not the one that the launcher checked
