@@ -300,7 +300,7 @@ def launch_once(
     if runs_on_this_machine:
         for occupant in devices.list_occupants(plan_of_launch.device.vendor, plan_of_launch.nproc):
             if occupant.computes:
-                show_remark(f"{occupant.description()}: do not quote the figures of this run")
+                show_remark(f"{occupant.describe()}: do not quote the figures of this run")
     with Followers(Path(plan_of_launch.run_dir), follow) as followers:
         followers.wait_until_ready(stop)
         record = launch_with_progress(plan_of_launch, cluster, label, stop, quiet=quiet)

@@ -28,7 +28,7 @@ from trainmark.protocols import (
     Occupant,
     Refusal,
     Vendor,
-    missing_members,
+    list_missing_members,
 )
 from trainmark.recipe import Precision, Recipe
 from trainmark.spec import RankMemory
@@ -122,7 +122,7 @@ class _Faults(list[str]):
 
 def vendor_faults(vendor: Vendor) -> list[str]:
     """Return what is wrong with ``vendor`` as planning uses it; no device is needed."""
-    faults = _Faults(f"{name} is missing" for name in missing_members(vendor, Vendor))
+    faults = _Faults(f"{name} is missing" for name in list_missing_members(vendor, Vendor))
     if faults:
         return faults
     variable = vendor.visible_devices
@@ -184,7 +184,7 @@ def device_faults(vendor: Vendor) -> list[str]:
     device: Device = faults.call("open(0, 1)", lambda: vendor.open(0, 1))
     if faults:
         return faults
-    faults += [f"{name} is missing" for name in missing_members(device, Device)]
+    faults += [f"{name} is missing" for name in list_missing_members(device, Device)]
     if faults:
         return faults
     for name in ("name", "torch_type"):

@@ -23,7 +23,7 @@ from trainmark.devices.vendors.mthreads import MThreads
 from trainmark.devices.vendors.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, suggest_nearest
 from trainmark.plugins import find_entry_points
-from trainmark.protocols import Diagnoses, Occupant, Vendor, missing_members
+from trainmark.protocols import Diagnoses, Occupant, Vendor, list_missing_members
 from trainmark.protocols.tested import NOT_STATED
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
     """
     try:
         vendor: Vendor = entry.load()()
-        missing = missing_members(vendor, Vendor)
+        missing = list_missing_members(vendor, Vendor)
         if missing:
             fault = f"the vendor lacks {', '.join(missing)}"
         elif vendor.name in taken:

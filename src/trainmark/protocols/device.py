@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of device memory: allocator peak, device-wide use, and the total.
+    """Bytes of device memory; None: not known.
 
-    ``scope`` says what ``used_bytes`` covers: ``device`` or ``process``.
+    Args:
+        allocator_peak_bytes: largest amount that torch's allocator held.
+        used_bytes: in use now, by all processes (``scope`` is ``device``) or by this one
+            (``process``).
     """
 
     allocator_peak_bytes: int | None
@@ -51,7 +54,7 @@ class Device(Protocol):
     """One accelerator as a rank uses it. Torch is imported inside the methods only.
 
     A device that can tell where the host waits for it also has ``forbid_synchronization()``: a
-    context in which every such wait raises an error, for ``check.probe``. One whose libraries
+    context in which every such wait raises an error, for ``conformance.probe``. One whose libraries
     have several kernels of attention may have ``fit_attention(dropout=, shapes_vary=)``, as
     ``train.attention`` calls it, and ``attention_flags()``: which of them may run, by name.
     """
@@ -110,15 +113,16 @@ class Refusal(NamedTuple):
 
 
 class ContainerNeeds(NamedTuple):
-    """What a container must be given beside its image so that a vendor's devices work in it.
+    """What a container needs in addition to its image, so that a vendor's devices work in it.
 
-    A vendor has one as ``container_needs`` if a container does not have its devices of itself.
+    A vendor has one as ``container_needs`` if containers do not get its devices by themselves.
 
     Args:
         devices: files and folders of the driver below ``/dev``, as patterns of a shell; those that
-            are on the node are given.
-        mounts: what of the driver the image does not have, given read-only where it is.
-        options: of docker, podman and apptainer, by the runtime's name.
+            exist on the node are passed to the container.
+        mounts: parts of the driver that the image does not have; mounted read-only under the same
+            path.
+        options: further options, by the name of the runtime: docker, podman or apptainer.
     """
 
     devices: tuple[str, ...] = ()
@@ -129,12 +133,12 @@ class ContainerNeeds(NamedTuple):
 class Vendor(Protocol):
     """A kind of device as planning uses it, without importing torch.
 
-    A vendor whose ``open`` changes settings of the process also has ``attach()``: the device as a
-    program that runs already has set it, for ``witness``.
+    A vendor whose ``open`` changes settings of the process also has ``attach()``, for ``witness``:
+    it returns the device with the settings of the running program.
     ``counts_cores``: ``count`` counts processor cores, which ranks share. More ranks than cores
     are then allowed and labelled ``oversubscribed``. Otherwise each rank needs its own device.
-    ``collective_backend``: of ``init_process_group``; empty where ranks cannot exchange tensors.
-    ``visible_devices``: the environment variable that hides devices; None where there is none.
+    ``collective_backend``: of ``init_process_group``; empty: ranks cannot exchange tensors.
+    ``visible_devices``: the environment variable that hides devices; None: there is none.
     ``recorded_variables``: environment variables that affect its devices, that one among them; a
     name that ends in ``*`` is all variables that begin so. They must not contain secrets, because
     they go into the record.
@@ -170,7 +174,7 @@ class Vendor(Protocol):
         """Return name and version of the collective library; called by a rank."""
 
     def monitor(self) -> Monitor | None:
-        """Return what reads the devices while ranks work; None where nothing can.
+        """Return what reads the devices while ranks work; None: nothing can.
 
         Raises:
             MonitorFault: the tool or library is not installed.
@@ -179,17 +183,17 @@ class Vendor(Protocol):
     def monitored(self, nproc: int) -> list[int]:
         """Return ``DeviceSample.index`` of each rank's device, in the order of local ranks.
 
-        Empty where it is not known which of the monitor's devices ranks use.
+        Empty if it is not known which of the monitor's devices ranks use.
         """
 
 
 class Occupant(NamedTuple):
-    """A process on a device that is not of this run.
+    """A process on a device that does not belong to this run.
 
     Args:
         process: its name and number, as far as they can be found out.
         used_bytes: the device's memory that it holds; None: unknown.
-        computes: it may compute there; otherwise it only draws.
+        computes: whether it may compute there; false: it only draws the screen.
     """
 
     device: str
@@ -197,8 +201,8 @@ class Occupant(NamedTuple):
     used_bytes: int | None
     computes: bool
 
-    def description(self) -> str:
-        """Return what is on the device, in words."""
+    def describe(self) -> str:
+        """Return which process uses the device, in words."""
         memory = "" if self.used_bytes is None else f", {self.used_bytes / 2**30:.1f} GiB"
         return f"{self.device}: used by {self.process}{memory}"
 
@@ -208,9 +212,9 @@ class DeviceSettings:
     """How a device is set up, as its driver reports it; None: not reported.
 
     Args:
-        index: as of ``DeviceSample``.
-        power_limit_w: above which the device lowers its clocks; ``default_power_limit_w``: the
-            limit that it was shipped with.
+        index: as in ``DeviceSample``.
+        power_limit_w: power above which the device lowers its clocks.
+        default_power_limit_w: the limit with which the device was shipped.
         persistence: whether the driver stays loaded without a program.
         ecc: whether its memory corrects errors.
         partitioned: whether it is divided into slices.

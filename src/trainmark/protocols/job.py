@@ -51,8 +51,8 @@ class Batch:
         tensors: inputs of the model, in tuples, lists, dicts and dataclasses of any depth: on
             the host as ``Job.batches`` yields them, on the device as ``Job.step`` gets them,
             where their copy may still be in progress.
-        counts: what this rank trains with it; zero where a rank only takes part in the
-            reduction because the last step has fewer samples than ranks.
+        counts: what this rank trains with it; zero if the rank only takes part in the reduction,
+            because the last step has fewer samples than ranks.
         step_samples: samples of the whole optimizer step over all ranks, so that every
             sample weighs the same however unevenly the step is split.
         closes_step: whether it is this rank's last micro-batch of the step.
@@ -71,7 +71,7 @@ class Batch:
 
     @property
     def samples_trained(self) -> int:
-        """Samples whose losses the batch adds up, counted here or elsewhere."""
+        """Samples whose losses the batch adds up, counted on this rank or on another one."""
         return self.counts.samples + self.shared_samples
 
 
@@ -103,7 +103,7 @@ class StepStages:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a training is, over all its launches: what a checkpoint goes on from.
+    """How far a training is, over all its launches: where it continues from a checkpoint.
 
     Args:
         epoch: the current one, counted from 0; ``steps_of_epoch`` of its steps are done.
@@ -158,8 +158,8 @@ class Job(Protocol):
     A case's ``job.py`` offers ``load_data(context) -> data`` and
     ``build(context, data) -> Job``; the worker times the two separately.
 
-    A job may also have ``samples_per_epoch``, over all ranks, where its epoch differs from its
-    training data, and ``save(folder)``, which writes files after training: every rank calls it,
+    A job may also have ``samples_per_epoch``, over all ranks, if its epoch differs from its
+    training data, and ``save(folder)``, which writes files after training: every rank calls it, and
     the first writes.
     """
 
@@ -176,7 +176,7 @@ class Job(Protocol):
     def step(self, batches: Iterator[Batch]) -> Any | None:
         """Take one optimizer step; return the mean loss of this rank's samples.
 
-        The loss stays on the device. None when ``batches`` was already exhausted.
+        The loss stays on the device. None: ``batches`` was already exhausted.
         """
 
     def check(self) -> None:
@@ -207,7 +207,7 @@ class Job(Protocol):
         """
 
     def model_flops(self, counts: Counts) -> float | None:
-        """Return the model FLOPs of training ``counts``; None where no formula applies."""
+        """Return the model FLOPs of training ``counts``; None: no formula applies."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts for the record: parameter count, formula id, engine."""
@@ -224,9 +224,10 @@ class RankScores:
         rows: rows of the validation data that this rank scored.
         keys: a key of each of the first of them, uint64: equal rows have equal keys.
         total: sum of this rank's scores; None: the quality is not a mean.
-        weight: the totals of all ranks over their weights are the mean. A row weighs at least 1.
-        of: the detail that is this mean, for example ``val_loss`` of a perplexity; empty: the
-            value.
+        weight: the sum of the totals of all ranks, divided by the sum of their weights, is the
+            mean. A row weighs at least 1.
+        of: name of the detail that is this mean, for example ``val_loss`` of a perplexity; empty:
+            the mean is the value itself.
     """
 
     rows: int
@@ -245,7 +246,7 @@ class Evaluation:
         detail: further figures over all rows.
         reason: why there is no quality, if the job knows.
         breakdown: figures over groups of rows, by kind of group and name of the group.
-        scores: what this rank scored; None: the harness can check nothing of it.
+        scores: what this rank scored; None: the harness cannot check the evaluation.
     """
 
     value: float

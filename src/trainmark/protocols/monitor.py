@@ -1,4 +1,4 @@
-"""What a vendor's management library or tool tells of its devices while they work."""
+"""What a vendor's management library or tool reports of its devices while they work."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
     from pydantic import TypeAdapter
 
-# Reasons for lowered clocks with which a sound device under full load works as it was set up, in
-# these words for every vendor; all others mean that it is too hot, badly fed or disturbed.
+# Reasons for lowered clocks that a healthy device under full load may have because of its settings;
+# every vendor reports them by these words. All other reasons mean that the device is too hot, has
+# too little power or is disturbed.
 SET_LIMITS = frozenset({"power_cap", "set_clocks"})
 # Counters of a sample that only rise while the driver is loaded.
 ERROR_COUNTERS = (
     "ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_replays", "link_errors",
 )  # fmt: skip
 FaultKind = Literal["absent", "hung", "failed", "unreadable"]
-Measured = Annotated[float, Interval(ge=0, le=1e15)]  # beyond is a tool's word for "unknown"
+Measured = Annotated[float, Interval(ge=0, le=1e15)]  # tools print larger numbers for "unknown"
 Bytes = Annotated[int, Interval(ge=0, le=10**15)]
 Counter = Annotated[int, Interval(ge=0, le=10**15)]
 Percent = Annotated[float, Interval(ge=0, le=100)]
@@ -37,20 +38,22 @@ Word = Annotated[str, Len(1, 200), Predicate(str.isprintable)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One reading of one device; what is not told is None, never 0.
+    """One reading of one device; what is not reported is None, never 0.
 
     The bounds are checked when samples are read from their file, and by the conformance tests.
 
     Args:
-        index: the device's number among those of this machine, as the monitor counts them,
-            from 0; without gaps where the monitor numbers several chips of a card.
+        index: the device's number among those of this machine, as the monitor counts them, from 0;
+            without gaps if the monitor numbers several chips of a card.
         name: full product name, as printed.
         utilization_percent: share of the last interval in which the device computed, 0 to 100.
-        clock_mhz: of the units that compute.
-        throttle_reasons: why its clocks are lowered: words of ``SET_LIMITS``, else the monitor's;
-            empty: they are not.
+        clock_mhz: clock of the units that compute.
+        throttle_reasons: why its clocks are lowered, in the words of ``SET_LIMITS`` or else those
+            of the monitor; empty: they are not lowered.
         energy_j: a counter that only rises while the driver is loaded. Never computed from power.
-        ecc_corrected, ecc_uncorrected: errors of the memory so far, as ``ERROR_COUNTERS`` all.
+        ecc_corrected: corrected errors of the memory so far; one of ``ERROR_COUNTERS``, as the
+            next four.
+        ecc_uncorrected: errors of the memory that could not be corrected.
         remapped_rows: rows or pages of the memory that are no longer used.
         link_replays: messages on links that were sent again.
         link_errors: messages on links that arrived wrong, and links that had to recover.
@@ -81,7 +84,8 @@ class DeviceSample:
 
 
 @cache
-def _adapter(name: str) -> TypeAdapter[Any]:
+def _build_adapter(name: str) -> TypeAdapter[Any]:
+    """Return what validates the values of a field of ``DeviceSample``."""
     from pydantic import TypeAdapter  # not needed to import a vendor
 
     return TypeAdapter(get_type_hints(DeviceSample, include_extras=True)[name])
@@ -90,7 +94,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 def fits(name: str, value: object) -> bool:
     """Tell whether a value is one that ``DeviceSample`` may have under this name."""
     try:
-        _adapter(name).validate_python(value, strict=True)
+        _build_adapter(name).validate_python(value, strict=True)
     except ValueError:
         return False
     return True
@@ -101,8 +105,9 @@ class MonitorFault(Exception):
 
     Args:
         kind: ``absent``: not installed, or no longer there; ``hung``: no answer in time;
-            ``failed``: it ended with an error; ``unreadable``: it printed another form, or nothing.
-        said: what it printed or raised, in a line.
+            ``failed``: it ended with an error; ``unreadable``: its output is empty or has an
+            unknown form.
+        said: what it printed or raised, in one line.
     """
 
     def __init__(self, kind: FaultKind, said: str) -> None:
@@ -114,7 +119,7 @@ class MonitorFault(Exception):
 class Monitor(Protocol):
     """Reads all devices of one vendor; used by the sampler's process, without torch."""
 
-    name: str  # of the library or the tool with its version where it is known: ``nvml 13.580``
+    name: str  # of the library or tool, with its version if that is known: ``nvml 13.580``
 
     def read(self) -> Sequence[DeviceSample]:
         """Return one reading of each device.
