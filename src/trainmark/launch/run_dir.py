@@ -27,7 +27,7 @@ from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.failure import describe_failure
 from trainmark.record import index_record, record, reduce
 from trainmark.validation import describe_error
-from trainmark.witness.printed import list_outputs, read_printed, thin
+from trainmark.witness.printed import list_outputs, read_printed, thin_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,7 +214,7 @@ def _emit_printed(run_dir: Path, events: EventWriter) -> None:
         from trainmark.published.analysis.speeds import read_logged_speeds
 
         found = read_logged_speeds(list_outputs(run_dir, program))
-        speeds = [speed._asdict() | {"values": thin(speed.values)} for speed in found]
+        speeds = [speed._asdict() | {"values": thin_out(speed.values)} for speed in found]
     events.emit("printed", speeds=speeds)
 
 
