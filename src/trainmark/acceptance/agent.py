@@ -43,7 +43,7 @@ from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
 from trainmark.documents import write_atomically
 from trainmark.errors import escape_controls
-from trainmark.launch.node import is_input_lost, locate_data
+from trainmark.launch.node import HeartbeatReader, locate_data
 from trainmark.launch.processes import note_stop_signals
 from trainmark.rank.worker import DATA_VARIABLE
 
@@ -77,15 +77,13 @@ class _HeartbeatStop:
 
     def __init__(self, request: StopRequest, *, heartbeat: bool) -> None:
         self._request = request
-        self._heartbeat = heartbeat
-        # Time of the last beat: a list of one element, which ``is_input_lost`` changes in place.
-        self._last_beat_s = [time.monotonic()]
+        self._heartbeat = HeartbeatReader() if heartbeat else None
 
     @property
     def signal_name(self) -> str | None:
         """Name of the signal that asks to stop; None before one came."""
         is_stopped = self._request.signal_name is not None
-        if not is_stopped and self._heartbeat and is_input_lost(self._last_beat_s):
+        if not is_stopped and self._heartbeat is not None and self._heartbeat.is_lost():
             self._request.signal_name = "SIGHUP"
         return self._request.signal_name
 

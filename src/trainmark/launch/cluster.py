@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 from pydantic import Field, PrivateAttr
+from typing_extensions import Self
 
 from trainmark import documents
 from trainmark.documents import Frozen
@@ -22,12 +23,11 @@ from trainmark.protocols.tested import REAL_RUNS
 from trainmark.spec import Text
 from trainmark.validation import require_form
 
-# The names of the launchers, which cluster files and commands need without loading the launchers.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
 CONTAINER = "container"  # this machine, in the cluster's container
 _ONE_HOST = Text("two nodes of one host, no cluster yet", "一台主机上的两个节点，尚未在集群上测试")
-# The launchers and what each was tested on: cluster files and verbs name engines that they never
-# load.
+# The launchers and what each was tested on, listed here because cluster files and commands name
+# launchers whose modules they never import.
 TESTED = {
     LOCAL: REAL_RUNS,
     CONTAINER: Text(
@@ -177,6 +177,23 @@ class Cluster(Frozen):
     ssh: SshSettings = Field(default_factory=SshSettings)
     _file: Path | None = PrivateAttr(None)  # from which the settings were read
 
+    @classmethod
+    def from_file(cls, file: Path) -> Self:
+        """Return the settings of a file, which errors about them then name.
+
+        Raises:
+            UsageError: as ``read_cluster``.
+        """
+        document = documents.read_yaml(file)
+        cluster = documents.validate_document(
+            cls,
+            {} if document is None else document,
+            file,
+            fix="docs/launchers.md describes the keys",
+        )
+        cluster._file = file
+        return cluster
+
     def build_error(
         self, key: str, what: str, *, rule: str | None = None, fix: str | None = None
     ) -> UsageError:
@@ -185,6 +202,8 @@ class Cluster(Frozen):
         Args:
             key: the setting's key, with dots.
             what: the problem.
+            rule: what is valid.
+            fix: what to write into the file.
         """
         if self._file is None and not self.model_fields_set:
             write = fix or f"write {key}"
@@ -239,14 +258,4 @@ def read_cluster(path: Path | None) -> Cluster:
         UsageError: with file, line and key: not YAML, an unknown key, a value of a wrong type.
     """
     file = path or find_default_file()
-    if file is None:
-        return Cluster()
-    document = documents.read_yaml(file)
-    cluster = documents.validate_document(
-        Cluster,
-        {} if document is None else document,
-        file,
-        fix="docs/launchers.md describes the keys",
-    )
-    cluster._file = file
-    return cluster
+    return Cluster() if file is None else Cluster.from_file(file)

@@ -53,15 +53,18 @@ def read_suite_commit() -> str | None:
         return None
     try:
         commit = _run_git(root, "rev-parse", "HEAD")
-        return commit + ("-dirty" if _run_git(root, "status", "--porcelain", "-uno") else "")
+        changed_files = _run_git(root, "status", "--porcelain", "-uno")
+        return f"{commit}-dirty" if changed_files else commit
     except (OSError, subprocess.SubprocessError):
         return None  # no git on this machine: only the version is known
 
 
 def _run_git(root: Path, *words: str) -> str:
-    return subprocess.run(
+    """Run git in the folder ``root`` and return its output."""
+    ended = subprocess.run(
         ["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10
-    ).stdout.strip()
+    )
+    return ended.stdout.strip()
 
 
 # Facts that cannot be read inside a container; the user sets them as variables.
@@ -79,7 +82,8 @@ def describe_container(
     Docker shows neither version nor image, podman not always, apptainer the image. The variables
     take precedence.
     """
-    kind, image = None, None
+    kind = None
+    image = None
     if (root / ".dockerenv").exists():
         kind = "docker"
     elif (root / "run" / ".containerenv").exists():  # podman-run(1), 2026-11-21
@@ -116,7 +120,7 @@ def read_machine_model() -> str | None:
 
 
 def count_numa_nodes() -> int | None:
-    """Return the number of NUMA nodes."""
+    """Return the number of NUMA nodes; None: unknown."""
     nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     return len(nodes) or None
 

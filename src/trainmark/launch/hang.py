@@ -43,7 +43,7 @@ class RankPlace(NamedTuple):
 
 
 def parse_frames(stacks: str) -> list[tuple[str, ...]]:
-    """Return file, line and function of the main thread's calls, the innermost first.
+    """Return file, line and function of each of the main thread's calls, the innermost first.
 
     The main thread is the one with the program's ``<module>``; if deep stacks were cut, it is the
     last thread.
@@ -67,7 +67,8 @@ def find_place(stacks: str) -> RankPlace:
             return RankPlace("collective", function[:_MAX_NAME_CHARS], where)
         if function in _WAITS and "/torch/" in file:
             return RankPlace("waits", _WAITS[function], where)
-    # The wait for a collective that was started before has no Python frame of its own.
+    # The wait for a collective that was started earlier has no Python frame of its own, so the line
+    # of the innermost call is read.
     file, line, _ = calls[0]
     if file.endswith(".py") and line.isdecimal() and ".wait(" in linecache.getline(file, int(line)):
         return RankPlace("waits", "wait", where)
@@ -92,5 +93,11 @@ def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:
     for rank, path in files.items():
         stacks = path.read_text("utf-8", "replace") if path.exists() else ""
         ranks_by_place.setdefault(find_place(stacks), []).append(rank)
-    groups = sorted(ranks_by_place.items(), key=lambda item: (-len(item[1]), item[1]))
+
+    def get_sort_key(group: tuple[RankPlace, list[int]]) -> tuple[int, list[int]]:
+        """Return a key that puts large groups first, and equal ones in the order of their ranks."""
+        _, ranks = group
+        return -len(ranks), ranks
+
+    groups = sorted(ranks_by_place.items(), key=get_sort_key)
     return [place._asdict() | {"ranks": format_ranges(ranks)} for place, ranks in groups]

@@ -158,10 +158,17 @@ def hold_port() -> Iterator[int]:
 
 
 @contextmanager
-def _run_sampler(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) -> Iterator[None]:
+def _run_sampler(
+    plan: Plan, folder: Path, mark: str, log: IO[bytes], node: int | None
+) -> Iterator[None]:
     """Run the sampler of telemetry while the block runs, if the plan asks for it.
 
     The sampler ends when its standard input ends, also if this process dies.
+
+    Args:
+        mark: value of ``RUN_VARIABLE``, which identifies the processes of the run.
+        log: gets the sampler's errors.
+        node: number of this machine; None: the run has no other machine.
     """
     if plan.sample_every_s == 0:
         yield
@@ -177,7 +184,7 @@ def _run_sampler(plan: Plan, folder: Path, mark: str, log: Any, node: int | None
         try:
             yield
         finally:
-            assert sampler.stdin is not None
+            assert sampler.stdin is not None, "it is a pipe"
             sampler.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 sampler.wait(_END_PATIENCE_S)
@@ -266,10 +273,14 @@ def _start_plan_ranks(
 
 
 def _list_failures(ranks: Sequence[RankProcess], first_rank: int) -> list[dict[str, Any]]:
-    """Return the ranks that have failed by themselves, as the event ``ranks_ended`` lists them."""
+    """Return the ranks that have failed by themselves, as the event ``ranks_ended`` lists them.
+
+    Args:
+        first_rank: number of the first of ``ranks`` in the run.
+    """
     failures = []
-    for number, rank in enumerate(ranks, first_rank):
-        if rank.poll():
+    for number, rank in enumerate(ranks, start=first_rank):
+        if rank.poll():  # neither None, as of a rank that runs, nor 0
             now_ns = time.perf_counter_ns()
             failures.append({"rank": number, "exit_code": rank.returncode, "t_ns": now_ns})
     return failures
@@ -283,23 +294,38 @@ def _wait_for_ranks(
     *,
     first_rank: int,
 ) -> dict[str, Any] | None:
-    """Wait until all ranks have ended or one has failed; else return the reason to stop them."""
+    """Wait until all ranks have ended, one has failed, or there is a reason to stop them.
+
+    Args:
+        first_rank: number of the first of ``ranks`` in the run.
+
+    Returns:
+        The reason to stop the ranks, as fields of the event ``stop``; None: there is none.
+    """
     timeout_s = float(plan.recipe["timeout_s"])
     deadline = time.monotonic() + timeout_s
     while True:
         time.sleep(POLL_S)
-        codes = [rank.poll() for rank in ranks]
+        exit_codes = [rank.poll() for rank in ranks]  # None: the rank runs
         # Read after the exit codes, because a signal to all processes ends the ranks too.
         stop = find_stop_reason()
-        if stop is not None or any(codes) or None not in codes:
+        has_failed = any(exit_codes)
+        have_all_ended = None not in exit_codes
+        if stop is not None or has_failed or have_all_ended:
             return stop
         if time.monotonic() >= deadline:
             numbers = range(first_rank, first_rank + len(ranks))
             files = {rank: folder / format_stacks_name(rank) for rank in numbers}
-            saved = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
+            file_names = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
             groups = hang.group_ranks(files)
-            time.sleep(_OTHERS_SAVE_S if plan.nnodes > 1 else 0)
-            return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": groups}
+            if plan.nnodes > 1:
+                time.sleep(_OTHERS_SAVE_S)
+            return {
+                "reason": "timeout",
+                "timeout_s": timeout_s,
+                "stacks": file_names,
+                "hang": groups,
+            }
 
 
 def launch(
@@ -309,7 +335,8 @@ def launch(
 
     Args:
         request: the run is stopped as soon as it holds a signal.
-        on_poll: called several times a second while the ranks run, to show progress.
+        on_poll: called several times a second while the ranks run, to show progress; its argument
+            is empty, because no engine has words about the job.
 
     Raises:
         UsageError: ``OMP_NUM_THREADS`` has no valid value, or a variable names an interface that
@@ -325,6 +352,7 @@ def launch(
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
     def find_stop_reason() -> dict[str, Any] | None:
+        """Return the signal that was noted, as a reason to stop; show progress meanwhile."""
         on_poll("")
         name = request.signal_name
         return None if name is None else {"reason": "signal", "signal": name}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Vendor
 
 LOOPBACK = "127.0.0.1"
+# Ends of the names of variables that name interfaces, and of those that name an address.
 _INTERFACES = re.compile(r"_(SOCKET_IFNAME|KVS_IFACE)$")
 _ADDRESS = re.compile(r"_IF_IP$")
 _EXACT_PREFIXES = ("GLOO_", "CCL_")  # variables of libraries that match whole names only
@@ -68,12 +69,12 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
     names; after ``=`` it has whole names, and after ``^`` names to leave out. Gloo and oneCCL
     always take whole names.
     """
-    states = {interface: state.isup for interface, state in psutil.net_if_stats().items()}
-    up = [interface for interface, is_up in states.items() if is_up]
+    states = psutil.net_if_stats()
+    up = [interface for interface, state in states.items() if state.isup]
     problem = _find_interface_problem(name, value, up)
     if problem is None:
         return
-    down = sorted(states.keys() - set(up))
+    down = sorted(interface for interface, state in states.items() if not state.isup)
     rule = f"interfaces of this machine: {', '.join(sorted(up)) or 'none is up'}"
     raise UsageError(
         problem,
@@ -115,12 +116,13 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
 
 
 def _refuse_absent_address(name: str, value: str) -> None:
-    addresses = sorted(
-        address.address.partition("%")[0]
-        for interface_addresses in psutil.net_if_addrs().values()
-        for address in interface_addresses
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    )
+    """Refuse an address that no interface of this machine has."""
+    addresses = []
+    for interface_addresses in psutil.net_if_addrs().values():
+        for address in interface_addresses:
+            if address.family in (socket.AF_INET, socket.AF_INET6):
+                addresses.append(address.address.partition("%")[0])  # without the zone of IPv6
+    addresses.sort()
     if value not in addresses:
         raise UsageError(
             "no interface has this address",

@@ -125,6 +125,7 @@ def _describe_container(
         data = str(cluster.data or plan.data.folder)
         optional_mounts.append(shlex.quote(data))
         mounts = [mount for mount in mounts if mount != Mount(data, data, read_only=True)]
+    # Each variable once; a name that ends in `*` stands for all that begin with it.
     variables = dict.fromkeys((*_SET_BY_SCRIPT, *_FORWARDED, *vendor.recorded_variables, *exported))
     names = [name for name in variables if name != "LD_PRELOAD" and not name.endswith("*")]
     patterns = [name for name in variables if name.endswith("*")]
@@ -174,7 +175,7 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     mounts: dict[str, Mount] = {}
     chosen = cluster.container.mounts if cluster.container else ()
     for text in (*folders, *chosen):
-        source, target, *mode = text.split(":")
+        source, target, *mode = text.split(":")  # the mode is optional
         mounts[target] = Mount(source, target, read_only=mode == ["ro"])
     return sorted(mounts.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
@@ -186,10 +187,10 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     """
     if cluster.container is None or cluster.container.is_started_by_node:
         return []
-    mounts = [
-        f"{source}:{target}:ro" if is_read_only else f"{source}:{target}"
-        for source, target, is_read_only in list_mounts(plan, cluster, plan.run_dir)
-    ]
+    mounts = []
+    for mount in list_mounts(plan, cluster, plan.run_dir):
+        mode = ":ro" if mount.read_only else ""
+        mounts.append(f"{mount.source}:{mount.target}{mode}")
     return [
         f"--container-image={cluster.container.image}",
         f"--container-mounts={','.join(mounts)}",
@@ -223,17 +224,26 @@ def locate_data(node: int, plan: Plan, data: Path | None) -> Path:
     return folder
 
 
-def is_input_lost(last_s: list[float]) -> bool:
-    """Read standard input; tell whether it has ended or was silent for too long.
+class HeartbeatReader:
+    """Reads what the launcher writes to the standard input of a node while it watches the node."""
 
-    Args:
-        last_s: one item, the time at which something arrived last; updated.
-    """
-    while select.select([sys.stdin], [], [], 0)[0]:
-        if not os.read(sys.stdin.fileno(), 4096):
-            return True
-        last_s[0] = time.monotonic()
-    return time.monotonic() - last_s[0] > _MAX_SILENCE_S
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()  # time at which something arrived last
+
+    def is_lost(self) -> bool:
+        """Read standard input; tell whether it has ended or was silent for too long."""
+        while self._can_read():
+            data = os.read(sys.stdin.fileno(), 4096)
+            if not data:  # the end
+                return True
+            self._last_s = time.monotonic()
+        return time.monotonic() - self._last_s > _MAX_SILENCE_S
+
+    @staticmethod
+    def _can_read() -> bool:
+        """Tell whether standard input has data or has ended, without waiting."""
+        readable, _, _ = select.select([sys.stdin], [], [], 0)
+        return bool(readable)
 
 
 def _enter_program_folder(program: Witness, node: int) -> Path:
@@ -286,8 +296,15 @@ def _run_node(
     packages |= setup.environment["packages"]
     setup.variables[NODE_VARIABLE] = json.dumps({"node": number, "packages": packages})
     setup.variables[DATA_VARIABLE] = str(data_folder)
-    master = options.master, options.port
-    return run_ranks(plan, directory, setup, events, find_stop_reason, node=number, master=master)
+    return run_ranks(
+        plan,
+        directory,
+        setup,
+        events,
+        find_stop_reason,
+        node=number,
+        master=(options.master, options.port),
+    )
 
 
 def main(words: list[str]) -> int:
@@ -301,12 +318,14 @@ def main(words: list[str]) -> int:
     parser.add_argument("--heartbeat", action="store_true")
     options = parser.parse_args(words)
     number = options.node_rank
-    last_s = [time.monotonic()]
+    heartbeat = HeartbeatReader() if options.heartbeat else None
     with note_stop_signals() as request:
 
         def find_stop_reason() -> dict[str, Any] | None:
-            is_lost = request.signal_name is None and options.heartbeat and is_input_lost(last_s)
-            name = "SIGHUP" if is_lost else request.signal_name
+            """Return the signal that was noted; a lost launcher counts as SIGHUP."""
+            name = request.signal_name
+            if name is None and heartbeat is not None and heartbeat.is_lost():
+                name = "SIGHUP"
             return None if name is None else {"reason": "signal", "signal": name}
 
         events = EventWriter(options.run_dir / name_node_file(number), time.perf_counter_ns)

@@ -141,6 +141,7 @@ def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
         return
 
     def note(number: int, _frame: object) -> None:
+        """Note the first signal; handles all of them."""
         request.signal_name = request.signal_name or signal.Signals(number).name
 
     # A signal that was ignored at start, by nohup for instance, stays ignored.

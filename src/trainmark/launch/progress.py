@@ -55,7 +55,16 @@ class ProgressPart(NamedTuple):
     priority: int
 
 
-_EPOCH, _EVALUATION, _MEMORY, _QUALITY, _LOSS, _TIME_LEFT, _STEP, _ENGINE, _SPEED = range(9)
+# Priorities of the parts, the lowest first.
+_EPOCH = 0
+_EVALUATION = 1
+_MEMORY = 2
+_QUALITY = 3
+_LOSS = 4
+_TIME_LEFT = 5
+_STEP = 6
+_ENGINE = 7
+_SPEED = 8
 
 
 def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
@@ -63,19 +72,20 @@ def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
 
     The label is dropped before step and speed.
     """
-    kept = list(parts)
-    line = _join(label, kept)
-    while cell_len(line) > width and (label or len(kept) > 1):
-        least_important = min(kept, key=lambda part: part.priority)
+    shown_parts = list(parts)
+    line = _join_parts(label, shown_parts)
+    while cell_len(line) > width and (label or len(shown_parts) > 1):
+        least_important = min(shown_parts, key=lambda part: part.priority)
         if label and least_important.priority >= _STEP:
             label = ""
         else:
-            kept.remove(least_important)
-        line = _join(label, kept)
+            shown_parts.remove(least_important)
+        line = _join_parts(label, shown_parts)
     return line
 
 
-def _join(label: str, parts: Iterable[ProgressPart]) -> str:
+def _join_parts(label: str, parts: Iterable[ProgressPart]) -> str:
+    """Return label and parts in one line, however long."""
     text = "  ".join(part.text for part in parts)
     return f"{label}: {text}" if label else text
 
@@ -85,6 +95,7 @@ class RunProgress:
     """The progress of a run's first rank.
 
     Args:
+        parts: of the progress line, as of the last ``poll``.
         limit_warning: a sentence once it is known that the run will miss its time limit.
     """
 
@@ -94,11 +105,11 @@ class RunProgress:
     _started_ns: int = 0
     _total_steps: int = 0
     _steps_per_epoch: int = 0
-    _samples: int = 0
+    _samples: int = 0  # of all ranks
     _quality: float | None = None
     _steps: int = 0
-    _train_ns: int = 0
-    _train_steps: int = 0
+    _train_ns: int = 0  # of windows after the warm-up
+    _train_steps: int = 0  # of these windows
     _tail: EventTail = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,6 +127,7 @@ class RunProgress:
         return self.parts
 
     def _take(self, event: RunEvent) -> None:
+        """Update the progress by one event."""
         match event:
             case Start():
                 self._show("importing")
@@ -130,9 +142,11 @@ class RunProgress:
                 self._take_window(event)
 
     def _show(self, text: str) -> None:
+        """Set the progress to a single text."""
         self.parts = (ProgressPart(text, _STEP),)
 
     def _take_facts(self, event: Facts) -> None:
+        """Note how many steps the run has at most; warn if they cannot end in time."""
         recipe = self.plan.recipe
         steps_of_epochs = event.steps_per_epoch * recipe["max_epochs"]
         self._total_steps = min(steps_of_epochs, recipe["max_steps"] or steps_of_epochs)
@@ -156,15 +170,17 @@ class RunProgress:
             )
 
     def _take_window(self, event: Window) -> None:
-        steps, spent_ns = len(event.step_ns), event.end_ns - event.start_ns
-        samples = sum(event.step_samples)  # of all ranks
-        self._steps += steps
-        self._samples += samples
+        """Add the steps of a window, and show step, speed, loss and the remaining time."""
+        num_steps = len(event.step_ns)
+        window_ns = event.end_ns - event.start_ns
+        num_samples = sum(event.step_samples)  # of all ranks
+        self._steps += num_steps
+        self._samples += num_samples
         if event.phase == "train":
-            self._train_ns += spent_ns
-            self._train_steps += steps
+            self._train_ns += window_ns
+            self._train_steps += num_steps
         loss = event.loss[-1]
-        rate = samples * 1e9 / max(spent_ns, 1)
+        rate = num_samples * 1e9 / max(window_ns, 1)
         total = f"/{self._total_steps}" if self._total_steps else ""
         parts = [
             ProgressPart(f"step {self._steps}{total}", _STEP),
@@ -172,7 +188,7 @@ class RunProgress:
                 f"{rate:,.1f} samples/s" if rate < 1000 else f"{rate:,.0f} samples/s", _SPEED
             ),
             ProgressPart("loss nan" if loss is None else f"loss {loss:.4f}", _LOSS),
-            *self._estimate(event.end_ns),
+            *self._estimate_times(event.end_ns),
         ]
         if event.used_bytes is not None:
             parts.append(ProgressPart(f"{event.used_bytes / 2**30:.1f} GiB", _MEMORY))
@@ -181,7 +197,7 @@ class RunProgress:
         parts.append(ProgressPart(f"epoch {event.epoch + 1}", _EPOCH))
         self.parts = parts
 
-    def _estimate(self, now_ns: int) -> Iterator[ProgressPart]:
+    def _estimate_times(self, now_ns: int) -> Iterator[ProgressPart]:
         """Yield the remaining time and the time to the next evaluation.
 
         Sets ``limit_warning`` if the time limit comes first. A run with a target may end at any
@@ -230,11 +246,12 @@ class RunProgress:
             next_step = min(next_step, (self._steps // interval_steps + 1) * interval_steps)
         interval = recipe["eval_every_samples"]
         if interval:
+            # The number of samples after which the next of these evaluations is due.
             first = recipe["eval_from_sample"] or interval
-            samples = first
+            next_samples = first
             if self._samples >= first:
-                samples = self._samples + interval - (self._samples - first) % interval
-            step = max(1, round(samples / self._compute_samples_per_step()))
+                next_samples = self._samples + interval - (self._samples - first) % interval
+            step = max(1, round(next_samples / self._compute_samples_per_step()))
             next_step = min(next_step, step)
         return next_step
 
@@ -262,17 +279,21 @@ class ProgressLine:
         self._label = label
         self._shown_text = ""
         self._shown_s = 0.0  # when it was shown
-        self._is_warned = False
+        self._has_warned = False  # of the time limit
 
     def show(self, engine_state: str = "") -> None:
-        """Show how far the first rank is, after what an engine says of its job."""
+        """Show how far the first rank is.
+
+        Args:
+            engine_state: the engine's words about the job, shown first; empty: no engine.
+        """
         steps = self._progress.poll()
         parts = [ProgressPart(engine_state, _ENGINE)] if engine_state else []
         if not engine_state or not self._progress.is_unstarted:
             parts += steps
         parts = [part._replace(text=escape_controls(part.text)) for part in parts]
         label = escape_controls(self._label)
-        text = _join(label, parts)
+        text = _join_parts(label, parts)
         now_s = time.monotonic()
         on_terminal = sys.stderr.isatty()
         if text != self._shown_text and (on_terminal or now_s - self._shown_s >= _LINE_EVERY_S):
@@ -280,8 +301,8 @@ class ProgressLine:
             self._shown_s = now_s
             line = fit_line(label, parts, _get_columns()) if on_terminal else text
             _write(line, is_updated=True)
-        if self._progress.limit_warning and not self._is_warned:
-            self._is_warned = True
+        if self._progress.limit_warning and not self._has_warned:
+            self._has_warned = True
             end_line(f"{self._label}: {self._progress.limit_warning}")
 
 
@@ -291,6 +312,7 @@ def end_line(text: str) -> None:
 
 
 def _get_columns() -> int:
+    """Return the columns of a line; in the last one a terminal would begin the next line."""
     return shutil.get_terminal_size().columns - 1
 
 
@@ -306,7 +328,8 @@ def _write(text: str, *, is_updated: bool) -> None:
         if sys.stderr.isatty():
             width = _get_columns()
             if is_updated:
-                text, end = set_cell_size(text, width), ""
+                text = set_cell_size(text, width)
+                end = ""
             text = f"\r{text}{' ' * (width - cell_len(text))}"
         sys.stderr.write(text + end)
         sys.stderr.flush()
@@ -319,7 +342,12 @@ def _ignore(_: str) -> None:
 def launch_with_progress(
     single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
 ) -> Record:
-    """Launch here or through the plan's launcher, with a progress line; return the record."""
+    """Launch here or through the plan's launcher, with a progress line; return the record.
+
+    Args:
+        single: plan of one launch.
+        label: name of the run in the line.
+    """
     if single.repeat_count > 1:
         label = f"{label} {single.repeat_index}/{single.repeat_count}"
     show = _ignore if quiet else ProgressLine(single, label).show

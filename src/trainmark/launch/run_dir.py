@@ -99,6 +99,7 @@ def refuse_used(run_dir: Path) -> None:
 
 
 def _build_used_fault(run_dir: Path) -> EnvironmentFault:
+    """Return the fault of a folder that holds something, or is a file."""
     return EnvironmentFault(
         "the folder is not empty" if run_dir.is_dir() else "not a folder",
         where=str(run_dir),
@@ -213,8 +214,8 @@ def _emit_printed(run_dir: Path, events: EventWriter) -> None:
     else:
         from trainmark.published.analysis.speeds import read_logged_speeds
 
-        found = read_logged_speeds(list_outputs(run_dir, program))
-        speeds = [speed._asdict() | {"values": thin_out(speed.values)} for speed in found]
+        logged_speeds = read_logged_speeds(list_outputs(run_dir, program))
+        speeds = [speed._asdict() | {"values": thin_out(speed.values)} for speed in logged_speeds]
     events.emit("printed", speeds=speeds)
 
 
@@ -226,12 +227,12 @@ def complete_records(folder: Path) -> None:
     Raises:
         RecordError: ``folder`` is a run itself, and no record can be made of it.
     """
-    for prefix in ("", "*/", "*/*/", "*/*/*/"):
-        for plan in sorted(folder.glob(f"{prefix}{PLAN_FILE}")):
+    for prefix in ("", "*/", "*/*/", "*/*/*/"):  # a launch, repeats of a run, runs, plan files
+        for plan_file in sorted(folder.glob(f"{prefix}{PLAN_FILE}")):
             try:
-                make_record(plan.parent)
+                make_record(plan_file.parent)
             except RecordError:
-                if plan.parent == folder:
+                if plan_file.parent == folder:
                     raise
 
 
@@ -266,13 +267,13 @@ def make_record(folder: Path) -> None:
 def _make_locked_record(plan: Plan, folder: Path) -> None:
     """Make the record of a launch whose lock this process holds."""
     path = folder / LAUNCHER_FILE
-    names = {event["event"] for event in EventFile(path)} if path.exists() else set()
-    if "launch" not in names:
+    event_names = {event["event"] for event in EventFile(path)} if path.exists() else set()
+    if "launch" not in event_names:
         fix = "delete the folder and start the run again"
         raise RecordError("the run never started", where=str(folder), fix=fix)
     psutil.wait_procs(processes.find_processes(plan.run_id), timeout=_END_PATIENCE_S)
     processes.kill_run(plan.run_id)
     events = EventWriter(path, time.perf_counter_ns)
-    if not names & {"stop", "ranks_ended"}:
+    if not event_names & {"stop", "ranks_ended"}:
         events.emit("stop", reason="launcher_killed")
     finish_run(folder, events)

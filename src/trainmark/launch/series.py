@@ -112,7 +112,8 @@ class SeriesEntry:
         planned_work = _describe_work(self.plan)
         attempts = _find_attempts(base, self.name)
         self.run_dir = base / format_attempt_name(self.name, max(attempts, default=0) + 1)
-        verified = dict(self.ended.values())  # records never change: each is checked once
+        # Records by folder that an earlier scan has checked: they never change.
+        checked_records = dict(self.ended.values())
         self.ended = {}
         self.missing = []
         self.earlier_failures = []
@@ -128,7 +129,9 @@ class SeriesEntry:
                 if earlier.record is None or not earlier.record.passed:
                     self.earlier_failures.append(folder)
                 elif launch.repeat_index not in self.ended:
-                    record = verified.get(folder) or check_record(earlier.record, folder)
+                    record = checked_records.get(folder)
+                    if record is None:
+                        record = check_record(earlier.record, folder)
                     self.ended[launch.repeat_index] = folder, record
                     last_used_attempt = max(last_used_attempt, attempt)
             if launch.repeat_index not in self.ended:
@@ -259,6 +262,7 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
 
 
 def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntry:
+    """Resolve an entry and find its launches; it is ``skipped`` if this machine cannot run it."""
     remote = cluster.find_remote_target(entry.launcher)
     choice = choose_work(entry) if entry.witness is None else choose_program_work(entry)
     try:
@@ -284,13 +288,14 @@ def order_launches(entries: Sequence[SeriesEntry]) -> list[tuple[SeriesEntry, Pl
     Launch 1 of every entry comes before launch 2 of any. Rounds with an even number run backwards,
     so that a drift of the machine affects all entries alike.
     """
-    rounds: dict[int, list[tuple[SeriesEntry, Plan]]] = {}
+    rounds: dict[int, list[tuple[SeriesEntry, Plan]]] = {}  # by the launch's number
     for entry in entries:
         for plan in entry.missing:
             rounds.setdefault(plan.repeat_index, []).append((entry, plan))
     ordered: list[tuple[SeriesEntry, Plan]] = []
     for number, launches in sorted(rounds.items()):
-        ordered += launches if number % 2 else launches[::-1]
+        is_backwards = number % 2 == 0
+        ordered += launches[::-1] if is_backwards else launches
     return ordered
 
 
@@ -317,7 +322,8 @@ def run_entries(
             was started.
     """
     labels = {
-        entry.name: f"{place}/{len(entries)} {entry.name}" for place, entry in enumerate(entries, 1)
+        entry.name: f"{number}/{len(entries)} {entry.name}"
+        for number, entry in enumerate(entries, start=1)
     }
     with ExitStack() as stack:
         if any(entry.missing for entry in entries):

@@ -181,9 +181,11 @@ class _JobWatch:
 
     @property
     def _is_alive(self) -> bool:
+        """Tell whether the job waits or runs."""
         return self.state.phase in ("waiting", "running")
 
     def _find_reason_to_stop(self, now_s: float) -> dict[str, Any] | None:
+        """Return a stop signal or the time limit as fields of the event ``stop``; None: neither."""
         if self._request.signal_name:
             return {"reason": "signal", "signal": self._request.signal_name}
         if now_s > self._time_limit_s:
@@ -216,12 +218,18 @@ def _wait_for_end(
 
 
 def _emit_state(folder: Path, state: JobState) -> None:
+    """Write a state of the job into the run directory."""
     events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
     events.emit("job", phase=state.phase, said=state.description)
     events.close()
 
 
 def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
+    """Write the end of a run, and its record.
+
+    Args:
+        stop: why the job was cancelled, as fields of the event ``stop``; None: it was not.
+    """
     events = EventWriter(folder / LAUNCHER_FILE, time.perf_counter_ns)
     if stop is not None:
         events.emit("stop", **stop)

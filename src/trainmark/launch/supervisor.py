@@ -61,11 +61,12 @@ class _Supervisor:
         self._order = order
         self._running: dict[int, int] = {}  # number of each rank by its process id
         self._is_stopped = False
+        # Python writes to this pipe at each signal, so that ``_wait`` returns at once.
         self._wake, wake_end = os.pipe()
         for end in (self._wake, wake_end):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the end of a child is a signal too
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # ranks inherit an ignored signal
                 signal.signal(number, self._stop)
@@ -74,6 +75,7 @@ class _Supervisor:
             self._is_stopped = True
 
     def _stop(self, *_: object) -> None:
+        """Handle a stop signal."""
         self._is_stopped = True
 
     def run(self) -> None:
@@ -81,7 +83,7 @@ class _Supervisor:
         try:
             self._start()
             while not self._is_stopped:
-                readable = self._wait(None)
+                readable = self._wait(seconds=None)
                 self._reap()
                 if sys.stdin.fileno() in readable:
                     break
@@ -89,6 +91,7 @@ class _Supervisor:
             self._end()
 
     def _start(self) -> None:
+        """Start the ranks and report their process ids, or why they cannot be started."""
         if self._is_stopped:
             return
         try:
@@ -150,6 +153,7 @@ class _Supervisor:
         while self._running and time.monotonic() < deadline:
             self._wait(_POLL_S)
             self._reap()
+        # The descendants are listed again in each round, because they may start others.
         deadline = time.monotonic() + _KILL_PATIENCE_S
         descendants = psutil.Process().children(recursive=True)
         while descendants and time.monotonic() < deadline:
@@ -187,7 +191,14 @@ class RankProcess:
 
 @dataclass(slots=True)
 class _Reports:
-    """The launcher's end of the supervisor's reports."""
+    """The launcher's end of the supervisor's reports.
+
+    Args:
+        descriptor: file descriptor from which the reports are read.
+        ranks: the ranks, once they were started.
+        _rest: the begin of a line whose end has not arrived.
+        _fault: why the ranks could not be started.
+    """
 
     descriptor: int
     ranks: list[RankProcess] = field(default_factory=list)
@@ -218,7 +229,7 @@ class _Reports:
                 return
 
     def _take(self, data: bytes) -> None:
-        """Process bytes of the reports; empty ones are the end."""
+        """Process bytes of the reports; no bytes mean the end."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for report in map(json.loads, lines):
             if "pids" in report:
@@ -278,25 +289,37 @@ def supervise_ranks(
             start_new_session=True,
             pass_fds=[reports_end],
         ) as supervisor:
-            writer.close()  # ours: the end is seen when the supervisor closes its copy
-            assert supervisor.stdin is not None
+            # With this copy open, the end of the supervisor's copy would not be seen.
+            writer.close()
             received = _Reports(reports)
             try:
-                with suppress(BrokenPipeError):  # ``receive_ranks`` tells that it was killed
-                    supervisor.stdin.write(f"{json.dumps(order)}\n".encode())
-                    supervisor.stdin.flush()
+                _send_order(supervisor, order)
                 received.receive_ranks()
                 yield received.ranks
             finally:
-                supervisor.send_signal(signal.SIGCONT)  # it may have been stopped
-                with suppress(BrokenPipeError):
-                    supervisor.stdin.close()
-                supervisor.wait()  # adds its time and that of the ranks to our ended children's
+                _end_supervisor(supervisor)
                 received.read()
                 received.end()
 
 
+def _send_order(supervisor: subprocess.Popen[bytes], order: _Order) -> None:
+    """Write the order to the supervisor, which may have been killed: its reports then end."""
+    assert supervisor.stdin is not None, "it is a pipe"
+    with suppress(BrokenPipeError):
+        supervisor.stdin.write(f"{json.dumps(order)}\n".encode())
+        supervisor.stdin.flush()
+
+
+def _end_supervisor(supervisor: subprocess.Popen[bytes]) -> None:
+    """Have the supervisor end all its ranks, and wait for its own end."""
+    assert supervisor.stdin is not None, "it is a pipe"
+    supervisor.send_signal(signal.SIGCONT)  # it may have been stopped
+    with suppress(BrokenPipeError):
+        supervisor.stdin.close()
+    supervisor.wait()  # adds its time and that of the ranks to that of this process's children
+
+
 if __name__ == "__main__":
-    orders = sys.stdin.readline()
-    if orders:  # else the launcher died before it could write them
-        _Supervisor(_Order(*json.loads(orders))).run()
+    order_line = sys.stdin.readline()
+    if order_line:  # else the launcher died before it could write it
+        _Supervisor(_Order(*json.loads(order_line))).run()

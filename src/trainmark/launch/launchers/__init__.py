@@ -139,12 +139,16 @@ class Launcher(ABC):
             EnvironmentFault: the engine does not answer; the last known state stays valid.
             RecordError: the run directory does not name the job.
         """
-        code = job.process.poll() if job.process else None
-        if job.process and code is None:
+        if job.process is None:  # an earlier process of this program started the job
+            return JobState(phase="ended")
+        exit_code = job.process.poll()
+        if exit_code is None:
             return JobState(phase="running", description="running")
-        last_lines = read_log_end(job.folder / LOG_FILE).splitlines() if code else []
+        if exit_code == 0:
+            return JobState(phase="ended")
         # Several lines, because docker's last one only points to its help.
-        return JobState(phase="ended", description="; ".join(filter(None, last_lines[-3:])))
+        last_lines = read_log_end(job.folder / LOG_FILE).splitlines()[-3:]
+        return JobState(phase="ended", description="; ".join(filter(None, last_lines)))
 
     def cancel(self, job: EngineJob) -> None:
         """End a job and all its processes; called again if the job is still running.
@@ -165,8 +169,9 @@ class Launcher(ABC):
 
 def load_launcher(name: str) -> Launcher:
     """Return the launcher called ``name``, which must not be ``local``."""
-    launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), name.capitalize())()
-    return launcher
+    module = import_module(f"{__name__}.{name}")
+    launcher_class: type[Launcher] = getattr(module, name.capitalize())
+    return launcher_class()
 
 
 def explain_absence(name: str, cluster: Cluster) -> str | None:
@@ -247,15 +252,17 @@ def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob
     Raises:
         EnvironmentFault: the engine refused the job; the error has the engine's message.
     """
-    folder, process = Path(plan.run_dir), None
+    folder = Path(plan.run_dir)
+    process = None
     if command.submits:
         with (folder / JOB_FILE).open("wb") as file:
             run_program(*command.argv, output=file, folder=folder)
     else:
         with (folder / LOG_FILE).open("wb") as file:
-            ends_with_us = build_module_command("trainmark.rank.parent", str(os.getpid()))
+            # Runs the command after it so that it ends when this process does.
+            wrapper = build_module_command("trainmark.rank.parent", str(os.getpid()))
             process = subprocess.Popen(
-                (*ends_with_us, *command.argv),
+                (*wrapper, *command.argv),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -26,7 +26,8 @@ class Container(Launcher):
         """Check that the image is on this machine."""
         self.build_command(plan, cluster)
         assert cluster.container is not None, "build_command has refused such a cluster"
-        runtime, image = str(cluster.container.runtime), cluster.container.image
+        runtime = str(cluster.container.runtime)
+        image = cluster.container.image
         words = ("inspect",) if runtime == "apptainer" else ("image", "inspect")
         try:
             run_program(runtime, *words, image)

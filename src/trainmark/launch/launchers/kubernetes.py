@@ -109,7 +109,8 @@ class Kubernetes(Launcher):
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Check the volumes, then let the cluster check the manifest."""
-        if not any(map(Path(plan.run_dir).is_relative_to, cluster.kubernetes.volumes)):
+        run_dir = Path(plan.run_dir)
+        if not any(run_dir.is_relative_to(folder) for folder in cluster.kubernetes.volumes):
             raise cluster.build_error(
                 "kubernetes.volumes",
                 f"no volume of the pods contains {plan.run_dir}",
@@ -177,6 +178,7 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
 
 
 def _read_node_index(pod: dict[str, Any]) -> int:
+    """Return the number of the run's node that a pod is."""
     return int(pod["metadata"]["annotations"][_INDEX])
 
 
@@ -184,7 +186,9 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     """Return the state of a pod, with the reason why it waits or ended."""
     status = pod["status"]
     conditions = _index_conditions(pod)
-    container_state = (status.get("containerStatuses") or [{}])[0].get("state", {})
+    # Empty until the container is created; a pod of ours has one container.
+    container_statuses = status.get("containerStatuses") or [{}]
+    container_state = container_statuses[0].get("state", {})
     termination = container_state.get("terminated") or {}
     sources = (  # the most specific reason first
         conditions.get("DisruptionTarget=True"),
@@ -223,6 +227,7 @@ def _format_reason(condition: dict[str, Any]) -> str:
 
 
 def _build_kubectl_command(cluster: Cluster) -> list[str]:
+    """Return ``kubectl`` with the options for the cluster's context and namespace."""
     context = ["--context", cluster.kubernetes.context] if cluster.kubernetes.context else []
     return ["kubectl", *context, "--namespace", cluster.kubernetes.namespace]
 

@@ -34,8 +34,10 @@ LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interf
 REQUEST_FILE = "ray.json"
 STATE = "trainmark-job "  # prefix of a line that has the fields of a JobState
 # Placeholders in the script of a node.
-RANK, MASTER, PORT = "@RANK@", "@MASTER@", "@PORT@"
-_BEAT_S = 1.0
+RANK = "@RANK@"
+MASTER = "@MASTER@"
+PORT = "@PORT@"
+_BEAT_S = 1.0  # interval of the lines that tell a node that it is still watched
 _END_PATIENCE_S = 50.0
 # Variables of the process that starts a node. By default Ray lowers the priority of its processes
 # and kills the children of a process that it ends; a node ends its ranks itself.
@@ -79,13 +81,14 @@ class Ray(Launcher):
             # Ray sets it to the number of cores; the node divides its cores itself.
             "script": f"unset OMP_NUM_THREADS\n{script}",
         }
-        argv = (
-            *("ray", "job", "submit", "--no-wait"),
+        options_of_job = (
+            "--no-wait",
             f"--address={cluster.ray.address or LOCAL_URL}",
             f"--submission-id={plan.run_id}",
             f"--runtime-env-json={json.dumps(_RUNTIME)}",
-            *("--", cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir),
         )
+        driver = (cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir)
+        argv = ("ray", "job", "submit", *options_of_job, "--", *driver)
         files = {REQUEST_FILE: json.dumps(request, indent=2)}
         return EngineCommand(argv=argv, files=files, submits=True)
 
@@ -156,6 +159,7 @@ class NodeActor:
                 stderr=output,
                 text=True,
             )
+        # A line is written at times: the node process ends its ranks once none arrives.
         with suppress(BrokenPipeError):  # the process ended between poll and write
             while self.process.poll() is None:
                 print(file=self.process.stdin, flush=True)
@@ -226,7 +230,7 @@ def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[An
 
 
 def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[int]) -> list[str]:
-    """Wait until all nodes have ended; return how those failed that did, in order.
+    """Wait until all nodes have ended; return how each node that failed did so, in order.
 
     Once one fails or the job is stopped, the others get ``_END_PATIENCE_S`` to end.
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
-SCRIPT_FILE, NODE_FILE = "job.sh", "node.sh"
+SCRIPT_FILE = "job.sh"
+NODE_FILE = "node.sh"
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A job in any
 # other state, such as COMPLETING or STAGE_OUT, still has processes.

@@ -179,15 +179,17 @@ class Ssh(Launcher):
         folder = job.folder
         if state.phase == "running":
             return replace(state, description=f"{job.plan.nnodes} nodes")
-        codes = {path.suffix[5:]: path.read_text().strip() for path in folder.glob("ssh.exit*")}
-        lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST_EXIT_CODE))
-        if not lost:
+        lost_nodes = []
+        for path in folder.glob("ssh.exit*"):  # the exit code of ssh for a node, `ssh.exit3`
+            if path.read_text().strip() == str(_LOST_EXIT_CODE):
+                lost_nodes.append(int(path.name.removeprefix("ssh.exit")))
+        if not lost_nodes:
             return state
-        logs = {node: read_log_end(folder / f"log.ssh{node}.txt") for node in lost}
-        outputs = "; ".join(
-            f"node {node}: {summarize_ssh_output(log)}" for node, log in logs.items()
-        )
-        return replace(state, phase="lost", description=outputs)
+        sentences = []
+        for node in sorted(lost_nodes):
+            output = read_log_end(folder / f"log.ssh{node}.txt")
+            sentences.append(f"node {node}: {summarize_ssh_output(output)}")
+        return replace(state, phase="lost", description="; ".join(sentences))
 
     def collect(self, job: EngineJob) -> None:
         """Copy the nodes' files into the run directory, unless the nodes share that directory.
@@ -207,6 +209,7 @@ class Ssh(Launcher):
         )
 
         def copy_files(url: str) -> None:
+            """Copy the files of one host, packed by tar; name those that are too large."""
             large = run_program("ssh", *build_ssh_arguments(url, ssh, list_large)).splitlines()
             for name in large:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
