@@ -57,8 +57,7 @@ def gate(
     or too little data to tell.
     """
     from trainmark.judge.comparison.gate import combine_exit_codes
-    from trainmark.pages import judgements as judgements_page
-    from trainmark.pages.terminal import show
+    from trainmark.pages.judgements import to_junit
     from trainmark.results.selection import Selection
 
     if not (baseline or history):
@@ -84,12 +83,8 @@ def gate(
     )
     code = choose_exit_code(combine_exit_codes(judgements), selections)
     if junit:
-        write_text(junit, judgements_page.to_junit(judgements, lang))
-    if as_json:
-        documents = judgements_page.to_json_documents(judgements, lang)
-        print_json({"schema_version": 1, "exit_code": code, "judgements": documents})
-    else:
-        typer.echo(show([judgements_page.build_gate_rows(judgements, lang)], lang=lang))
+        write_text(junit, to_junit(judgements, lang))
+    _print_judgements(judgements, code, lang, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -123,6 +118,20 @@ def _judge_runs(
         judgements += gating.judge_against_history(checked.records, history.records, figures)
     judgements += [gating.fail_unreadable(fault) for fault in checked.skipped]
     return judgements
+
+
+def _print_judgements(
+    judgements: Sequence[Judgement], exit_code: int, lang: str, *, as_json: bool
+) -> None:
+    """Print the judgements as a table, or with the exit code as JSON."""
+    from trainmark.pages.judgements import build_gate_rows, to_json_documents
+    from trainmark.pages.terminal import show
+
+    if as_json:
+        documents = to_json_documents(judgements, lang)
+        print_json({"schema_version": 1, "exit_code": exit_code, "judgements": documents})
+    else:
+        typer.echo(show([build_gate_rows(judgements, lang)], lang=lang))
 
 
 def _refuse_unverified(selections: Sequence[Selection]) -> None:

@@ -118,13 +118,13 @@ def sweep(
         runs_amount = (1 + MIN_REPEATS) * point.amount
         needed_ns = find_max(runs_amount / best_rate if best_rate else 0.0)
         remaining_ns = max(0.0, ends_ns - clock())
+        why_skipped = None
         if candidate.held_bytes > memory_bytes:
-            point.explain(message("ceiling_memory", gib=candidate.held_bytes / _GIB))
-            continue
-        if needed_ns >= remaining_ns:
-            needed_s = _round_to_two_digits(needed_ns / 1e9)
-            remaining_s = _round_to_two_digits(remaining_ns / 1e9)
-            point.explain(message("ceiling_time", needed_s=needed_s, left_s=remaining_s))
+            why_skipped = message("ceiling_memory", gib=candidate.held_bytes / _GIB)
+        elif needed_ns >= remaining_ns:
+            why_skipped = _explain_short_time(needed_ns, remaining_ns)
+        if why_skipped is not None:
+            point.explain(why_skipped)
             continue
         work = candidate.prepare()
         elapsed(device, work.run)  # the first one warms up
@@ -140,6 +140,13 @@ def sweep(
         best_rate = max(best_rate, point.amount / min(warm_ns))
         point.set_times(warm_ns)
     return [candidate.point for candidate in candidates]
+
+
+def _explain_short_time(needed_ns: float, remaining_ns: float) -> Message:
+    """Return that a size needs more time than remains of the budget."""
+    needed_s = _round_to_two_digits(needed_ns / 1e9)
+    remaining_s = _round_to_two_digits(remaining_ns / 1e9)
+    return message("ceiling_time", needed_s=needed_s, left_s=remaining_s)
 
 
 def _round_to_two_digits(value: float) -> float:
