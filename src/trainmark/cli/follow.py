@@ -50,11 +50,11 @@ def follow(
     targets = api.select_followers(to, where="--to")
     documents = []
     has_failed = False
-    followings = api.follow_runs(runs, targets)
+    done_pairs = api.follow_runs(runs, targets)
     while True:
         # A run is handed over inside `next`; meanwhile MLflow, for example, prints addresses.
         with redirect_to_stderr():
-            following = next(followings, None)
+            following = next(done_pairs, None)
         if following is None:  # every run is done
             break
         has_failed = has_failed or following.fault is not None
