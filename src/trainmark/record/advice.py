@@ -55,7 +55,7 @@ def _advise_on_program(cause: Cause, plan: Plan) -> Message:
     """Return what to do about a program of the user's own, which has no recipe and one output."""
     general = find_fix(cause)
     code = f"fix_program.{general.code.removeprefix('fix.')}"
-    if code not in MESSAGES:
+    if code not in MESSAGES:  # the general advice applies to programs, too
         return general
     return message(
         code,
@@ -66,7 +66,7 @@ def _advise_on_program(cause: Cause, plan: Plan) -> Message:
 
 def _has_checkpoint(plan: Plan, steps: int) -> bool:
     """Tell whether a run of so many steps saved a checkpoint."""
-    interval: int | None = plan.recipe.get("checkpoint_every_steps")
+    interval: int | None = plan.recipe.get("checkpoint_every_steps")  # None or 0: it saves none
     return interval is not None and 0 < interval <= steps
 
 
@@ -102,7 +102,7 @@ def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
     if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
-    # Cases with layers have a word for what is recomputed, others a truth value.
+    # The field is a word in some cases, such as ``full``, and true or false in others.
     setting = recipe.get("checkpoint_activations")
     if setting == "none":
         yield message("try.checkpoint_activations", value="full")

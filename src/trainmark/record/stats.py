@@ -46,9 +46,11 @@ def summarize_step_times(step_ns: NDArray[np.int64]) -> dict[str, float | None] 
 
 
 def _compute_cv(values: NDArray[np.float64]) -> float | None:
-    """Return the sample standard deviation over the mean; None if either is undefined."""
+    """Return the sample standard deviation over the mean; None for one value or a mean of 0."""
     mean = float(values.mean())
-    return float(values.std(ddof=1)) / mean if len(values) > 1 and mean else None
+    if len(values) < 2 or mean == 0:
+        return None
+    return float(values.std(ddof=1)) / mean
 
 
 def measure_drift(step_ns: NDArray[np.int64]) -> float | None:
@@ -62,7 +64,9 @@ def measure_drift(step_ns: NDArray[np.int64]) -> float | None:
     third = len(step_ns) // 3
     first = float(np.median(step_ns[:third]))
     last = float(np.median(step_ns[-third:]))
-    return last / first - 1 if first > 0 else None
+    if first <= 0:
+        return None
+    return last / first - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,16 @@ class LaunchSummary:
 def summarize_launches(values: Sequence[float]) -> LaunchSummary:
     """Return the mean of one value or more, with its interval or their range."""
     data = np.asarray(values, np.float64)
-    is_positive = bool((data > 0).all())
-    scaled = np.log(data) if is_positive else data
-    mean = float(scaled.mean())
-    half_width = _compute_half_width(scaled) if len(data) >= INTERVAL_MIN_LAUNCHES else 0.0
+    are_positive = bool((data > 0).all())
+    # The mean of logarithms is the logarithm of the geometric mean.
+    data_to_average = np.log(data) if are_positive else data
+    mean = float(data_to_average.mean())
+    half_width = 0.0
+    if len(data) >= INTERVAL_MIN_LAUNCHES:
+        half_width = _compute_half_width(data_to_average)
     low = mean - half_width
     high = mean + half_width
-    if is_positive:
+    if are_positive:
         mean = exp(mean)
         low = exp(low)
         high = exp(high)
@@ -218,10 +225,12 @@ def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
         return False
     if a == b:
         return True
-    first = _divide_by_mean(a)
-    other = _divide_by_mean(b)
-    has_noise = np.median(np.abs(first - np.median(first))) > _MIN_NOISE
-    return bool(has_noise and np.abs(first - other).max() < _MAX_COPY_DIFFERENCE)
+    relative_a = _divide_by_mean(a)
+    relative_b = _divide_by_mean(b)
+    # Times that hardly vary are similar without being copied.
+    has_noise = np.median(np.abs(relative_a - np.median(relative_a))) > _MIN_NOISE
+    are_close = np.abs(relative_a - relative_b).max() < _MAX_COPY_DIFFERENCE
+    return bool(has_noise and are_close)
 
 
 def _divide_by_mean(values: Sequence[int]) -> NDArray[np.float64]:
