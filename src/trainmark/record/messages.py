@@ -57,18 +57,18 @@ _FORMATTER = _SentenceFormatter()
 _UNKNOWN = {"en": _Unknown("unknown"), "zh": _Unknown("未知")}
 
 
-def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -> str:
+def render(message: Message, lang: str, case_messages: Mapping[str, Text] | None = None) -> str:
     """Return the sentence of ``message`` in ``lang``.
 
     Unknown codes or arguments (a record of another version, or an edited one) are printed
     unrendered, so that no content of a record is hidden.
 
     Args:
-        own: sentences by code that are not in ``MESSAGES``: those of a record's case.
+        case_messages: sentences by code of the record's case, which are not in ``MESSAGES``.
     """
     sentence = MESSAGES.get(message.code)
-    if sentence is None and own is not None:
-        sentence = own.get(message.code)
+    if sentence is None and case_messages is not None:
+        sentence = case_messages.get(message.code)
     unknown = _UNKNOWN[lang]
     args = {name: unknown if value is None else value for name, value in message.args.items()}
     if sentence is not None:
