@@ -350,8 +350,8 @@ class Case:
             ``{"fp16": "amp"}``.
         can_replay: whether a step changes nothing but what the job's ``stepper``, a
             ``train.stepper.Stepper``, holds, so that ``replay_every_windows`` can repeat it.
-        mlperf: called with the recipe's fields; returns keys and values that MLPerf's ruleset of
-            this benchmark asks of a log beside what every log has.
+        mlperf: called with the recipe's fields; returns further keys and values that MLPerf's
+            ruleset of this benchmark requires in a log.
         messages: sentences of the codes that this case's job emits, for example
             ``my_case.no_answers``, with arguments in ``str.format`` syntax. Those in a
             ``messages.toml`` beside ``case.py`` are added.

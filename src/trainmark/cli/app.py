@@ -25,7 +25,7 @@ _EXTRAS = {
     "markdown_it": "published", "pyarrow": "published", "starlette": "server",
     "uvicorn": "server", "vl_convert": "pages",
 }  # fmt: skip
-_CTRL_C = 130  # typer's exit code after Ctrl-C; no command of ours uses it
+_CTRL_C = 130  # typer's exit code after Ctrl-C; no command of this program uses it
 EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data on this machine
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16

@@ -121,6 +121,8 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
     )
 
     def decorate(verb: Verb) -> Verb:
+        """Return the function of a command with the parameters from which typer makes options."""
+
         # typer calls this with a value for every parameter: None for options that are not given.
         def call(**arguments: Any) -> None:
             fields = {name: arguments.pop(name) for name in option_names}

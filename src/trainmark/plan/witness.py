@@ -104,6 +104,7 @@ class WitnessSpec(Frozen):
 
     @model_validator(mode="after")
     def _check_work(self) -> Self:
+        """Refuse keys that contradict each other or lack another key."""
         if (self.step is None) == (self.batch is None):
             raise ValueError("the file must have either [step] or [batch]")
         if self.flops_per_sample is not None and self.flops_per_token != AUTO:

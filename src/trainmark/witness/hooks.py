@@ -104,6 +104,7 @@ def _hook_loaders() -> None:
 
     @functools.wraps(fetch)
     def call_fetch(iterator: Any) -> Any:
+        """Return the next batch, and report it; before this process is a rank, keep it."""
         watched = process
         if watched is None or not watched.is_watching:
             return fetch(iterator)
@@ -133,6 +134,7 @@ def _hook_pauses(torch: Any) -> None:
 
     @functools.wraps(set_mode)
     def call_set_mode(self: Any, mode: bool = True) -> Any:
+        """Report the mode of the outermost module, then set it and that of its submodules."""
         if getattr(_depth, "calls", 0) == 0:  # not a call for a module inside of another
             _call_rank_safely(lambda rank: _change_mode(rank, self, is_training=mode))
         _depth.calls = getattr(_depth, "calls", 0) + 1
@@ -148,6 +150,7 @@ def _hook_pauses(torch: Any) -> None:
 
     @functools.wraps(save)
     def call_save(*args: Any, **kwargs: Any) -> None:
+        """Save, and report the time as that of a checkpoint."""
         # A checkpoint that another thread saves does not stop the training.
         is_main_thread = threading.current_thread() is threading.main_thread()
         if is_main_thread:

@@ -186,7 +186,7 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     """Return the state of a pod, with the reason why it waits or ended."""
     status = pod["status"]
     conditions = _index_conditions(pod)
-    # Empty until the container is created; a pod of ours has one container.
+    # Empty until the container is created; a run's pod has one container.
     container_statuses = status.get("containerStatuses") or [{}]
     container_state = container_statuses[0].get("state", {})
     termination = container_state.get("terminated") or {}
