@@ -227,8 +227,8 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
     [
         ({"figures": ["p_cor"]}, "no figure 'p_cor'"),
         ({"allow": ["compyle"]}, "no key 'compyle'"),
-        ({"threshold": 1.0}, "threshold 1"),
-        ({"threshold": float("nan")}, "threshold nan"),
+        ({"threshold": 1.0}, "threshold is 1"),
+        ({"threshold": float("nan")}, "threshold is nan"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
