@@ -124,19 +124,19 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
             make_torch(
                 SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=make_failing_call("no events")
             ),
-            "nothing makes timed events: no events",
+            "no available function makes timed events: no events",
         ),
         (
             make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
-            "nothing makes timed events: the time between two events is -1.0 ms",
+            "no available function makes timed events: the time between two events is -1.0 ms",
         ),
         (
             make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),
-            f"nothing tells the device's memory: {NO_ALLOCATOR}",
+            f"no available function tells the device's memory: {NO_ALLOCATOR}",
         ),
         (
             make_torch(SimpleNamespace(), synchronize=make_failing_call("no stream")),
-            "nothing waits for the device: no stream",
+            "no available function waits for the device: no stream",
         ),
     ],
 )

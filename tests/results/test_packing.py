@@ -190,11 +190,11 @@ def test_run_without_its_evidence_is_not_bundled(
 ) -> None:
     for entry in reduce.list_evidence(run_dir):
         (run_dir / entry.name).unlink()
-    with pytest.raises(BundleError, match="lacks its evidence"):
+    with pytest.raises(BundleError, match="evidence of the run is missing"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
     code, _, err = cli("bundle", run_dir, "-o", tmp_path / "x.trainmark.zip")
     assert code == 2
-    assert "lacks its evidence" in err
+    assert "evidence of the run is missing" in err
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ class AcceptRequest(Frozen):
                 )
         if "groups" in chosen and not {"nodes", "pairs"} <= set(chosen):
             raise UsageError(
-                "groups needs the phases nodes and pairs",
+                "the groups phase needs the phases nodes and pairs",
                 where="--phases",
                 rule="the expected time of a group is predicted from its nodes alone and in pairs",
                 fix="add nodes,pairs; results of an earlier session are reused",

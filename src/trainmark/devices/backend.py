@@ -132,7 +132,7 @@ class Backend:
         working, failures = _find_working(*calls, trial=trial)
         if working is None:
             raise self._make_fault(
-                f"nothing {task}: {'; '.join(failures)}",
+                f"no available function {task}: {'; '.join(failures)}",
                 rule=REQUIREMENTS,
                 fix=(
                     "ask the vendor of the backend for the function, or override the missing one "

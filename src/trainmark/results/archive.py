@@ -175,6 +175,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
             digest = hash_stream(out).hexdigest()
             if size != file.bytes or digest != file.sha256:
                 raise AlteredError(
-                    "altered: size and sha256 do not match the manifest", where=file.name
+                    "the file was altered: its size and SHA-256 do not match the manifest",
+                    where=file.name,
                 )
     return Unpacked(folder, manifest)

@@ -95,7 +95,7 @@ def _read_verifiable_plan(folder: Path) -> Plan:
     has_plan = (folder / PLAN_FILE).exists()
     if not has_plan or len(reduce.list_evidence_files(folder)) < _MIN_EVIDENCE_FILES:
         raise BundleError(
-            "the run lacks its evidence",
+            "the evidence of the run is missing",
             where=str(folder),
             fix="bundle the run on the machine where it was measured",
         )

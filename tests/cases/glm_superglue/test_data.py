@@ -189,7 +189,7 @@ BAD_LINES = {
     ),
     "two gaps": (
         make_line(make_question("@placeholder or @placeholder")),
-        "has @placeholder 2 times",
+        "contains @placeholder 2 times",
     ),
     "no answers": (
         make_line({"query": "@placeholder"}),

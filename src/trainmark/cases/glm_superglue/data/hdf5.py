@@ -386,9 +386,9 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
         bounds: begin and end of each range (ranges, 2).
         place: file and array, for the error.
     """
-    rule = f"the parts must cover each of 0 to {total - 1} once, and none may be empty"
+    rule = f"the parts must cover each number from 0 to {total - 1} once, and none may be empty"
     if not len(bounds):
-        raise _make_fault("no part", where=place, rule=rule)
+        raise _make_fault("there is no part", where=place, rule=rule)
     ascending = bounds[np.argsort(bounds[:, 0], kind="stable")]
     begins, ends = ascending[:, 0], ascending[:, 1]
     expected_begins = np.append(0, ends[:-1])  # each range begins where the one before it ends

@@ -165,7 +165,7 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     """
     parts = item.query.translate(PLAIN_SIGNS).split(PLACEHOLDER)
     if len(parts) != 2:
-        raise ValueError(f"the query has {PLACEHOLDER} {len(parts) - 1} times")
+        raise ValueError(f"the query contains {PLACEHOLDER} {len(parts) - 1} times")
     # The keys of a dict are answers without repetition, in their order.
     answers = dict.fromkeys(answer.text.translate(PLAIN_SIGNS) for answer in item.answers)
     if not any(answer in names[:num_entities] for answer in answers):
