@@ -1,6 +1,6 @@
-"""What comparisons, gates, the rules and ``ceilings`` say: tables, JSON, JUnit XML.
+"""The results of comparisons, gates, the rules and ``ceilings``: tables, JSON, JUnit XML.
 
-Names in judgements come from records of others: each output escapes them for itself.
+Names in judgements may come from other people's records, so each format escapes them itself.
 """
 
 from __future__ import annotations
@@ -40,23 +40,27 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison.sides import Difference
     from trainmark.judge.compliance import Compliance
 
-    Kind = Mapping[str, Any]
+    Kind = Mapping[str, Any]  # the measurement of one kind of ceiling on a rank, as JSON has it
 
-_IN_UNIT = ("value", "expected")  # arguments of a message
-_SCALING = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
-_MAX_PAIRS = 28  # of eight devices
-_LINKS = ("pair", "median", "max", "unit", "swing", "of_median")
-_CEILINGS = ("work", "size", "median", "max", "unit", "swing", "of_peak")
+_IN_UNIT = ("value", "expected")  # arguments of a message that have its unit
+# Columns of tables.
+_SCALING_COLUMNS = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
+_LINK_COLUMNS = ("pair", "median", "max", "unit", "swing", "of_median")
+_CEILING_COLUMNS = ("work", "size", "median", "max", "unit", "swing", "of_peak")
+_MAX_PAIRS = 28  # that are listed; eight devices have so many
 
 
 def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
-    """Return the verdict first, then what it is made of, then what else differs.
+    """Return the verdict, then the figures that it is based on, then other differences.
 
     Args:
-        b: what the other side is called than A.
+        b: name of side B in headings.
     """
-    tone: Tone = "bad" if result.verdict in REGRESSIONS else "good"
-    tone = "warn" if result.verdict in (*INCONCLUSIVE, "other_world") else tone
+    tone: Tone = "good"
+    if result.verdict in (*INCONCLUSIVE, "other_world"):
+        tone = "warn"
+    elif result.verdict in REGRESSIONS:
+        tone = "bad"
     shown: list[Block] = [Paragraph(_name_side(result.sentence, b), tone)]
     if result.scaling:
         shown += build_scaling(result.scaling)
@@ -100,7 +104,11 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
 
 
 def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
-    """Return a row for each fact in which two sides differ."""
+    """Return a row for each fact in which two sides differ.
+
+    Args:
+        b: name of side B in the heading.
+    """
 
     def describe(values: Sequence[Any]) -> Phrase:
         return join(map(or_none, values), "semicolon") if values else None
@@ -110,22 +118,20 @@ def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
 
 
 def _list_reasons(result: Comparison) -> list[list[Phrase]]:
-    """Return a row for each reason to doubt a side, with what it says of A and of the other."""
-    sides = [
-        {reason.code: shorten(reason) for reason in side.trust.reasons}
-        for side in (result.a, result.b)
-    ]
-    codes = dict.fromkeys(code for side in sides for code in side)
-    return [[side.get(code) for side in sides] for code in codes]
+    """Return a row for each reason to doubt a side: its text for side A, and for side B."""
+    reasons_of_a = {reason.code: shorten(reason) for reason in result.a.trust.reasons}
+    reasons_of_b = {reason.code: shorten(reason) for reason in result.b.trust.reasons}
+    codes = list(dict.fromkeys([*reasons_of_a, *reasons_of_b]))  # each once
+    return [[reasons_of_a.get(code), reasons_of_b.get(code)] for code in codes]
 
 
 def _name_side(sentence: Message, b: str) -> Message:
-    """Return a sentence with the letter of its side."""
+    """Return a sentence about side B with the name of that side filled in."""
     return replace(sentence, args=sentence.args | {"side": b})
 
 
 def build_scaling(scaling: Scaling) -> list[Block]:
-    """Return throughput and efficiency of each world, what they are, and doubts of them."""
+    """Return throughput and efficiency for each world size, doubts, and what the figures mean."""
     rows: list[list[Phrase]] = []
     alone = count_in_words("launches", 1)
     for world in scaling.worlds:
@@ -136,40 +142,52 @@ def build_scaling(scaling: Scaling) -> list[Block]:
             efficiency += f" ({world.low:.1%} – {world.high:.1%})"
         throughput = (cells.format_rate(rate.mean), " (", ends if rate.launches > 1 else alone, ")")
         rows.append([world.name, rate.launches, world.samples_per_rank, throughput, efficiency])
-    names = (phrase(f"scaling.{name}", unit=scaling.unit) for name in _SCALING)
+    names = (phrase(f"scaling.{name}", unit=scaling.unit) for name in _SCALING_COLUMNS)
     means = Paragraph(phrase("scaling.means", first=scaling.worlds[0].name))
     return [build_table(names, rows), *(Paragraph(x, "warn") for x in scaling.doubts), means]
 
 
 def _build_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
+    """Return the row of a figure in the table of a comparison."""
     (a, b), unit = cells.scale_to_unit([figure.a, figure.b], figure.unit)
     ratio = None if figure.ratio is None else f"{figure.ratio:.3f}"
-    ends = (
-        None
-        if figure.low is None or figure.high is None
-        else f"{figure.low:.3f} – {figure.high:.3f}"
-    )
+    interval = None
+    if figure.low is not None and figure.high is not None:
+        interval = f"{figure.low:.3f} – {figure.high:.3f}"
+    launches_of_a, launches_of_b = figure.launches
+    launches = f"{launches_of_a}, {launches_of_b}"
     verdict = phrase(f"compare.{figure.verdict}")
-    return figure.name, a, b, unit, ratio, ends, "{}, {}".format(*figure.launches), verdict
+    return figure.name, a, b, unit, ratio, interval, launches, verdict
 
 
 def build_gate_rows(judgements: Sequence[Judgement], lang: str = "en") -> Table:
-    """Return a row a judgement: verdict, figure, work and the sentence, in a language."""
-    rows = (
-        (phrase(f"judgement.{x.verdict}"), x.figure, x.work, _scale_values(x)) for x in judgements
-    )
-    shown = ([to_one_line(translate(cell, lang)) for cell in row] for row in rows)
-    return build_table(translate_headings("judgement", "name", "configuration", "remark"), shown)
+    """Return a row for each judgement: verdict, figure, work and the sentence, in a language."""
+    rows = []
+    for judgement in judgements:
+        row = [
+            phrase(f"judgement.{judgement.verdict}"),
+            judgement.figure,
+            judgement.work,
+            _scale_values(judgement),
+        ]
+        rows.append([to_one_line(translate(cell, lang)) for cell in row])
+    return build_table(translate_headings("judgement", "name", "configuration", "remark"), rows)
 
 
 def _scale_values(judgement: Judgement) -> Message:
-    """Return the message with its values in a readable unit."""
-    args, code = judgement.message.args, judgement.message.code
-    values = {x: v for x in _IN_UNIT if isinstance(v := args.get(x), int | float)}
+    """Return the message of a judgement with its values in a readable unit."""
+    args = dict(judgement.message.args)
+    values: dict[str, float] = {}
+    for name in _IN_UNIT:
+        value = args.get(name)
+        if isinstance(value, int | float):
+            values[name] = value
     if "unit" in args and values:
-        factor, unit = cells.scale(max(map(abs, values.values())), str(args["unit"]))
-        args = args | {name: value / factor for name, value in values.items()} | {"unit": unit}
-    return Message(code, args)
+        largest = max(abs(value) for value in values.values())
+        factor, unit = cells.scale(largest, str(args["unit"]))
+        args |= {name: value / factor for name, value in values.items()}
+        args["unit"] = unit
+    return Message(judgement.message.code, args)
 
 
 def to_json_documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[str, Any]]:
@@ -182,7 +200,7 @@ def to_json_documents(judgements: Sequence[Judgement], lang: str = "en") -> list
 
 
 def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
-    """Return a report in JUnit XML with one test case a judgement."""
+    """Return a report in JUnit XML with one test case for each judgement."""
     kinds = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
     rows = build_gate_rows(judgements, lang).rows
     outcomes = [kinds.get(judgement.exit_code, "") for judgement in judgements]
@@ -206,70 +224,90 @@ def to_compliance_document(compliance: Compliance, lang: str) -> dict[str, Any]:
 
 def describe_compliance(compliance: Compliance, lang: str) -> str:
     """Return whether launches comply with the division that they claim."""
-    about = {
-        "case": compliance.case,
-        "launches": len(compliance.run_ids),
-        "division": compliance.division,
-    }
-    return to_one_line(
-        translate(phrase(f"compliance.{'yes' if compliance.compliant else 'no'}", **about), lang)
+    sentence = phrase(
+        f"compliance.{'yes' if compliance.compliant else 'no'}",
+        case=compliance.case,
+        launches=len(compliance.run_ids),
+        division=compliance.division,
     )
+    return to_one_line(translate(sentence, lang))
 
 
 def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[str, str]]:
-    """Yield for each rule a mark whether it is kept, and the sentence."""
+    """Yield for each rule a mark that says whether it is obeyed, and the sentence."""
     for rule in compliance.rules:
         mark = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
         yield mark, to_one_line(render(rule.sentence, lang))
 
 
 def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
-    """Return a row for the size that counts of each kind, and what was not measured and why."""
+    """Return a row for each kind of ceiling, then what was not measured, and the links.
+
+    A row has the fastest size of a kind, on the slowest rank.
+
+    Args:
+        document: of the command ``ceilings``, as its JSON has it.
+    """
+    products = list(dict.fromkeys(rank["device"]["name"] for rank in document["ranks"]))
+    heading: list[Phrase] = [*products]
+    if document["nproc"] > 1:
+        heading.append(phrase("ceilings.ranks", n=document["nproc"]))
+    blocks: list[Block] = [Paragraph(join(heading))]
+    rows = _list_ceiling_rows(document)
+    if rows:
+        columns = translate_headings(*(f"ceilings.{name}" for name in _CEILING_COLUMNS))
+        blocks.append(build_table(columns, rows))
+    blocks += _list_ceiling_remarks(document)
+    blocks += _lay_out_links(document.get("links"))
+    others_share = document["others_cpu_share"] or 0.0
+    if others_share > BUSY_SHARE:
+        blocks.append(Paragraph(phrase("ceilings.busy", share=f"{others_share:.0%}")))
+    return blocks
+
+
+def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
+    """Return the row of each kind of ceiling that was measured."""
     rows: list[list[Phrase]] = []
+    # The measurements of each rank are in the same order.
     for kinds in zip(*(rank["measurements"] for rank in document["ranks"]), strict=True):
         kind = min(kinds, key=_find_best_rate)  # a step waits for the slowest rank
         if kind["best"] is None:
             continue
         point = kind["points"][kind["best"]]
         rates, unit = cells.scale_to_unit(
-            [point["rate"][x] for x in ("median", "max")], kind["unit"]
+            [point["rate"]["median"], point["rate"]["max"]], kind["unit"]
         )
-        shares = (
-            None if x is None else f"{x:.1%}" for x in (point["swing"], kind["share_of_peak"])
-        )
-        named = _name_ceiling(kind)
+        swing = None if point["swing"] is None else f"{point['swing']:.1%}"
+        share_of_peak = None if kind["share_of_peak"] is None else f"{kind['share_of_peak']:.1%}"
+        name = _name_ceiling(kind)
         if kind["bus_factor"]:
-            named = phrase("ceilings.bus", kind=named)
-        rows.append([named, _format_size(point["size"]), *rates, unit, *shares])
-    notes: dict[str, tuple[Phrase, list[str]]] = {}  # each line once, with its ranks
+            name = phrase("ceilings.bus", kind=name)
+        rows.append([name, _format_size(point["size"]), *rates, unit, swing, share_of_peak])
+    return rows
+
+
+def _list_ceiling_remarks(document: Mapping[str, Any]) -> list[Block]:
+    """Return each remark on a kind of ceiling once, with the ranks that it is about."""
+    remarks: dict[str, Phrase] = {}  # by the remark in English
+    ranks_by_remark: dict[str, list[str]] = {}
     for rank in document["ranks"]:
-        for line in (line for kind in rank["measurements"] for line in _list_remarks(kind)):
-            notes.setdefault(translate(line, "en"), (line, []))[1].append(str(rank["rank"]))
-    first: list[Phrase] = list(dict.fromkeys(x["device"]["name"] for x in document["ranks"]))
-    if document["nproc"] > 1:
-        first.append(phrase("ceilings.ranks", n=document["nproc"]))
-    share = document["others_cpu_share"] or 0.0
-    return [
-        Paragraph(join(first)),
-        *(
-            [build_table(translate_headings(*(f"ceilings.{name}" for name in _CEILINGS)), rows)]
-            if rows
-            else []
-        ),
-        *(
-            Paragraph(join((f"rank {', '.join(numbers)}", line), "colon"))
-            for line, numbers in notes.values()
-        ),
-        *_lay_out_links(document.get("links")),
-        *([Paragraph(phrase("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
-    ]
+        for kind in rank["measurements"]:
+            for remark in _list_remarks(kind):
+                text = translate(remark, "en")
+                remarks.setdefault(text, remark)
+                ranks_by_remark.setdefault(text, []).append(str(rank["rank"]))
+    blocks: list[Block] = []
+    for text, remark in remarks.items():
+        label = f"rank {', '.join(ranks_by_remark[text])}"
+        blocks.append(Paragraph(join((label, remark), "colon")))
+    return blocks
 
 
 def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
     """Yield the slowest pair of ranks and a table of pairs, the slowest first.
 
     Args:
-        links: None: an older document, which has none.
+        links: the measurement of each pair, as JSON has it; None: an older document without any.
     """
     if links is None:
         return
@@ -278,10 +316,10 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
         return
     measured = [pair for pair in links["pairs"] if pair["point"]["rate"]]
     if measured:
-        measured.sort(key=_format_link_rate)
-        middle = median(map(_format_link_rate, measured))
+        measured.sort(key=_get_link_rate)
+        middle = median(map(_get_link_rate, measured))
         slowest = measured[0]
-        (rate,), unit = cells.scale_to_unit([_format_link_rate(slowest)], "bytes/s")
+        (rate,), unit = cells.scale_to_unit([_get_link_rate(slowest)], "bytes/s")
         yield Paragraph(
             phrase(
                 "ceilings.slowest",
@@ -289,13 +327,13 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
                 b=slowest["ranks"][1],
                 rate=rate,
                 unit=unit,
-                share=f"{_format_link_rate(slowest) / middle:.0%}",
+                share=f"{_get_link_rate(slowest) / middle:.0%}",
                 pairs=len(measured),
                 size=_format_size(slowest["point"]["size"]),
             )
         )
         rows = [_lay_out_link(pair, middle) for pair in measured[:_MAX_PAIRS]]
-        yield build_table(translate_headings(*(f"ceilings.{name}" for name in _LINKS)), rows)
+        yield build_table(translate_headings(*(f"ceilings.{name}" for name in _LINK_COLUMNS)), rows)
         if len(measured) > _MAX_PAIRS:
             yield Paragraph(phrase("ceilings.more_pairs", n=len(measured) - _MAX_PAIRS))
     for pair in links["pairs"]:
@@ -306,7 +344,8 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
         yield Paragraph(join((named, _explain_missing_size(pair["point"])), "colon"))
 
 
-def _format_link_rate(pair: Mapping[str, Any]) -> float:
+def _get_link_rate(pair: Mapping[str, Any]) -> float:
+    """Return the highest rate of a pair of ranks, in bytes per second."""
     rate: float = pair["point"]["rate"]["max"]
     return rate
 
@@ -319,24 +358,31 @@ def _lay_out_link(pair: Mapping[str, Any], median_rate: float) -> list[Phrase]:
         [point["rate"][name] for name in ("median", "max")], "bytes/s"
     )
     swing = None if point["swing"] is None else f"{point['swing']:.1%}"
-    share = f"{_format_link_rate(pair) / median_rate:.0%}"
+    share = f"{_get_link_rate(pair) / median_rate:.0%}"
     return [phrase("ceilings.link", a=first, b=second), *rates, unit, swing, share]
 
 
 def has_wrong_results(document: Mapping[str, Any]) -> bool:
-    """Tell whether a rank computed something wrongly."""
-    kinds = (kind for rank in document["ranks"] for kind in rank["measurements"])
-    points = [point for kind in kinds for point in kind["points"]]
-    points += [pair["point"] for pair in (document.get("links") or {}).get("pairs") or ()]
+    """Tell whether a rank computed or received something wrong."""
+    points = []
+    for rank in document["ranks"]:
+        for kind in rank["measurements"]:
+            points += kind["points"]
+    links = document.get("links") or {}
+    points += [pair["point"] for pair in links.get("pairs") or ()]
     return any(point["status"] == "wrong" for point in points)
 
 
 def _find_best_rate(kind: Kind) -> float:
-    return 0.0 if kind["best"] is None else kind["points"][kind["best"]]["rate"]["max"]
+    """Return the highest rate of a kind of ceiling over its sizes; 0: none was measured."""
+    if kind["best"] is None:
+        return 0.0
+    rate: float = kind["points"][kind["best"]]["rate"]["max"]
+    return rate
 
 
 def _format_size(size: Sequence[int]) -> str:
-    """Return ``4096x768x768``, or bytes as ``16 MiB``."""
+    """Return the shape of a matmul as ``4096x768x768``, or bytes as ``16 MiB``."""
     if len(size) > 1:
         return "x".join(map(str, size))
     (text,), unit = cells.scale_to_unit(size, "bytes")
@@ -344,6 +390,7 @@ def _format_size(size: Sequence[int]) -> str:
 
 
 def _name_ceiling(kind: Kind) -> Phrase:
+    """Return the name of a kind of ceiling in words."""
     name: str = kind["name"]
     work, _, precision = name.partition("_")
     if work == "matmul":
@@ -360,7 +407,7 @@ def _explain_missing_size(entry: Mapping[str, Any]) -> Phrase:
 
 
 def _list_remarks(kind: Kind) -> list[Phrase]:
-    """Return why something was not measured, is wrong, or cannot be."""
+    """Return remarks on a kind: what was not measured or is wrong, and a rate above the peak."""
     lines: list[Phrase] = []
     if kind["reason"]:
         lines.append(join((_name_ceiling(kind), _explain_missing_size(kind)), "colon"))

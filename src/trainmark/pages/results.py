@@ -1,4 +1,4 @@
-"""What is printed of many results: of an index, of a plan file, of others' pages and logs."""
+"""Tables and JSON of many results: of an index, of a plan file, of imported pages and logs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
     from trainmark.record.work import Row, Unread
     from trainmark.spec import Message
 
-    UnreadFiles = Sequence[tuple[str, Message]]
+    UnreadFiles = Sequence[tuple[str, Message]]  # path and reason of each
 
 
-_MOST_SETTINGS = 4  # columns of settings
+_MAX_SETTINGS = 4  # columns of settings
 _NOT_SETTINGS = ("world", "data")  # recipe fields that a run cannot change
 _STATES = {"finished": "passed before", "left": "stopped"}  # of an entry, in plain words
-_LEAVE_OUT = ("world", "device", "precision", "recipe")  # columns, on a narrow screen
-_SHORT = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")  # a run's folder, its launches
+_OPTIONAL_COLUMNS = ("world", "device", "precision", "recipe")  # left out on a narrow screen
+# The path of a launch: the run's folder, named by time, case and six letters, and its repeat.
+_LAUNCH_PATH = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")
+_UNLIMITED_WIDTH = 10_000  # columns
 
 
 def to_listing_json(listing: Listing, failed: UnreadFiles) -> dict[str, Any]:
@@ -55,20 +57,16 @@ def to_listing_json(listing: Listing, failed: UnreadFiles) -> dict[str, Any]:
 def add_differing_settings(listing: Listing) -> Listing:
     """Return a listing with a column for each setting in which runs of a case and recipe differ.
 
-    They stand in place of its columns ``recipe`` and ``settings``; the recipe is shown if runs of
-    a case differ in it. A column of precisions has that setting already.
+    These replace the columns ``recipe`` and ``settings``. The recipe is kept if the runs of a case
+    differ in it. A setting that is a column already, such as the precision, is not repeated.
     """
     rows = listing.as_dicts()
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
     kinds = [f"{row['case']} {row['recipe']}" for row in rows]
-    names = [
-        name
-        for name in find_differing_settings(zip(kinds, recipes, strict=True))
-        if name not in rows[0]
-    ]
-    of_cases = {row["case"] for row in rows}
-    names = names[:_MOST_SETTINGS]
-    if len({(row["case"], row["recipe"]) for row in rows}) > len(of_cases):
+    differing = find_differing_settings(zip(kinds, recipes, strict=True))
+    names = [name for name in differing if name not in rows[0]][:_MAX_SETTINGS]
+    has_several_recipes = len(set(kinds)) > len({row["case"] for row in rows})
+    if has_several_recipes:
         names.insert(0, "recipe")
     columns: list[str] = []
     for key in listing.columns:
@@ -76,53 +74,65 @@ def add_differing_settings(listing: Listing) -> Listing:
             columns += names
         elif key != "recipe":
             columns.append(key)
+    new_rows = []
+    for row, recipe in zip(rows, recipes, strict=True):
+        new_rows.append([row[key] if key in row else recipe.get(key) for key in columns])
     units = dict(zip(listing.columns, listing.units, strict=True))
-    made = [
-        [row[key] if key in row else recipe.get(key) for key in columns]
-        for row, recipe in zip(rows, recipes, strict=True)
-    ]
-    headings = [SHORT_NAMES.get(key, key) for key in columns]
-    shown_units = [units.get(key, "") for key in columns]
-    settings = [SHORT_NAMES.get(key, key) for key in names if key != "recipe"]
-    return Listing(listing.total, headings, shown_units, made, settings)
+    return Listing(
+        listing.total,
+        [SHORT_NAMES.get(key, key) for key in columns],
+        [units.get(key, "") for key in columns],
+        new_rows,
+        [SHORT_NAMES.get(key, key) for key in names if key != "recipe"],
+    )
 
 
 def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
-    """Return a listing as a table; figures in a readable unit, ``–`` where there is none.
+    """Return a listing as a table; figures in a readable unit, ``–`` for unknown ones.
 
-    English headings are the keys, which filters take. Beside its trust a run is said to be
-    unverified; that it is verified has no column of its own. Where a row is wider than the screen,
-    a path is what a shell finds it by in its folder, ``*fa3c1e/r0``, and columns are left out:
-    first those with one value, which a line below has.
+    English headings are the keys, which filters take. A run that is not verified has its state of
+    verification beside its trust, in place of a column. If a row is wider than the screen, a path
+    is shortened to a pattern by which a shell finds it in its folder, ``*fa3c1e/r0``, and columns
+    are left out: first those with one value, which a line below the table states.
+
+    Args:
+        width: of the screen, in columns; 0: of the terminal on which this process prints, and no
+            limit if it prints into a pipe or a file.
     """
-    # Whatever reads a pipe reads lines: nothing is folded there.
-    width = width or (terminal.count_columns() if sys.stdout.isatty() else 10_000)
-    shown = {x: of for x, *of in zip(listing.columns, *listing.rows, strict=True)}
-    if "trust" in shown and (evidence := shown.pop("verification", None)):
-        pairs = zip(shown["trust"], evidence, strict=True)
-        shown["trust"] = [x if y == "verified" else f"{x} ({y})" for x, y in pairs]
+    if not width:
+        width = terminal.count_columns() if sys.stdout.isatty() else _UNLIMITED_WIDTH
+    values_by_key = {
+        key: values for key, *values in zip(listing.columns, *listing.rows, strict=True)
+    }
+    if "trust" in values_by_key:
+        states = values_by_key.pop("verification", None)
+        if states:
+            values_by_key["trust"] = [
+                grade if state == "verified" else f"{grade} ({state})"
+                for grade, state in zip(values_by_key["trust"], states, strict=True)
+            ]
     units = dict(zip(listing.columns, listing.units, strict=True))
     columns = {
         key: _build_column(key, values, units[key], lang, is_setting=key in listing.settings)
-        for key, values in shown.items()
+        for key, values in values_by_key.items()
     }
-    if any(len("   ".join(row)) > width for row in zip(*columns.values(), strict=True)):
-        columns = {
-            key: [_SHORT.sub(r"*\1", text) for text in texts] for key, texts in columns.items()
-        }
-    alike: dict[str, str] = {}
+    rows = zip(*columns.values(), strict=True)
+    if any(len("   ".join(row)) > width for row in rows):
+        for key, texts in columns.items():
+            columns[key] = [_LAUNCH_PATH.sub(r"*\1", text) for text in texts]
+    single_values: dict[str, str] = {}  # of columns that are left out, by their heading
     left_out: list[str] = []
     for key in _list_optional_columns(columns, listing.settings):
         if terminal.has_room(_build_table(columns), width, lang):
             break
-        head, first, *others = columns.pop(key)
+        heading, first, *others = columns.pop(key)
         if all(text == first for text in others):
-            alike[head] = first
+            single_values[heading] = first
         else:
-            left_out.append(head)
+            left_out.append(heading)
     blocks: list[Block] = [_build_table(columns)]
-    if alike:
-        values = join(f"{head} {text}" for head, text in alike.items())
+    if single_values:
+        values = join(f"{heading} {text}" for heading, text in single_values.items())
         blocks.append(Paragraph(phrase("terminal.alike", values=values)))
     if left_out:
         blocks.append(Paragraph(phrase("terminal.left_out", columns=join(left_out))))
@@ -133,11 +143,12 @@ def _build_column(
     key: str, values: Sequence[Any], unit: str, lang: str, *, is_setting: bool
 ) -> list[str]:
     """Return the heading of a column and its cells."""
-    named = key if lang == "en" else translate(term("site", key), lang)
+    heading = key if lang == "en" else translate(term("site", key), lang)
     if unit:
-        texts, scale = cells.scale_to_unit(values, unit)
-        return [f"{named} {scale}", *texts]
-    return [named, *(_format_setting(x) if is_setting else _format_cell(x) for x in values)]
+        texts, readable_unit = cells.scale_to_unit(values, unit)
+        return [f"{heading} {readable_unit}", *texts]
+    format_value = _format_setting if is_setting else _format_cell
+    return [heading, *(format_value(value) for value in values)]
 
 
 def _format_setting(value: Any) -> str:
@@ -151,9 +162,12 @@ def _build_table(columns: dict[str, list[str]]) -> Table:
 
 def _list_optional_columns(columns: dict[str, list[str]], settings: Sequence[str]) -> list[str]:
     """Return the columns that a narrow screen may leave out, in the order in which they go."""
-    one_value = [key for key in _LEAVE_OUT if key in columns and len({*columns[key][1:]}) == 1]
-    others = [*reversed(settings), *_LEAVE_OUT]
-    return [*one_value, *(key for key in others if key in columns and key not in one_value)]
+    # The first text of a column is its heading.
+    with_one_value = [
+        key for key in _OPTIONAL_COLUMNS if key in columns and len(set(columns[key][1:])) == 1
+    ]
+    others = [*reversed(settings), *_OPTIONAL_COLUMNS]
+    return [*with_one_value, *(x for x in others if x in columns and x not in with_one_value)]
 
 
 def _format_cell(value: Any) -> str:
@@ -165,7 +179,7 @@ def _format_cell(value: Any) -> str:
 
 
 def list_remarks(listing: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
-    """Yield what a reader of the table must know besides: launches left out, files not read."""
+    """Yield the lines below the table: how many launches were left out, and files not read."""
     if len(listing.rows) < listing.total:
         total = cells.count(listing.total)
         yield translate(phrase("terminal.listed", shown=len(listing.rows), total=total), lang)
@@ -183,31 +197,31 @@ def build_imported_table(rows: Sequence[Row]) -> Table:
             shown = reading.raw if reading.value is None else f"{value} {unit}"
             figures.append(f"{name} {shown or cells.NOTHING}".strip())
         notes = (render(note, "en") for note in row.notes)
-        lines.append((_place(row), row.configuration, ", ".join(figures), "; ".join(notes)))
+        lines.append((_format_place(row), row.configuration, ", ".join(figures), "; ".join(notes)))
     return build_table(("place", "configuration", "figures", "notes"), lines)
 
 
 def summarize_import(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[str]:
-    """Yield how much was read, and each kind of reason with its number and its first place."""
+    """Yield how much was read, and for each reason how often it applied, and where first."""
     yield f"{len(rows)} rows read, {len(unread)} places not read"
     kinds: dict[str, list[Unread]] = {}
     for entry in unread:
         kinds.setdefault(entry.reason.code, []).append(entry)
     for first, *more in sorted(kinds.values(), key=len, reverse=True):
-        yield f"{len(more) + 1} x, first {_place(first)}: {render(first.reason, 'en')}"
+        yield f"{len(more) + 1} x, first {_format_place(first)}: {render(first.reason, 'en')}"
 
 
-def _place(entry: Row | Unread) -> str:
+def _format_place(entry: Row | Unread) -> str:
+    """Return file and line of an entry; the file alone if its line is not known."""
     return f"{entry.file}:{entry.line}" if entry.line else entry.file
 
 
 def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
-    """Return a table with a row an entry, then reasons, trust and folders.
+    """Return a table with a row for each entry of a plan, then reasons, trust and folders.
 
-    Settings in which the entries of a case differ have columns. Figures are those of entries of
-    which all launches passed: geometric means, with the interval for the result; ``–`` where there
-    is none. What holds for several entries is said once. No line is wider than the screen, but for
-    one with a folder.
+    Settings in which the entries of a case differ have columns. An entry of which all launches
+    passed has figures: geometric means, and for the result the interval. A remark on several
+    entries appears once. No line is wider than the screen, except those with a folder.
     """
     remarks: dict[str, list[str]] = {}
     for entry in outcomes:
@@ -236,9 +250,9 @@ def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> st
 
 
 def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
-    """Return a row an entry; on a narrow screen memory and interval are left out."""
+    """Return a row for each entry; on a narrow screen without memory and interval."""
     plans = [(entry.plan.case, entry.plan.recipe) for entry in outcomes if entry.plan]
-    names = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MOST_SETTINGS]
+    names = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MAX_SETTINGS]
     worlds = {f"{entry.plan.nnodes}x{entry.plan.nproc}" for entry in outcomes if entry.plan}
     columns: dict[str, list[Phrase]] = {"run": [entry.name for entry in outcomes]}
     if len(worlds) > 1:
@@ -265,36 +279,49 @@ def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
 
 
 def _build_series_row(outcome: SeriesEntry) -> list[Phrase]:
-    """Return status, launches and figures of an entry."""
-    records, state = outcome.records, _STATES.get(outcome.state, outcome.state)
+    """Return status, launches, result, interval, quality and memory of an entry."""
+    records = outcome.records
+    state = _STATES.get(outcome.state, outcome.state)
     launches = f"{sum(x.passed for x in records)}/{outcome.num_launches}"
     if outcome.state not in ("passed", "finished"):
-        return [state, launches, *[None] * 4]
-    result, *memory = (
-        summarize_figure(records, name) for name in ("final_result", "mem", "mem_total")
-    )
+        return [state, launches, None, None, None, None]
+    result_text: Phrase = None
+    interval: Phrase = None
+    result = summarize_figure(records, "final_result")
+    if result is not None:
+        unit = records[0].figures["final_result"].unit
+        result_text = f"{cells.format_rate(result.mean)} {unit}"
+        if result.launches > 1:
+            interval = format_interval(result, cells.format_rate)
     qualities = [x.quality.value for x in records if x.quality.value is not None]
     quality = summarize_launches(qualities).mean if qualities else None
-    return [
-        state,
-        launches,
-        result and f"{cells.format_rate(result.mean)} {records[0].figures['final_result'].unit}",
-        format_interval(result, cells.format_rate) if result and result.launches > 1 else None,
-        cells.format_quality_and_target(quality, records[0].quality.target),
-        cells.format_memory(*(x.mean if x else None for x in memory)),
-    ]
+    quality_text = cells.format_quality_and_target(quality, records[0].quality.target)
+    used = summarize_figure(records, "mem")
+    total = summarize_figure(records, "mem_total")
+    memory = cells.format_memory(used.mean if used else None, total.mean if total else None)
+    return [state, launches, result_text, interval, quality_text, memory]
 
 
 def build_launch_table(records: Iterable[Record]) -> Table:
-    """Return a row a launch: what ran, how it ended, how far it can be believed, the result."""
+    """Return a row for each launch: what ran, how it ended, its trust, the result."""
     rows = []
     for record in records:
-        result, quality = record.figures["final_result"], record.quality
-        shown = f"{cells.format_rate(result.value)} {'' if result.value is None else result.unit}"
-        reached = cells.format_quality_and_target(quality.value, quality.target)
-        world = f"{record.plan.nnodes}x{record.plan.nproc}"
-        ended = (record.status, record.trust.grade, record.verification)
-        rows.append((record.run_id, record.plan.case, world, *ended, shown.strip(), reached))
+        result = record.figures["final_result"]
+        result_text = cells.format_rate(result.value)
+        if result.value is not None:
+            result_text = f"{result_text} {result.unit}".strip()
+        quality = record.quality
+        row = (
+            record.run_id,
+            record.plan.case,
+            f"{record.plan.nnodes}x{record.plan.nproc}",
+            record.status,
+            record.trust.grade,
+            record.verification,
+            result_text,
+            cells.format_quality_and_target(quality.value, quality.target),
+        )
+        rows.append(row)
     heads = ("run", "case", "ranks", "status", "trust", "evidence", "final_result", "quality")
     return build_table(heads, rows)
 
