@@ -1,4 +1,4 @@
-"""The page of an acceptance: the sentence, the list to exclude, verdicts, links, how sure."""
+"""The page of an acceptance: summary, list to exclude, verdicts, links, how certain they are."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _WHOLE_TONES: dict[Outcome, Tone] = {
     "cannot_tell": "warn",
     "unfinished": "warn",
 }
-_MAX_NAMED = 5  # in the sentence
-_MAX_SHARE = 10.0
-_MAX_HEAT_MAP = 128  # members; of more the table alone has the links
+_MAX_NAMED = 5  # members that the sentence names
+_MAX_SHARE = 10.0  # larger shares are shown as ">1000%"
+_MAX_HEAT_MAP = 128  # members; the links of more are only in the table
 _MAX_LINKS = 200  # rows of the table, the slowest first
 
 
@@ -104,12 +104,14 @@ def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
 
 def summarize_acceptance(result: AcceptanceResult) -> Phrase:
     """Return how many pass, and what to exclude, in one sentence."""
-    passed, count = len(result.list_names("pass")), len(result.members)
-    parts: list[Phrase] = [
-        phrase("accept.all_pass", n=count, unit=_name_unit(result))
-        if passed == count
-        else phrase("accept.some_pass", passed=passed, n=count, unit=_name_unit(result))
-    ]
+    num_passed = len(result.list_names("pass"))
+    num_members = len(result.members)
+    unit = _name_unit(result)
+    parts: list[Phrase] = []
+    if num_passed == num_members:
+        parts.append(phrase("accept.all_pass", n=num_members, unit=unit))
+    else:
+        parts.append(phrase("accept.some_pass", passed=num_passed, n=num_members, unit=unit))
     failing = [member for member in result.members if member.decision == "fail"]
     if failing:
         named = [
@@ -164,6 +166,7 @@ def _describe_interval(interval: Interval | None) -> Phrase:
 
 
 def _name_unit(result: AcceptanceResult) -> Phrase:
+    """Return what a member is, in words: a node, or a device."""
     return phrase(f"accept_unit.{result.unit}")
 
 
@@ -172,7 +175,9 @@ def _choose_badge(result: AcceptanceResult) -> str:
         return "fail"
     if result.interrupted:
         return "interrupted"
-    return "undecided" if result.list_names("undecided") or not result.members else "pass"
+    if result.list_names("undecided") or not result.members:
+        return "undecided"
+    return "pass"
 
 
 def join_first_names(names: Sequence[Phrase]) -> Phrase:
@@ -184,7 +189,11 @@ def join_first_names(names: Sequence[Phrase]) -> Phrase:
 
 
 def format_share(share: float, *, sign: bool = False) -> str:
-    """Return a share in percent; of one beyond any use only that it is large."""
+    """Return a share in percent; of a very large one only that it is larger than a bound.
+
+    Args:
+        sign: whether a positive share has a plus.
+    """
     if share > _MAX_SHARE:
         return f"{'+' if sign else ''}>{_MAX_SHARE:.0%}"
     return f"{share:+.1%}" if sign else f"{share:.1%}"
@@ -201,9 +210,12 @@ def _build_member_grid(result: AcceptanceResult) -> Strip:
 
 
 def _describe_member(member: Member) -> Phrase:
-    verdict = term("accept_decision", member.decision)
+    """Return name and verdict of a member, with the reason if there is one."""
+    parts: list[Phrase] = [member.name, term("accept_decision", member.decision)]
     reason = explain_verdict(member)
-    return join((member.name, verdict, *([reason] if reason else [])), "colon")
+    if reason:
+        parts.append(reason)
+    return join(parts, "colon")
 
 
 def _build_member_table(members: Iterable[Member]) -> Block:
@@ -251,12 +263,15 @@ def _format_interval(interval: Interval) -> str:
 
 
 def _build_links_section(result: AcceptanceResult) -> Section:
-    """Return the links as a map and a table; of no link nothing."""
+    """Return the links as a map and a table; a section without blocks if there are none."""
     if not result.links:
         return Section(phrase("accept.links"), "links")
-    bad = sum(link.decision == "fail" for link in result.links)
-    sentence = phrase("accept.bad_links", n=bad) if bad else phrase("accept.no_bad_links")
-    blocks: list[Block] = [Paragraph(sentence, "bad" if bad else "good")]
+    blocks: list[Block] = []
+    num_bad = sum(link.decision == "fail" for link in result.links)
+    if num_bad:
+        blocks.append(Paragraph(phrase("accept.bad_links", n=num_bad), "bad"))
+    else:
+        blocks.append(Paragraph(phrase("accept.no_bad_links"), "good"))
     if len(result.members) <= _MAX_HEAT_MAP:
         blocks.append(_build_heat_map(result))
     blocks.append(_build_link_table(result.links))
@@ -264,26 +279,34 @@ def _build_links_section(result: AcceptanceResult) -> Section:
 
 
 def _build_heat_map(result: AcceptanceResult) -> HeatMap:
-    """Return the links of the training step, a row and a column for each member."""
+    """Return the links between members, a row and a column for each member.
+
+    A cell shows the link for the training step; if another quantity of the same pair failed, that
+    one.
+    """
     names = [member.name for member in result.members]
-    of_pair: dict[frozenset[str], Link] = {}
-    for link in sorted(result.links, key=lambda link: link.quantity == "step"):
-        key = frozenset(link.members)
-        before = of_pair.get(key)
-        if before is None or before.decision != "fail":
-            of_pair[key] = link
-    rows = tuple(
-        tuple(_build_heat_cell(a, b, of_pair.get(frozenset((a, b)))) for b in names) for a in names
-    )
-    return HeatMap(phrase("accept.links"), tuple(names), rows)
+    link_of_pair: dict[frozenset[str], Link] = {}
+    step_last = sorted(result.links, key=lambda link: link.quantity == "step")
+    for link in step_last:
+        pair = frozenset(link.members)
+        earlier = link_of_pair.get(pair)
+        if earlier is None or earlier.decision != "fail":
+            link_of_pair[pair] = link
+    rows = []
+    for a in names:
+        row = [_build_heat_cell(a, b, link_of_pair.get(frozenset((a, b)))) for b in names]
+        rows.append(tuple(row))
+    return HeatMap(phrase("accept.links"), tuple(names), tuple(rows))
 
 
 def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
+    """Return share, tone and text on hover of the cell of two members; None: they have no link."""
     if link is None:
         return None, "muted", join((a, b))
     share = link.interval.slower
     hover = phrase("accept.heat_hover", a=a, b=b, share=format_share(share, sign=True))
-    return share, "bad" if link.decision == "fail" else "plain", (link.quantity, " ", hover)
+    tone: Tone = "bad" if link.decision == "fail" else "plain"
+    return share, tone, (link.quantity, " ", hover)
 
 
 def _build_link_table(links: Iterable[Link]) -> Block:
@@ -328,12 +351,14 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
 
 
 def _describe_team(members: Sequence[str]) -> Phrase:
+    """Return the names of a few members, or the first and the last of many with their number."""
     if len(members) <= _MAX_NAMED:
         return join(members)
     return phrase("accept_whole.range", first=members[0], last=members[-1], n=len(members))
 
 
 def _describe_bits(result: AcceptanceResult) -> list[Block]:
+    """Return for each product whether its devices compute the same bits."""
     return [
         Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
         for bits in result.bits
@@ -341,7 +366,7 @@ def _describe_bits(result: AcceptanceResult) -> list[Block]:
 
 
 def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
-    """Return noise and trends, and what would have been noticed."""
+    """Return noise and trends of each quantity, and how large a fault would have been noticed."""
     blocks: list[Block] = []
     if result.baseline is not None:
         blocks.append(Paragraph(phrase("accept.baseline", name=result.baseline)))
@@ -351,8 +376,8 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
                 phrase(
                     "accept.noise",
                     quantity=quantity.name,
-                    alone=_share(quantity.noise),
-                    pairs=_share(quantity.noise_of_pairs),
+                    alone=_format_known_share(quantity.noise),
+                    pairs=_format_known_share(quantity.noise_of_pairs),
                     worse_by=f"{quantity.worse_by:.0%}",
                 )
             )
@@ -365,5 +390,6 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
     return blocks
 
 
-def _share(value: float | None) -> Phrase:
+def _format_known_share(value: float | None) -> Phrase:
+    """Return a share in percent; None if it is not known."""
     return None if value is None else format_share(value)

@@ -389,7 +389,8 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
     short, unit, factor, _ = _QUANTITIES[first_line.quantity]
     readings = [(value, time_s, line.of) for line in lines for time_s, value in line.points]
     lowest, _, _ = min(readings)
-    highest, highest_s, member = max(readings, key=lambda reading: reading[0])
+    highest, highest_s, highest_line = max(readings, key=lambda reading: reading[0])
+    member: int | str = highest_line
     num_members = len(lines)
     if first_line.of in SUMMARY_LINES:  # whose names are not those of devices or hosts
         highest_by_member = _collect_highest_readings(
@@ -423,8 +424,8 @@ def _collect_highest_readings(record: Record, *, of_host: bool, quantity: str) -
             if device.ranks:
                 uses_by_member[device.ranks[0]] = device.over
     highest: dict[int, float] = {}
-    for member, use_by_interval in uses_by_member.items():
-        use = use_by_interval.get("run")
+    for member, uses in uses_by_member.items():
+        use = uses.get("run")
         if use is not None and quantity in use.quantities:
             highest[member] = use.quantities[quantity].highest
     return highest

@@ -1,4 +1,4 @@
-"""All figures of a run with its spans, evaluations, ranks, doubts; and how works scale."""
+"""Sections of a page: all figures with spans, evaluations, ranks, findings; and how works scale."""
 
 from __future__ import annotations
 
@@ -45,43 +45,55 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
     from trainmark.telemetry.summary import IntervalName, Use
 
-_SHORTEST_NS = 1_000_000  # of a span that is listed
-_EVALUATIONS = 5  # rows of the page; the record has all
-# Columns of what was read of a device: which end of the range stands beside the mean.
-_USE = {
+_MIN_SPAN_NS = 1_000_000  # shorter spans are not listed
+_MAX_EVALUATIONS = 5  # that a page lists; the record has all
+# Columns of readings of a device: which end of the range stands beside the mean.
+_READING_COLUMNS = {
     "utilization_percent": "highest", "power_w": "highest", "temperature_c": "highest",
     "clock_mhz": "lowest",
 }  # fmt: skip
-# The figure over all ranks of a column: it has the reason why nothing was measured.
-_FIGURE_OF = {
+# The figure over all ranks to which a column belongs; it has the reason if nothing was measured.
+_FIGURE_OF_COLUMN = {
     "step_ms": "step_time_p50", "wait_ms": "step_time_p50", "tflops": "matmul_flops_per_device",
     "memory": "mem", "utilization_percent": "utilization", "power_w": "power",
     "temperature_c": "temperature", "clock_mhz": "utilization", "throttled": "utilization",
 }  # fmt: skip
-_RANKS = ("rank", "node", "step_ms", "wait_ms", "tflops", "memory", *_USE, "throttled")
+_RANK_COLUMNS = (
+    "rank",
+    "node",
+    "step_ms",
+    "wait_ms",
+    "tflops",
+    "memory",
+    *_READING_COLUMNS,
+    "throttled",
+)
 
 
 def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Section:
     """Return all figures with their definitions, counts, spans, and what was not measured.
 
     Args:
-        cost: by the price of an hour.
-        launches: over which the figures are means; counts and spans are of ``record`` alone.
+        cost: of a million samples or tokens, as a tile; None: the price of an hour is not known.
+        launches: number of launches over which the figures are means; counts and spans are those of
+            ``record`` alone.
     """
     rows: list[list[Phrase]] = []
     unmeasured: list[tuple[Phrase, Phrase]] = []
-    specs, quality = figures_of.list_specs(record.plan.about.page), record.quality
+    specs = figures_of.list_specs(record.plan.about.page)
     for name, entry in record.figures.items():
         if entry.value is None:
             unmeasured.append((name, translate_message(record, entry.reason)))
             continue
         (value,), unit = cells.scale_to_unit([entry.value], entry.unit)
         remark: list[Phrase] = []
-        if spec := specs.get(name):  # a record of others may have figures that nobody declared
+        spec = specs.get(name)
+        if spec is not None:  # an imported record may have figures that nobody declared
             remark.append(join((spec.label, get_definition(spec, record)), "colon"))
         if entry.note is not None:
             remark.append(translate_message(record, entry.note))
         rows.append([name, value, unit, join(remark, "semicolon")])
+    quality = record.quality
     if quality.value is None:
         unmeasured.append((quality.metric, translate_message(record, quality.reason)))
     else:
@@ -89,24 +101,39 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
         rows.append([quality.metric, reached, "", record.plan.about.metric_note])
     if cost is not None:
         rows.append([cost.name, cost.value, cost.unit, cost.arithmetic])
+    rows += _list_count_rows(record)
+    rows += _list_span_rows(record)
+    means = phrase("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
+    table = build_table(translate_headings("name", "value", "unit", "remark"), rows)
+    gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
+    return build_folded_section(
+        "figures", table, describe_unmeasured(unmeasured), note=means, gist=gist
+    )
+
+
+def _list_count_rows(record: Record) -> list[list[Phrase]]:
+    """Return the row of each count that is known, with a note if there is one."""
+    rows: list[list[Phrase]] = []
     for name, count in record.counts:
         if count is not None:
             note_key = f"count_note.{name}"
             note = phrase(note_key) if note_key in TEXTS else ""
             rows.append([term("count", name), cells.count(count), "", note])
-    wall = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
-    spans = {name: ns for name, ns in record.spans.by_name_ns.items() if ns >= _SHORTEST_NS}
-    for place, (name, ns) in enumerate(spans.items()):
-        share: Phrase = f"{ns / wall:.1%}"
-        if place == 0:  # the first row says what the share is of
+    return rows
+
+
+def _list_span_rows(record: Record) -> list[list[Phrase]]:
+    """Return the row of each span of time that is not too short, with its share of the run."""
+    wall_ns = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
+    rows: list[list[Phrase]] = []
+    for name, ns in record.spans.by_name_ns.items():
+        if ns < _MIN_SPAN_NS:
+            continue
+        share: Phrase = f"{ns / wall_ns:.1%}"
+        if not rows:  # the first row says what the share is of
             share = phrase("spans.share", share=share, rank=record.spans.rank)
         rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", share])
-    means = phrase("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
-    shown = build_table(translate_headings("name", "value", "unit", "remark"), rows)
-    gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
-    return build_folded_section(
-        "figures", shown, describe_unmeasured(unmeasured), note=means, gist=gist
-    )
+    return rows
 
 
 def describe_unmeasured(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | None:
@@ -145,7 +172,7 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
             cells.format_quality(point.value, target=record.quality.target),
             cells.count(point.samples),
         )
-        for point in history[-_EVALUATIONS:]
+        for point in history[-_MAX_EVALUATIONS:]
     )
     names = [
         *translate_headings("epoch", "step"),
@@ -153,8 +180,8 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
         *translate_headings("samples"),
     ]
     blocks: list[Block] = [Paragraph(describe_verdict(record)), build_table(names, rows)]
-    if len(history) > _EVALUATIONS:
-        earlier = phrase("quality.earlier", n=len(history) - _EVALUATIONS)
+    if len(history) > _MAX_EVALUATIONS:
+        earlier = phrase("quality.earlier", n=len(history) - _MAX_EVALUATIONS)
         blocks.append(Paragraph(Link(earlier, address) if address else earlier, "muted"))
     return build_folded_section(
         "quality",
@@ -165,7 +192,10 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
 
 
 def build_printed_speeds(record: Record) -> Section | None:
-    """Return what a program printed of its own speed beside what was measured; None of a case."""
+    """Return the speeds that a user's program printed beside the measured ones.
+
+    None if it printed none, and for a case.
+    """
     comparisons = compare_printed(Measurement.from_record(record), record.figures)
     if not comparisons:
         return None
@@ -188,82 +218,91 @@ def build_printed_speeds(record: Record) -> Section | None:
 
 
 def build_ranks(record: Record) -> Section | None:
-    """Return a row a rank with what was read of its device, the slowest first; None of one alone.
+    """Return a row for each rank with the readings of its device, the slowest first.
 
-    Readings are of the training, or else of the run.
+    Readings are of the training, or else of the run. None for a single rank without readings.
     """
     telemetry = record.telemetry
-    over: IntervalName = "train" if telemetry and "train" in telemetry.intervals_s else "run"
-    uses = {
-        rank: x.over.get(over) for x in (telemetry.devices if telemetry else ()) for rank in x.ranks
-    }
-    if not uses and sum(rank_entry.step_ns is not None for rank_entry in record.ranks) < 2:
+    interval: IntervalName = "run"
+    if telemetry and "train" in telemetry.intervals_s:
+        interval = "train"
+    use_by_rank: dict[int, Use | None] = {}
+    for device in telemetry.devices if telemetry else ():
+        for rank in device.ranks:
+            use_by_rank[rank] = device.over.get(interval)
+    if not use_by_rank and sum(entry.step_ns is not None for entry in record.ranks) < 2:
         return None
     rows = []
-    for rank_entry in sorted(record.ranks, key=lambda rank_entry: -(rank_entry.step_ns or 0)):
-        times = [
-            None if ns is None else f"{ns / 1e6:.4g}"
-            for ns in (rank_entry.step_ns, rank_entry.wait_ns)
-        ]
-        rate = rank_entry.matmul_flops_per_second
-        cells_of_rank: list[Phrase] = [
-            rank_entry.rank,
-            rank_entry.rank // record.plan.nproc,
-            *times,
+    for entry in sorted(record.ranks, key=lambda entry: entry.step_ns or 0, reverse=True):
+        rate = entry.matmul_flops_per_second
+        memory = None
+        if entry.used_bytes is not None:
+            memory = cells.format_memory(entry.used_bytes, None)
+        rank_cells: list[Phrase] = [
+            entry.rank,
+            entry.rank // record.plan.nproc,
+            None if entry.step_ns is None else f"{entry.step_ns / 1e6:.4g}",
+            None if entry.wait_ns is None else f"{entry.wait_ns / 1e6:.4g}",
             None if rate is None else f"{rate / 1e12:.4g}",
-            None
-            if rank_entry.used_bytes is None
-            else cells.format_memory(rank_entry.used_bytes, None),
-            *_format_readings(uses.get(rank_entry.rank)),
+            memory,
+            *_format_readings(use_by_rank.get(entry.rank)),
         ]
         rows.append(
             [
                 _format_with_reason(record, name, cell)
-                for name, cell in zip(_RANKS, cells_of_rank, strict=True)
+                for name, cell in zip(_RANK_COLUMNS, rank_cells, strict=True)
             ]
         )
-    shown = build_table(translate_headings(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
-    if not telemetry or over not in telemetry.intervals_s:
-        return build_folded_section("ranks", shown, gist=str(record.plan.world_size))
-    start_s, end_s = telemetry.intervals_s[over]
-    interval_text = phrase(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
-    gist = str(record.plan.world_size)
-    return build_folded_section("ranks", shown, Paragraph(interval_text, "muted"), gist=gist)
+    headings = translate_headings(*(f"ranks.{name}" for name in _RANK_COLUMNS))
+    table = build_table(headings, rows, short=True)
+    note = None
+    if telemetry and interval in telemetry.intervals_s:
+        start_s, end_s = telemetry.intervals_s[interval]
+        interval_text = phrase(f"telemetry.{interval}", seconds=f"{end_s - start_s:.1f}")
+        note = Paragraph(interval_text, "muted")
+    return build_folded_section("ranks", table, note, gist=str(record.plan.world_size))
 
 
 def _format_with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
     """Return a cell of the ranks' table; if it is empty, the figure's reason to be null."""
-    entry = record.figures.get(_FIGURE_OF.get(column, ""))
+    entry = record.figures.get(_FIGURE_OF_COLUMN.get(column, ""))
     if cell is not None or entry is None or entry.reason is None:
         return cell
     return Missing(translate_message(record, entry.reason))
 
 
 def _format_readings(use: Use | None) -> list[Phrase]:
-    """Return mean and peak, or mean and lowest, of each quantity, and throttling."""
+    """Return mean and peak, or mean and lowest, of each quantity, then why clocks were lowered."""
     row: list[Phrase] = []
-    for name, end in _USE.items():
+    for name, end in _READING_COLUMNS.items():
         quantity = use.quantities.get(name) if use else None
-        values = [] if quantity is None else [quantity.mean, getattr(quantity, end)]
-        row.append("/".join(f"{x:.0f}" for x in values) or None)
+        if quantity is None:
+            row.append(None)
+            continue
+        extreme = quantity.highest if end == "highest" else quantity.lowest
+        row.append(f"{quantity.mean:.0f}/{extreme:.0f}")
     if use is None or use.throttled is None:
-        return [*row, None]
-    return [*row, ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"]
+        row.append(None)
+    else:
+        reasons = [f"{share:.0%} {reason}" for reason, share in use.throttled.items()]
+        row.append(", ".join(reasons) or "0%")
+    return row
 
 
 def build_findings(records: Sequence[Record]) -> Section:
-    """Return what was found that gives no reason to doubt the figures, and minor limits.
+    """Return the findings that give no reason to doubt the figures, and minor limits.
 
-    A finding of several launches stands there once, as the first of them has it.
+    Of a finding of several launches, only that of the first launch is shown.
     """
     record = records[0]
-    doubtful = {reason.code for reason in get_trust(records).reasons}
-    first: dict[str, Message] = {}
-    for finding_entry in (finding for launch in records for finding in launch.findings):
-        if finding_entry.code not in doubtful:
-            first.setdefault(finding_entry.code, finding_entry)
+    codes_of_doubts = {reason.code for reason in get_trust(records).reasons}
+    finding_by_code: dict[str, Message] = {}
+    for launch in records:
+        for finding in launch.findings:
+            if finding.code not in codes_of_doubts:
+                finding_by_code.setdefault(finding.code, finding)
     blocks: list[Block] = [
-        Paragraph(translate_message(record, finding_entry)) for finding_entry in first.values()
+        Paragraph(translate_message(record, finding)) for finding in finding_by_code.values()
     ]
     blocks += limits.list_minor_limits(record)
     return build_folded_section("trust", *blocks, gist=str(len(blocks)))

@@ -1,8 +1,8 @@
-"""What limits a training, how it stands beside comparable results, and how its ranks differ.
+"""What limits a training, how it compares with other results, and how its ranks differ.
 
-Owns the rules that limit a training: each has what it costs of the training time, if that is known,
-and advises only what follows from it. Results are comparable if they are of the same work, on any
-device: launches measured here, and rows that others published.
+A limit is found by a rule. It states its cost, a share of the training time, if that is known, and
+advises only what follows from the rule. Results are comparable if they are of the same work, on any
+device: launches measured here, and published rows.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _TARGET = "target_value"  # key of the work; a bound trains to none
 _MAX_COMPARISONS = 3  # results that are drawn
 _MAX_DIFFERENCES = 3  # of the closest result, that are named
 _MAX_NAMED_RANKS = 4
-_ADVICE_ON_PROGRAMS = {"data": "program_data", "evaluation": "program_evaluation"}  # no recipe
-_MAX_CHARACTERS = 60  # of a printed configuration, of a difference
+# Advice for users' own programs, which have no recipe, by the name of the limit.
+_ADVICE_ON_PROGRAMS = {"data": "program_data", "evaluation": "program_evaluation"}
+_MAX_CHARACTERS = 60  # of a published configuration, and of a value in a difference
 
 
 class Limit(NamedTuple):
@@ -96,7 +97,7 @@ def split_training_time(record: Record) -> dict[str, float]:
 
 
 def build_time_bar(record: Record) -> Bars | None:
-    """Return one bar to 100% of the training time and what limits it; None without steps."""
+    """Return the parts of the training time as one bar, and what limits it; None without steps."""
     spent = split_training_time(record)
     total = sum(spent.values())
     start = 0.0
@@ -106,12 +107,12 @@ def build_time_bar(record: Record) -> Bars | None:
         label = "compute_all" if name == "compute" and record.plan.world_size > 1 else name
         if share >= _MIN_DRAWN_SHARE:
             bar = Bar(
-                phrase(f"limit.{label}"),
-                start,
-                start + share,
-                name,
-                f"{100 * share:.0f}%",
-                f"{seconds:.3f} s / {total:.3f} s",
+                label=phrase(f"limit.{label}"),
+                start=start,
+                end=start + share,
+                colour=name,
+                shown=f"{100 * share:.0f}%",
+                hover=f"{seconds:.3f} s / {total:.3f} s",
             )
             bars.append(bar)
         start += share
@@ -158,7 +159,7 @@ def find_limits(record: Record) -> list[Limit]:
         _find_small_batch(record),
     ]
     applying = [limit for limit in limits if limit is not None]
-    return sorted(applying, key=lambda limit: -(limit.cost or 0.0))
+    return sorted(applying, key=lambda limit: limit.cost or 0.0, reverse=True)
 
 
 def _find_time_limits(record: Record) -> Iterator[Limit]:
@@ -177,8 +178,10 @@ def _find_time_limits(record: Record) -> Iterator[Limit]:
 
 def _find_throttling(record: Record) -> Limit | None:
     """Return a limit if the clocks of a device were lowered in much of the measured time."""
-    lowered = _collect_throttled_shares(record, "measured")
-    share, rank = max(((share, rank) for rank, share in lowered.items()), default=(0.0, 0))
+    share_by_rank = _collect_throttled_shares(record, "measured")
+    if not share_by_rank:
+        return None
+    share, rank = max((share, rank) for rank, share in share_by_rank.items())
     if share <= THROTTLED_SHARE:
         return None
     arithmetic = f"{share:.1%} > {THROTTLED_SHARE:.0%}"
@@ -188,12 +191,12 @@ def _find_throttling(record: Record) -> Limit | None:
 def _find_slow_rank(record: Record) -> Limit | None:
     """Return a limit if a finding names a slow rank, for which all others wait."""
     slowest = _find_slowest_rank(record)
-    if slowest is None or not slowest[1]:
+    if slowest is None or not slowest.excess:
         return None
-    rank, longer = slowest
-    lost = longer / (1 + longer)
-    arithmetic = f"{longer:.3f} / {1 + longer:.3f} = {lost:.1%}"
-    return Limit("rank", lost, phrase("advice.rank", rank=rank), arithmetic)
+    # Without the slow rank, a step would take 1 / (1 + excess) of its time.
+    lost_share = slowest.excess / (1 + slowest.excess)
+    arithmetic = f"{slowest.excess:.3f} / {1 + slowest.excess:.3f} = {lost_share:.1%}"
+    return Limit("rank", lost_share, phrase("advice.rank", rank=slowest.rank), arithmetic)
 
 
 def _find_other_work(record: Record) -> Limit | None:
@@ -223,7 +226,7 @@ def _find_small_batch(record: Record) -> Limit | None:
 
 
 def _has_threads(record: Record) -> bool:
-    """Return whether each rank computed on the processor with several threads."""
+    """Tell whether each rank computed on the processor with several threads."""
     threads = (record.environment.get("variables") or {}).get("OMP_NUM_THREADS", "1")
     return not has_cards(record) and threads != "1"
 
@@ -234,13 +237,20 @@ def _collect_throttled_shares(record: Record, interval: IntervalName) -> dict[in
     return {rank: max(reasons.values()) for rank, reasons in shares.items()}
 
 
-def _find_slowest_rank(record: Record) -> tuple[int, float] | None:
-    """Return the rank that a finding calls slow, and by what share its steps are longer."""
+class _SlowRank(NamedTuple):
+    """A rank that is slower than others; ``excess``: the share by which its steps are longer."""
+
+    rank: int
+    excess: float
+
+
+def _find_slowest_rank(record: Record) -> _SlowRank | None:
+    """Return the rank that a finding calls slow; None without such a finding."""
     for finding in record.findings:
         if finding.code == "slow_rank":
-            match finding.args:
+            match finding.args:  # a record of others may have anything there
                 case {"rank": int(rank), "share": float(share)}:
-                    return rank, share
+                    return _SlowRank(rank, excess=share)
     return None
 
 
@@ -255,12 +265,16 @@ def summarize_figure(results: Sequence[Result], figure: str) -> LaunchSummary | 
 
 
 def _compare_work(record: Record, other: Result) -> dict[str, tuple[object, object]]:
-    """Return in what the work of a result differs, by key, with the values of both."""
+    """Return the keys in which the work of a result differs from a record's, with both values.
+
+    The devices are left out: other devices are what a comparison is for.
+    """
     if isinstance(other, Row):
         return find_row_differences(record, other)
     ours = describe_work(record)
     theirs = describe_work(other)
     names = [name for name in find_differences(ours, theirs) if name != _DEVICES]
+    # Short values first, because a page names only the first few differences.
     names.sort(key=lambda name: len(f"{ours.get(name)}{theirs.get(name)}"))
     return {name: (ours.get(name), theirs.get(name)) for name in names}
 
@@ -281,9 +295,12 @@ def compare_speed(
         ids = {record.run_id for record in records}
         has_failed = any(isinstance(x, Record) and x.run_id not in ids for x in comparisons)
         key = "nothing" if launches[0].plan.witness is None else "program_nothing"
-        return _list_incomparable(phrase("against.none_passed" if has_failed else f"against.{key}"))
+        return _build_incomparable_callout(
+            phrase("against.none_passed" if has_failed else f"against.{key}")
+        )
     differences = [(_compare_work(launches[0], results[0]), results) for results in candidates]
-    comparable = [results for differing_keys, results in differences if not differing_keys]
+    comparable = [results for differing, results in differences if not differing]
+    # A published row may lack the first of these figures.
     for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):
         speed = summarize_figure(launches, figure)
         others = []
@@ -292,18 +309,23 @@ def compare_speed(
             if other_speed is not None:
                 others.append((other_speed.mean, results))
         if speed is not None and others:
-            fastest = sorted(others, key=lambda entry: -entry[0])[:_MAX_COMPARISONS]
-            return _build_speed_bars(figure, launches, speed.mean, fastest)
-    different, closest = min(differences, key=lambda entry: len(entry[0]))
-    reasons = [_describe_difference(name, *values) for name, values in different.items()]
+            others.sort(key=lambda entry: entry[0], reverse=True)
+            return _build_speed_bars(figure, launches, speed.mean, others[:_MAX_COMPARISONS])
+    differing, closest = min(differences, key=lambda entry: len(entry[0]))
+    reasons = [_describe_difference(name, *values) for name, values in differing.items()]
     why: Phrase = phrase("against.silent")
     if reasons:
         why = join(reasons[:_MAX_DIFFERENCES], "semicolon")
-    return _list_incomparable(phrase("against.none", name=_name_result(closest[0]), why=why))
+    return _build_incomparable_callout(
+        phrase("against.none", name=_name_result(closest[0]), why=why)
+    )
 
 
 def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) -> Callout | None:
-    """Return what balance is worth: the speed of a bound over that of the same training.
+    """Return the speed of a bound over that of the same training; None without such a pair.
+
+    A bound is a training whose experts are given equal work, so that its speed is the highest that
+    balance could reach.
 
     Args:
         records: launches of the bound, or of the training.
@@ -360,7 +382,8 @@ def _group_comparisons(
     return [*group_by_work(launches), *rows]
 
 
-def _list_incomparable(text: Phrase) -> Callout:
+def _build_incomparable_callout(text: Phrase) -> Callout:
+    """Return the text in place of a comparison if no result is comparable."""
     return Callout(phrase("against.heading"), text, is_quiet=True)
 
 
@@ -400,14 +423,16 @@ def _build_speed_bars(
     unit = launches[0].figures[figure].unit
     grades = {str(get_trust(launches).grade)}
     shown = f"{cells.format_rate(speed)} {unit}"
-    bars = [Bar(phrase("against.this"), 0.0, speed / longest, "own", "", shown)]
+    own_bar = Bar(phrase("against.this"), 0.0, speed / longest, colour="own", shown="", hover=shown)
+    bars = [own_bar]
     for value, results in others:
         runs = [result for result in results if isinstance(result, Record)]
         kind = get_trust(runs).grade if runs else "published"
         grades.add(kind)
         label = phrase(f"against.{kind}", name=_name_result(results[0]))
         hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(name_result, results))}"
-        bars.append(Bar(label, 0.0, value / longest, "other", f"× {speed / value:#.3g}", hover))
+        ratio = f"× {speed / value:#.3g}"
+        bars.append(Bar(label, 0.0, value / longest, colour="other", shown=ratio, hover=hover))
     title: list[Phrase] = [phrase("against.title", figure=figure)]
     if "do_not_quote" in grades:
         title.insert(0, phrase("against.hint"))
@@ -452,13 +477,13 @@ def build_rank_strip(record: Record) -> Strip | None:
     if record.plan.world_size < 2 or not record.ranks:
         return None
     slowest = _find_slowest_rank(record)
-    lowered = _collect_throttled_shares(record, "measured")
+    throttled_ranks = _collect_throttled_shares(record, "measured")
     nodes: dict[int, list[tuple[Tone, Phrase]]] = {}
     for entry in record.ranks:
         tone: Tone = "plain"
-        if slowest and entry.rank == slowest[0]:
+        if slowest and entry.rank == slowest.rank:
             tone = "bad"
-        elif entry.rank in lowered or not entry.finished:
+        elif entry.rank in throttled_ranks or not entry.finished:
             tone = "warn"
         step = cells.NOTHING if entry.step_ns is None else f"{entry.step_ns / 1e6:.4g} ms"
         hover = f"rank {entry.rank}, {get_device_name(record)}: {step}"
@@ -470,35 +495,36 @@ def build_rank_strip(record: Record) -> Strip | None:
 def _list_rank_remarks(record: Record) -> list[Phrase]:
     """Return how far ranks are apart or which is slow, and which are throttled and hottest."""
     slowest = _find_slowest_rank(record)
-    lowered = _collect_throttled_shares(record, "measured")
+    measured_shares = _collect_throttled_shares(record, "measured")
     remarks: list[Phrase] = []
     if slowest:
-        share = f"{slowest[1]:+.0%}"
-        remarks.append(phrase("strip.slowest", rank=slowest[0], share=share))
+        share = f"{slowest.excess:+.0%}"
+        remarks.append(phrase("strip.slowest", rank=slowest.rank, share=share))
     else:
-        remarks += _spread(record)
-    if lowered:
-        worst = max(lowered, key=lowered.__getitem__)
-        remarks.append(phrase("strip.throttled", rank=worst, share=f"{lowered[worst]:.0%}"))
-    outside = [
-        str(rank) for rank in _collect_throttled_shares(record, "run") if rank not in lowered
-    ]
-    if outside:
-        remarks.append(phrase("strip.outside", ranks=", ".join(outside[:_MAX_NAMED_RANKS])))
+        remarks += _describe_spread(record)
+    if measured_shares:
+        worst = max(measured_shares, key=measured_shares.__getitem__)
+        share = f"{measured_shares[worst]:.0%}"
+        remarks.append(phrase("strip.throttled", rank=worst, share=share))
+    run_shares = _collect_throttled_shares(record, "run")
+    throttled_outside = [str(rank) for rank in run_shares if rank not in measured_shares]
+    if throttled_outside:
+        ranks = ", ".join(throttled_outside[:_MAX_NAMED_RANKS])
+        remarks.append(phrase("strip.outside", ranks=ranks))
     hottest = _find_hottest_rank(record)
     if hottest:
         remarks.append(phrase("strip.hottest", rank=hottest[0], celsius=f"{hottest[1]:.0f}"))
     return remarks
 
 
-def _spread(record: Record) -> list[Phrase]:
+def _describe_spread(record: Record) -> list[Phrase]:
     """Return how much slower the slowest rank is than the median, and what was not compared."""
     steps_ns = [rank_entry.step_ns for rank_entry in record.ranks if rank_entry.step_ns]
     if len(steps_ns) < 2:
         return [phrase("strip.no_steps")]
     spread = max(steps_ns) / median_low(steps_ns) - 1
     parts: list[Phrase] = [phrase("strip.spread", share=f"{spread:.1%}")]
-    if spread > SLOW_SHARE:  # or there would be a finding
+    if spread > SLOW_SHARE:  # without a finding, so the ranks were not compared
         parts.append(phrase("strip.not_compared"))
     if not has_cards(record):
         parts.append(phrase("strip.shared_cores"))

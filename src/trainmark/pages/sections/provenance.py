@@ -1,7 +1,7 @@
-"""The performance table as published pages have it, their rows, and what was run where and how.
+"""The performance table in the form of published pages, their rows, and what was run and where.
 
-Owns which columns exist and how a record fills them. A case's ``reference.toml`` asks for another
-set by naming its headers.
+The module defines the columns and how a record fills them. A case's ``reference.toml`` chooses its
+own columns by naming their headers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from trainmark.pages.texts import (
     pairs,
     phrase,
     term,
-    translate_headings,
     translate_message,
 )
 from trainmark.plan.recipes import format_fix_hp
@@ -58,12 +57,13 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import TableSpec
 
-QUALITY = "<quality>"
+QUALITY = "<quality>"  # stands for the column of the quality, whose header depends on the case
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
 PUBLISHED_NOTHING = "/"  # in the table of published pages: not measured, nothing changed
 _TRACEBACK_LINES = 16
-_LONGEST_RANKS = 40  # characters
-_BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
+_MAX_RANKS_LENGTH = 40  # characters of a list of ranks
+# The comma between two recipe fields; a value may contain commas as well.
+_FIELD_SEPARATOR = re.compile(r",(?=\w+=)")
 
 
 def format_precision(record: Record) -> str:
@@ -72,7 +72,8 @@ def format_precision(record: Record) -> str:
     return record.plan.about.precision_labels.get(precision, precision)
 
 
-_SHOWN: dict[str, Callable[[float], str]] = {
+# Formats of figures that are columns.
+_FIGURE_FORMATS: dict[str, Callable[[float], str]] = {
     "e2e_time": "{:.1f}".format,
     "train_time": "{:.1f}".format,
     "loss": "{:.3f}".format,
@@ -82,15 +83,17 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 
 
 def _format_figure(name: str, record: Record) -> str | None:
+    """Return a figure as its column shows it; None if the record does not have it."""
     value = record.figure(name)
-    return None if value is None else _SHOWN[name](value)
+    return None if value is None else _FIGURE_FORMATS[name](value)
 
 
+# Every column by its header, with the function that fills it.
 COLUMNS: dict[str, Callable[[Record], Phrase]] = {
     "precision": format_precision,
     "fix_hp": lambda record: format_fix_hp(record.plan.fix_hp),
     "mem": lambda record: cells.format_memory(record.figure("mem"), record.figure("mem_total")),
-    **{name: partial(_format_figure, name) for name in _SHOWN},
+    **{name: partial(_format_figure, name) for name in _FIGURE_FORMATS},
     QUALITY: lambda record: cells.format_quality_and_target(
         record.quality.value, record.quality.target
     ),
@@ -98,21 +101,25 @@ COLUMNS: dict[str, Callable[[Record], Phrase]] = {
 
 
 def list_columns(references: References) -> tuple[str, ...]:
-    """Return the columns a case's references are printed with; without any, the usual ones.
+    """Return the columns of a case's published rows, or ``PERFORMANCE`` if it has none.
+
+    A header that is not the name of a column is that of the quality.
 
     Raises:
-        RecordError: more than one header that no column is called.
+        RecordError: several headers are not names of columns.
     """
-    strange = [name for name in references.columns if name not in COLUMNS]
-    if len(strange) > 1:
+    unknown = [name for name in references.columns if name not in COLUMNS]
+    if len(unknown) > 1:
         rule = f"columns must be the quality or one of {', '.join(sorted(COLUMNS))}"
-        what = f"unknown columns {', '.join(strange)}"
+        what = f"unknown columns {', '.join(unknown)}"
         raise RecordError(what, where="reference.toml", rule=rule)
-    return tuple(QUALITY if x in strange else x for x in references.columns) or PERFORMANCE
+    if not references.columns:
+        return PERFORMANCE
+    return tuple(QUALITY if name in unknown else name for name in references.columns)
 
 
 def _name_column(name: str, record: Record) -> str:
-    """Return a column's header; the quality's as the references print it, else the metric."""
+    """Return a column's header; that of the quality as published rows print it, else the metric."""
     if name != QUALITY:
         return name
     printed = record.plan.about.references.columns
@@ -120,24 +127,22 @@ def _name_column(name: str, record: Record) -> str:
 
 
 def build_performance_table(records: Sequence[Record]) -> Table:
-    """Return a row a record of one case, in their order, in the form of published pages.
+    """Return a row for each record of one case, in their order, in the form of published pages.
 
-    There ``/`` stands for what was not measured and for no changed field.
+    There ``/`` stands for what was not measured, and for no changed field.
     """
     names = list_columns(records[0].plan.about.references)
-    rows = (
-        (
-            (f"[{place}] " if len(records) > 1 else "", describe_record_configuration(record)),
-            *(_format_published_cell(name, record) for name in names),
-        )
-        for place, record in enumerate(records, start=1)
-    )
-    return build_table(
-        (phrase("head.configuration"), *(_name_column(name, records[0]) for name in names)), rows
-    )
+    rows = []
+    for number, record in enumerate(records, start=1):
+        mark = f"[{number}] " if len(records) > 1 else ""
+        configuration: Phrase = (mark, describe_record_configuration(record))
+        rows.append([configuration, *(_format_published_cell(name, record) for name in names)])
+    headings = [phrase("head.configuration"), *(_name_column(name, records[0]) for name in names)]
+    return build_table(headings, rows)
 
 
 def _format_published_cell(name: str, record: Record) -> Phrase:
+    """Return a record's cell of a column; if it has no value, with the reason."""
     cell = COLUMNS[name](record)
     if cell not in (None, "", cells.NOTHING):
         return cell
@@ -151,54 +156,71 @@ def _format_published_cell(name: str, record: Record) -> Phrase:
 
 
 def build_reference_table(references: References) -> Table:
-    """Return published rows: in Chinese cell by cell as printed, in English in our words."""
+    """Return published rows: in Chinese as they were printed, in English translated."""
+    headings = [phrase("head.configuration"), *references.columns]
+    return build_table(headings, [_translate_published_row(row) for row in references.rows])
 
-    def shown(row: Reference) -> list[Phrase]:
-        ours = describe_configuration(row.device, nnodes=row.nnodes, nproc=row.nproc)
-        named = {"": row.configuration, **row.cells}
-        english = {"": ours, **row.cells_en}
-        return [
-            phrase("reference.as_printed", printed=cell, ours=english.get(name, cell))
-            for name, cell in named.items()
-        ]
 
-    return build_table(
-        (phrase("head.configuration"), *references.columns), map(shown, references.rows)
-    )
+def _translate_published_row(row: Reference) -> list[Phrase]:
+    """Return the cells of a published row, the configuration first."""
+    configuration = describe_configuration(row.device, nnodes=row.nnodes, nproc=row.nproc)
+    translated_cells: list[Phrase] = [
+        phrase("reference.as_printed", printed=row.configuration, ours=configuration)
+    ]
+    for name, cell in row.cells.items():
+        english = row.cells_en.get(name, cell)
+        translated_cells.append(phrase("reference.as_printed", printed=cell, ours=english))
+    return translated_cells
 
 
 def build_published(record: Record) -> Section | None:
-    """Return published rows as printed, whether a run compares with them, and their sources."""
-    references, recipe = record.plan.about.references, record.plan.recipe_name
+    """Return the published rows, a warning if a run does not compare with them, and their sources.
+
+    None if the case has no published rows.
+    """
+    references = record.plan.about.references
     if not references.rows:
         return None
-    other = "other" if record.plan.data.origin == "generated" else "unlike"
-    alike = other == "unlike" and recipe.startswith(("standard", "published"))
-    warned = None if alike else Paragraph(phrase(f"reference.{other}", recipes=recipe), "warn")
-    shown = build_reference_table(references), warned, list_sources(references)
+    recipe = record.plan.recipe_name
+    warning = None
+    if record.plan.data.origin == "generated":
+        warning = Paragraph(phrase("reference.other", recipes=recipe), "warn")
+    elif not recipe.startswith(("standard", "published")):
+        warning = Paragraph(phrase("reference.unlike", recipes=recipe), "warn")
     return build_folded_section(
-        "references", *shown, gist=count_in_words("rows", len(references.rows))
+        "references",
+        build_reference_table(references),
+        warning,
+        list_sources(references),
+        gist=count_in_words("rows", len(references.rows)),
     )
 
 
 def list_sources(references: References) -> Facts:
     """Return where published rows come from."""
+    sources = {row.source.id: row.source for row in references.rows}  # each once
     items: list[tuple[Phrase, Phrase]] = []
-    for source in {row.source.id: row.source for row in references.rows}.values():
-        level = phrase(f"evidence.{source.evidence}")
-        facts = (source.text, source.url, or_unknown(source.date), level, source.remark)
-        names = translate_headings(
-            *(f"reference.{x}" for x in ("source", "url", "date", "evidence", "remark"))
-        )
-        items += [(name, value) for name, value in zip(names, facts, strict=True) if value]
+    for source in sources.values():
+        facts: dict[str, Phrase] = {
+            "source": source.text,
+            "url": source.url,
+            "date": or_unknown(source.date),
+            "evidence": phrase(f"evidence.{source.evidence}"),
+            "remark": source.remark,
+        }
+        for name, value in facts.items():
+            if value:
+                items.append((phrase(f"reference.{name}"), value))
     return Facts(tuple(items))
 
 
-def _list_known_facts(phrases: Mapping[str, Phrase]) -> Facts:
-    """Return the facts that are known, by the keys of their names."""
-    return Facts(
-        tuple((phrase(name), value) for name, value in phrases.items() if value is not None)
-    )
+def _list_known_facts(values: Mapping[str, Phrase]) -> Facts:
+    """Return the facts whose value is not None.
+
+    Args:
+        values: by the key of the fact's name in texts.toml.
+    """
+    return Facts(tuple((phrase(key), value) for key, value in values.items() if value is not None))
 
 
 def build_cause(record: Record) -> Section | None:
@@ -206,12 +228,20 @@ def build_cause(record: Record) -> Section | None:
     run_cause = record.cause
     if run_cause is None:
         return None
-    names = ("type", "signal", "exit_code")
-    told = {f"cause.{name}": getattr(run_cause, name) for name in names}
     stacks = f"stacks.rank<N>.txt ({len(run_cause.stacks)})" if run_cause.stacks else None
-    facts = _list_known_facts(told | {"cause.stacks": stacks})
-    blocks: list[Block] = [facts] if facts.items else []
-    blocks += [_build_hang_table(run_cause.hang)] if run_cause.hang else []
+    facts = _list_known_facts(
+        {
+            "cause.type": run_cause.type,
+            "cause.signal": run_cause.signal,
+            "cause.exit_code": run_cause.exit_code,
+            "cause.stacks": stacks,
+        }
+    )
+    blocks: list[Block] = []
+    if facts.items:
+        blocks.append(facts)
+    if run_cause.hang:
+        blocks.append(_build_hang_table(run_cause.hang))
     if run_cause.traceback:
         lines = run_cause.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(phrase("cause.traceback"), "muted"))
@@ -226,8 +256,8 @@ def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
     rows = []
     for group in groups:
         ranks = group["ranks"]
-        if len(ranks) > _LONGEST_RANKS:
-            ranks = f"{ranks[:_LONGEST_RANKS]}…"
+        if len(ranks) > _MAX_RANKS_LENGTH:
+            ranks = f"{ranks[:_MAX_RANKS_LENGTH]}…"
         state = (phrase(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
         rows.append((ranks, state, group["where"]))
     return build_table((phrase(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
@@ -235,44 +265,58 @@ def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
 
 def build_run_facts(record: Record) -> Section:
     """Return what was trained by which rules, and what the case declares besides."""
-    plan, job = record.plan, record.environment.get("job") or {}
-    data, about = plan.data, plan.about
-    parameters, trained = count_parameters(record), job.get("trainable_parameters")
-    counted = or_unknown(parameters and cells.count(parameters))
-    if trained not in (None, parameters):
-        counted = phrase("parameters.trained", all=counted, trained=cells.count(trained))
-    sentence = phrase(
-        "general.data",
-        train=cells.count(data.train_samples),
-        eval=cells.count(data.eval_samples),
-        layout=data.layout,
-        content=data.content_id,
-    )
+    plan = record.plan
+    job = record.environment.get("job") or {}
+    about = plan.about
     changed = phrase("def.fix_hp", standards=plan.compared_with)
-    kernels = record.environment.get("attention_flags", {})
+    recipe_fields = format_fix_hp(_list_recipe_fields(record))
+    attention_flags = record.environment.get("attention_flags", {})
+    attention_kernels = [name for name, is_allowed in attention_flags.items() if is_allowed]
     facts: dict[str, Phrase] = {
         "fact.labels": join(map(describe_label, record.labels)) if record.labels else None,
         "name.task": about.task,
         "name.model": about.model,
-        "name.dataset": (describe_dataset(record), " (", sentence, ")"),
+        "name.dataset": _describe_data(record),
         "name.sample": about.sample_note,
         "name.precision": join((format_precision(record), _explain_precision(record)), "colon"),
         "name.fix_hp": (or_none(format_fix_hp(plan.fix_hp)), " (", changed, ")"),
         "fact.rules": phrase(f"rules.{plan.rules if plan.witness is None else WITNESSED}"),
         "name.extra": or_none(format_fix_hp(plan.extra)),
         "fact.recipe": plan.recipe_name,
-        "fact.recipe_fields": join(
-            _BETWEEN_FIELDS.split(format_fix_hp(_list_recipe_fields(record)))
-        ),
-        "fact.parameters": counted,
+        "fact.recipe_fields": join(_FIELD_SEPARATOR.split(recipe_fields)),
+        "fact.parameters": _describe_parameters(record),
         "fact.kernels": _describe_kernels(job.get("kernels") or {}),
         "fact.started": record.started,
         "fact.flags": pairs(record.environment.get("precision_flags")),
         "fact.attention": record.environment.get("attention"),
-        "fact.attention_flags": ", ".join(name for name, on in kernels.items() if on) or None,
+        "fact.attention_flags": ", ".join(attention_kernels) or None,
     }
     blocks = [block for spec in about.page.tables for block in _build_declared(record, spec)]
     return build_folded_section("facts", _list_known_facts(facts), *blocks, gist=plan.recipe_name)
+
+
+def _describe_data(record: Record) -> Phrase:
+    """Return the name of the data set with its sizes, its layout and its content."""
+    data = record.plan.data
+    details = phrase(
+        "general.data",
+        train=cells.count(data.train_samples),
+        eval=cells.count(data.eval_samples),
+        layout=data.layout,
+        content=data.content_id,
+    )
+    return (describe_dataset(record), " (", details, ")")
+
+
+def _describe_parameters(record: Record) -> Phrase:
+    """Return the number of parameters, and of those that were trained if they are not all."""
+    parameters = count_parameters(record)
+    job = record.environment.get("job") or {}
+    num_trained = job.get("trainable_parameters")
+    counted = or_unknown(parameters and cells.count(parameters))
+    if num_trained in (None, parameters):
+        return counted
+    return phrase("parameters.trained", all=counted, trained=cells.count(num_trained))
 
 
 def _describe_kernels(used: Mapping[str, str]) -> Phrase:
@@ -283,7 +327,7 @@ def _describe_kernels(used: Mapping[str, str]) -> Phrase:
 
 
 def _list_recipe_fields(record: Record) -> dict[str, Any]:
-    """Return the recipe's fields; a choice of kernels left open is in the kernels that ran."""
+    """Return the recipe's fields, without ``kernels`` if it is None and the job reported them."""
     fields = dict(record.plan.recipe)
     if fields.get("kernels") is None and (record.environment.get("job") or {}).get("kernels"):
         fields.pop("kernels", None)
@@ -296,38 +340,43 @@ def _explain_precision(record: Record) -> Phrase:
     A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
     """
     recipe = record.plan.recipe
-    held = str(recipe.get("weights_dtype", "fp32"))
-    if held != "fp32":
-        return message("weights_held_in", dtype=held)
+    weights_dtype = str(recipe.get("weights_dtype", "fp32"))
+    if weights_dtype != "fp32":
+        return message("weights_held_in", dtype=weights_dtype)
     return message(f"precision_{recipe['precision']}")
 
 
 def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
-    """Return the list or the table that a case declares, under its heading; none without rows."""
+    """Return a list, table or curves that a case declares, with a heading; empty without rows."""
     recipe: Any = record.plan.recipe
     job: Any = record.environment.get("job") or {}
-    a_rank = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
-    run = {"global_batch_size": a_rank * record.plan.world_size}
-    places: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
+    rank_batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
+    run = {"global_batch_size": rank_batch_size * record.plan.world_size}
     heading = Paragraph(spec.heading, "heading")
     if not spec.rows:
-        values = ((x.name, _read_value(places, x.value, x.form)) for x in spec.entries)
+        sources: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
+        values = ((x.name, _read_value(sources, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
     entries = job.get(spec.rows) or []
     if spec.curves:
-        drawn = tuple(
-            chart for shown in spec.entries[1:] if (chart := chart_case_curve(entries, shown))
-        )
+        # The first entry is the step, over which the others are drawn.
+        charts = [chart_case_curve(entries, shown) for shown in spec.entries[1:]]
+        drawn = tuple(chart for chart in charts if chart is not None)
         return [heading, Columns(drawn)] if drawn else []
     rows = [[_read_value(row, x.value, x.form) for x in spec.entries] for row in entries]
     return [heading, build_table((x.name for x in spec.entries), rows)] if rows else []
 
 
-def _read_value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
-    """Return the value at a path; "not known" if the run ended before reporting it."""
-    value: Any = places
-    for name in place.split("."):
-        if value is None:  # the strategy of one rank, say: none, and so is all that is in it
+def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
+    """Return the value at a path; "not known" if the run ended before reporting it.
+
+    Args:
+        path: nested keys, separated by points: ``run.global_batch_size``.
+        form: format of a number, as of Python's ``format``; empty: as it is.
+    """
+    value: Any = source
+    for name in path.split("."):
+        if value is None:  # a strategy that one rank does not have: its parts are None as well
             break
         if name not in value:
             return or_unknown(None)
@@ -339,20 +388,29 @@ def _read_value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
 
 def build_environment(record: Record) -> Section:
     """Return hardware and software; of several nodes, those of the first."""
-    env, total = record.environment, record.environment.get("memory_total_bytes")
+    env = record.environment
+    total_bytes = env.get("memory_total_bytes")
     names = [str(device.get("name")) for device in env.get("devices") or [] if device]
     cards = join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
-    container = [env.get(f"container{x}") for x in ("", "_version", "_image", "_digest")]
-    always_shown = ("machine", "network", "driver", "collective")
+    container_parts = [
+        env.get("container"),
+        env.get("container_version"),
+        env.get("container_image"),
+        env.get("container_digest"),
+    ]
+    container = [part for part in container_parts if part]
+    cores = phrase("env.cores", n=env.get("cpu_cores") or "?")
     packages = env.get("packages") or {}
-    facts = {f"env.{name}": env.get(name) for name in always_shown} | {
+    facts: dict[str, Phrase] = {
+        "env.machine": env.get("machine"),
+        "env.network": env.get("network"),
+        "env.driver": env.get("driver"),
+        "env.collective": env.get("collective"),
         "env.card": cards if names and has_cards(record) else get_device_name(record),
-        "env.cpu": join(
-            (or_unknown(env.get("cpu")), phrase("env.cores", n=env.get("cpu_cores") or "?"))
-        ),
-        "env.host_memory": or_unknown(total and f"{total / cells.GIB:.1f} GiB"),
-        "env.os": join(map(or_unknown, (env.get("os"), env.get("kernel")))),
-        "env.container": join(filter(None, container)) if any(container) else None,
+        "env.cpu": join((or_unknown(env.get("cpu")), cores)),
+        "env.host_memory": or_unknown(total_bytes and f"{total_bytes / cells.GIB:.1f} GiB"),
+        "env.os": join((or_unknown(env.get("os")), or_unknown(env.get("kernel")))),
+        "env.container": join(container) if container else None,
         "env.packages": pairs({"Python": env.get("python")} | packages),
         "env.variables": pairs(env.get("variables")),
     }
