@@ -148,7 +148,7 @@ def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPa
     assert pictures["zh"].replace("步数", "step") == pictures["en"]
     verdicts = phrase("compare.faster"), phrase("compare.slower")  # a legend, whose places differ
     spec = chart.spec | {"encoding": {"color": {"scale": {"domain": list(verdicts)}}}}
-    assert rendering._translate_labels(spec, "zh") is None
+    assert rendering._find_standalone_labels(spec, "zh") is None
 
 
 def test_very_many_steps_and_evaluations_are_thinned() -> None:

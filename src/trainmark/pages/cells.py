@@ -1,6 +1,6 @@
-"""Turn values into the strings that tables show, and make any string safe to show.
+"""Turn values into the strings that tables show, and escape strings for Markdown.
 
-Owns number formats and escaping. Knows no record and no language.
+The functions take plain values, no records, and are the same for all languages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NOTHING = "–"  # a value that is not known
 GIB = 1024**3
+# Texts that are aligned as numbers: with or without a mark in brackets, a sign, a power of ten or a
+# percent sign; the marks for an unknown number; and several numbers with slashes, ``0.80/0.81``.
 _NUMBER = re.compile(r"(\[\d+\] )?[-+−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|[/–]|[\d.]+/[\d./]+")
 _MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
@@ -61,17 +63,22 @@ def format_rate(value: float | None) -> str:
 
 def format_rounded(value: float, digits: int = 3) -> str:
     """Return a value with so many significant digits, never as a power of ten."""
-    shown = float(f"{value:.{digits}g}")
-    whole = abs(shown) >= 10 ** (digits - 1)
-    return f"{shown:,.0f}" if whole else f"{shown:#.{digits}g}" if shown else "0"
+    rounded = float(f"{value:.{digits}g}")
+    if rounded == 0:
+        return "0"
+    if abs(rounded) >= 10 ** (digits - 1):  # no digit after the point is significant
+        return f"{rounded:,.0f}"
+    return f"{rounded:#.{digits}g}"
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time as people tell it: ``46.2 s``, ``11 min 40 s``, ``3 h 12 min``."""
+    """Return a duration in words: ``46.2 s``, ``11 min 40 s``, ``3 h 12 min``."""
     if seconds < 100:
         return f"{format_rounded(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    minutes, rest_s = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest_s} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def format_quality(value: float | None, *, target: float | None = None) -> str:
@@ -85,8 +92,11 @@ def format_quality(value: float | None, *, target: float | None = None) -> str:
     if target is not None:
         for digits in range(4, 7):
             text = f"{value:.{digits}f}"
-            shown = float(text)
-            if (shown >= target, shown <= target) == (value >= target, value <= target):
+            rounded = float(text)
+            # The rounded value is on the same side of the target.
+            if (rounded >= target) == (value >= target) and (rounded <= target) == (
+                value <= target
+            ):
                 break
     whole, point, decimals = text.partition(".")
     return whole + point + (decimals.rstrip("0") or "0")
@@ -108,11 +118,18 @@ def format_memory(used_bytes: float | None, total_bytes: float | None) -> str:
 
 
 def scale(largest: float, unit: str) -> tuple[float, str]:
-    """Return what to divide by for a readable unit, and that unit."""
+    """Return the divisor for a readable unit, and that unit.
+
+    Args:
+        largest: the largest of the values in ``unit``.
+    """
     scales = _SCALES.get(unit, ((1.0, unit),))
     if largest == 0:
         return scales[0]
-    return next((pair for pair in scales if largest >= pair[0]), scales[-1])
+    for divisor, readable_unit in scales:  # the largest divisor first
+        if largest >= divisor:
+            return divisor, readable_unit
+    return scales[-1]
 
 
 def scale_to_unit(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:

@@ -1,7 +1,8 @@
-"""What Vega-Lite 6 draws: a function a chart, which returns its layers and axes without its data.
+"""Specifications of charts for Vega-Lite 6: each function returns layers and axes without data.
 
-Data are named and stand beside the specification. Titles are phrases; colours are variables of
-the page's style. The name of a value axis stands above the chart, so that a narrow screen has room.
+A specification names its datasets, which ``document.Chart`` holds beside it. Titles are phrases;
+colours are variables of the page's style. The name of a value axis is in the title above the chart,
+so that it takes no width from the chart on a narrow screen.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Spec = dict[str, Any]
-WIDTH, HEIGHT = 640, 190  # px of a static picture; two stand side by side on a wide screen
-# A loss that diverges may have 30 digits.
+# Pixels of a static picture; a wide screen shows two side by side.
+WIDTH = 640
+HEIGHT = 190
+# Labels of an axis, from 10 million on with a power of ten: a diverging loss may have 30 digits.
 _SHORT_NUMBER = "abs(datum.value) < 1e7 || !datum.label ? datum.label : format(datum.value, '.2~e')"
-# Rows stand far enough apart for the letters of a narrow screen, which base.css makes larger.
+# The rows are far enough apart for the letters of a narrow screen, which base.css makes larger.
 _LEGEND = {"title": None, "columns": 1, "labelLimit": 500, "rowPadding": 9}
 
 
@@ -39,7 +42,7 @@ def draw_step_time(*, scale: Spec, has_warmup: bool) -> Spec:
 
 
 def draw_loss(*, is_smoothed: bool) -> Spec:
-    """Return the loss over the steps; smoothed, with each step's thin behind it."""
+    """Return the loss over the steps; a smoothed line has the line of all steps thin behind it."""
     if not is_smoothed:
         return _set_size([_draw_steps_line({"color": "var(--accent)"})])
     raw = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 1, "opacity": 0.35})
@@ -73,7 +76,7 @@ def draw_quality() -> Spec:
 
 
 def draw_sides() -> Spec:
-    """Return a line over the steps for each of several runs, told apart by colour and dashes."""
+    """Return a line over the steps for each of several runs, distinguished by colour and dashes."""
     line = _draw_steps_line({})
     side = {"field": "side", "type": "nominal", "sort": None, "legend": _LEGEND}
     line["encoding"] |= {"color": side, "strokeDash": side}
@@ -86,9 +89,11 @@ def draw_over_time(
     """Return readings over time: a line for each name, or a band from the lowest to the highest.
 
     Args:
-        axis: what the time is counted from.
-        member: what a line is of, for the legend.
-        names: of the lines; empty: there is one, or a band.
+        axis: title of the time axis.
+        scale: of the values, as Vega-Lite takes it.
+        member: title of the legend: what a line belongs to.
+        names: of the lines; empty: there is one line, or a band.
+        is_band: whether the lines are the lowest, the median and the highest reading of many.
     """
     value = {
         "field": "v",
@@ -109,7 +114,7 @@ def draw_over_time(
     if is_band:
         lines = _draw_band(value)
     elif names:
-        lines = [_draw_lines_of(member)]
+        lines = [_draw_member_lines(member)]
     else:
         lines = [{"data": {"name": "lines"}, "mark": {"type": "line", "color": "var(--accent)"}}]
     time = {
@@ -140,8 +145,12 @@ def _draw_band(value: Spec) -> list[Spec]:
     return [area, median]
 
 
-def _draw_lines_of(member: Phrase) -> Spec:
-    """Return a line for each member, told apart by colour and dashes."""
+def _draw_member_lines(member: Phrase) -> Spec:
+    """Return a line for each member, distinguished by colour and dashes.
+
+    Args:
+        member: title of the legend.
+    """
     name = {"field": "of", "type": "nominal", "title": member, "sort": None}
     return {
         "data": {"name": "lines"},
@@ -154,7 +163,9 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
     """Return a point with its interval for each ratio, around a line at 1.
 
     Args:
-        verdicts: each that occurs, with its colour at the same place in ``colours``.
+        scale: of the ratios, as Vega-Lite takes it.
+        verdicts: names of the verdicts that occur.
+        colours: of the verdicts, in the same order.
     """
     axis = {"type": "quantitative", "title": phrase("compare.ratio"), "scale": scale}
     interval = {
@@ -200,7 +211,12 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
 
 
 def draw_history(*, has_steps: bool) -> Spec:
-    """Return the speed of each series over time; its steps as dashed lines."""
+    """Return the speed of each series over time, with its change points as dashed lines.
+
+    Args:
+        has_steps: whether there are change points.
+    """
+    # Formats of a label, by the unit of time at which it is.
     days = dict.fromkeys(("week", "date", "day"), "%m-%d")
     hours = dict.fromkeys(("hours", "minutes"), "%H:%M")
     seconds = dict.fromkeys(("seconds", "milliseconds"), "%H:%M:%S")
@@ -242,7 +258,13 @@ def draw_history(*, has_steps: bool) -> Spec:
 
 
 def _draw_steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -> Spec:
-    """Return a line of values over the steps."""
+    """Return a line of values over the steps.
+
+    Args:
+        mark: properties of the line, as Vega-Lite takes them.
+        data: name of the dataset.
+        scale: of the values; None: it need not contain zero.
+    """
     return {
         "data": {"name": data},
         "mark": {"type": "line", **mark},
@@ -266,4 +288,5 @@ def _draw_steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = No
 
 
 def _set_size(layers: list[Spec], *, height: int = HEIGHT) -> Spec:
+    """Return a specification of layers with its size."""
     return {"width": WIDTH, "height": height, "layer": layers}

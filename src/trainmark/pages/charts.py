@@ -1,4 +1,7 @@
-"""Charts of a run and of a comparison: a function each, from records to data and their names."""
+"""Charts of a run and of a comparison: each function builds one from records.
+
+``chart_specs`` has what they look like.
+"""
 
 from __future__ import annotations
 

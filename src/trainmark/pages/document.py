@@ -1,6 +1,6 @@
-"""A page before it has a form or a language: sections of blocks, whose texts are phrases.
+"""A page independent of format and language: sections of blocks, whose texts are phrases.
 
-Renderers put phrases into a language and escape them.
+Renderers translate the phrases and escape them for their format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from trainmark.pages.texts import Phrase, Tone, phrase
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MOST, _FIRST, _LAST = 40, 24, 4  # of what a page lists for each rank, device or file
+# A short table of more rows than the limit has so many of its first and of its last rows.
+_MAX_SHORT_ROWS = 40
+_NUM_FIRST_ROWS = 24
+_NUM_LAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,19 @@ class Table:
 def build_table(
     heads: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False
 ) -> Table:
-    """Return a table; a ``short`` one has of very many rows the first and the last."""
-    cells = tuple(tuple(row) for row in rows)
-    if short and len(cells) > _MOST:
-        gap = (
-            phrase("head.left_out", n=f"{len(cells) - _FIRST - _LAST:,}"),
-            *[""] * (len(cells[0]) - 1),
-        )
-        cells = (*cells[:_FIRST], gap, *cells[-_LAST:])
-    return Table(tuple(heads), cells)
+    """Return a table.
+
+    Args:
+        short: show only the first and the last of very many rows, with a row between them that
+            says how many were left out.
+    """
+    table_rows = [tuple(row) for row in rows]
+    if short and len(table_rows) > _MAX_SHORT_ROWS:
+        num_left_out = len(table_rows) - _NUM_FIRST_ROWS - _NUM_LAST_ROWS
+        empty_cells = [""] * (len(table_rows[0]) - 1)
+        gap = (phrase("head.left_out", n=f"{num_left_out:,}"), *empty_cells)
+        table_rows = [*table_rows[:_NUM_FIRST_ROWS], gap, *table_rows[-_NUM_LAST_ROWS:]]
+    return Table(tuple(heads), tuple(table_rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +93,13 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What Vega-Lite draws by ``rendering``; the table behind it unless one stands beside it.
+    """A chart that ``rendering`` draws with Vega-Lite.
 
     ``name``: letters, digits and ``-``; unique in a page, names files and anchors.
+    ``description``: text in place of the picture.
     ``spec``: Vega-Lite 6 with phrases for titles and colours as ``var(--accent)``; its data are
-    ``{"name": X}``. ``data``: the datasets by name, thinned; null where a value is missing.
+    ``{"name": X}``. ``data``: the datasets by name, thinned; null if a value is missing.
+    ``table``: the values as a table; None: the page has them in a table of its own.
     ``note``: how the data were thinned, beside the table.
     """
 
@@ -129,7 +138,11 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a bar stands for, where it starts and ends, from 0 to 1, its colour, its figure."""
+    """One bar of ``Bars``.
+
+    ``start``, ``end``: from 0 to 1 of the width. ``colour``: a class of the page's style, such as
+    ``own`` or ``other``. ``shown``: the figure beside the bar. ``hover``: text on hover.
+    """
 
     label: Phrase
     start: float
@@ -141,9 +154,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars below each other, or ``stacked`` in one to 100%, with a sentence below.
+    """Bars below each other, or ``stacked`` as parts of one, with a sentence below.
 
-    ``arithmetic``: how the sentence was computed.
+    ``said``: the sentence. ``arithmetic``: how its figures were computed.
     """
 
     kind: ClassVar[str] = "bars"
@@ -161,7 +174,11 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A cell for each rank, by node: tone and what hovering tells; ``said``: who is named."""
+    """A cell for each rank, in groups by node.
+
+    ``nodes``: of each node its cells, each as its tone and its text on hover. ``said``: a sentence
+    about the ranks that stand out.
+    """
 
     kind: ClassVar[str] = "strip"
     title: Phrase
@@ -192,12 +209,12 @@ class Columns:
 
     @property
     def has_text(self) -> bool:
-        """Whether anything is left of it where charts are not drawn."""
+        """Whether it has a block besides charts, which a terminal does not draw."""
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
 def build_columns(*blocks: Block | None) -> Columns | None:
-    """Return the blocks that there are in columns; None without any."""
+    """Return the blocks that are not None side by side; None if all are None."""
     present = tuple(block for block in blocks if block is not None)
     return Columns(present) if present else None
 
@@ -254,7 +271,7 @@ class Section:
 
     @property
     def has_text(self) -> bool:
-        """Whether anything is left of it where charts are not drawn."""
+        """Whether it has a block besides charts, which a terminal does not draw."""
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
@@ -265,9 +282,24 @@ def build_folded_section(
     gist: Phrase = "",
     is_open: bool = False,
 ) -> Section:
-    """Return the folded section that the texts call ``section.name``, of the blocks there are."""
+    """Return a folded section of the blocks that are not None.
+
+    Args:
+        name: the section's anchor; its heading is the text ``section.<name>``.
+        note: what to know of its charts.
+        gist: its content in a few words.
+        is_open: whether a page shows it unfolded at first.
+    """
     present = tuple(block for block in blocks if block is not None)
-    return Section(phrase(f"section.{name}"), name, present, True, note, gist, is_open)
+    return Section(
+        phrase(f"section.{name}"),
+        anchor=name,
+        blocks=present,
+        folded=True,
+        note=note,
+        gist=gist,
+        is_open=is_open,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

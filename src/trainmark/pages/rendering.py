@@ -1,8 +1,8 @@
-"""Documents as Markdown and as HTML: the templates, what they are given, charts drawn by Vega.
+"""Turn documents into Markdown and HTML by templates, with charts drawn by Vega.
 
-Foreign text is escaped here: by autoescape in HTML, by a filter in Markdown. Charts have
-the colours of ``templates/base.css``, so that light, dark and print need no script; the same
-chart gives the same bytes with the same version of vl-convert and fonts.
+Text from records is escaped here: by autoescape in HTML, by a filter in Markdown. Charts use the
+colours of ``templates/base.css``, so that light, dark and print need no script. The same chart
+gives the same bytes with the same version of vl-convert and of the fonts.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 
     from trainmark.pages.document import Chart, Document
 
-_ALONE = ("title", "label")  # keys of labels of which a chart has one in a place
-_TAGS = {"en": "en", "zh": "zh-Hans"}  # of languages, as HTML has them
+# Keys of labels that stand alone: their width moves no other part of the chart.
+_STANDALONE_KEYS = ("title", "label")
+_LANGUAGE_TAGS = {"en": "en", "zh": "zh-Hans"}  # as the attribute `lang` of HTML has them
 
 
 @cache
 def load_templates() -> Environment:
-    """Return the templates; their filters put phrases into the language ``lang`` they are given."""
+    """Return the environment of the templates.
+
+    Its filters translate phrases into the language ``lang`` with which a template is rendered.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 
     environment = Environment(
@@ -69,7 +73,7 @@ def load_templates() -> Environment:
     environment.tests["link"] = lambda cell: isinstance(cell, Link)
     environment.globals |= {
         "phrase": phrase,
-        "tags": _TAGS,
+        "tags": _LANGUAGE_TAGS,
         "drawn": draw_static_picture,
         "drawn_by_script": build_script_chart,
     }
@@ -91,8 +95,12 @@ def render_template(template: str, lang: str, **values: Any) -> str:
 
 def to_markdown(pages: Sequence[Document], lang: str = "en") -> str:
     """Return pages as GitHub-flavoured Markdown, one below the other."""
-    written = (render_template("page.md.j2", lang, page=page) for page in pages)
-    return "\n".join(re.sub(r"\n{3,}", "\n\n", one).strip() + "\n" for one in written)
+    texts = []
+    for page in pages:
+        text = render_template("page.md.j2", lang, page=page)
+        # Blocks without content leave several empty lines.
+        texts.append(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+    return "\n".join(texts)
 
 
 def to_html(
@@ -101,22 +109,22 @@ def to_html(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
-    """Return pages as one HTML file in all languages; it never asks for another.
+    """Return pages as one HTML file in all languages, which loads no other file.
 
     Args:
-        lang: which of the languages is shown first.
-        progress: called with the charts drawn and all charts, of which each takes a moment.
+        lang: the language that is shown first.
+        progress: called after each chart with the number of charts drawn and of all charts.
     """
     charts = [chart for page in pages for chart in page.charts]
     for number, chart in enumerate(charts, start=1):
         for language in LANGUAGES:
-            draw_static_picture(chart, language)  # which is remembered
+            draw_static_picture(chart, language)  # the picture is cached for the template
         if progress is not None:
             progress(number, len(charts))
     script = escape_controls(read_shipped_file("report.js"))
     assert "</script" not in script
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    script_hash = f"sha256-{digest}"
+    script_hash = f"sha256-{digest}"  # the page's policy allows no other script
     bodies = {
         language: [Markup(to_body_html(page, language, ident=f"{language}-")) for page in pages]
         for language in LANGUAGES
@@ -127,11 +135,11 @@ def to_html(
 
 
 def to_body_html(page: Document, lang: str, *, ident: str = "", live: bool = False) -> str:
-    """Return head and sections of a page as HTML, to stand in a document of another.
+    """Return head and sections of a page as HTML, to be inserted into an HTML document.
 
     Args:
         ident: begins the page's anchors.
-        live: a script of that document draws the charts.
+        live: whether a script of that document draws the charts; else they are static pictures.
     """
     return render_template("body.html.j2", lang, page=page, ident=ident + page.ident, live=live)
 
@@ -146,7 +154,7 @@ _CONFIG: dict[str, Any] = json.loads(read_shipped_file("charts.json"))
 
 
 def complete_spec(chart: Chart, lang: str, *, with_title: bool = False) -> dict[str, Any]:
-    """Return what Vega-Lite draws: a chart's specification with its data and our style."""
+    """Return a chart's specification for Vega-Lite, with its data and our style, in a language."""
     parts = chart.spec | {"datasets": chart.data}
     if with_title:
         parts["title"] = chart.title
@@ -154,7 +162,7 @@ def complete_spec(chart: Chart, lang: str, *, with_title: bool = False) -> dict[
 
 
 def build_script_chart(chart: Chart, lang: str) -> dict[str, Any]:
-    """Return what a page's script draws: Vega-Lite with data, as wide as its place."""
+    """Return the specification that a page's script draws, as wide as the space for it."""
     return complete_spec(chart, lang) | {"width": "container"}
 
 
@@ -164,18 +172,19 @@ def draw_static_picture(chart: Chart, lang: str) -> Markup:
     A picture is drawn once for all languages if they differ only in labels that stand alone:
     drawing takes most of the time of a report.
     """
-    labels = _translate_labels([chart.spec, chart.data], lang)
+    labels = _find_standalone_labels([chart.spec, chart.data], lang)
     if lang == LANGUAGES[0] or labels is None:
-        return Markup(_draw_svg(_to_script_json(chart, lang)))
-    picture = _draw_svg(_to_script_json(chart, LANGUAGES[0]))
+        return Markup(_draw_svg(_to_spec_json(chart, lang)))
+    picture = _draw_svg(_to_spec_json(chart, LANGUAGES[0]))
     for label, translation in labels.items():
-        if f">{label}</text>" not in picture:  # it was cut
-            return Markup(_draw_svg(_to_script_json(chart, lang)))
+        if f">{label}</text>" not in picture:  # Vega shortened the label
+            return Markup(_draw_svg(_to_spec_json(chart, lang)))
         picture = picture.replace(f">{label}</text>", f">{translation}</text>")
     return Markup(picture)
 
 
-def _to_script_json(chart: Chart, lang: str) -> str:
+def _to_spec_json(chart: Chart, lang: str) -> str:
+    """Return a chart's specification as JSON."""
     return json.dumps(complete_spec(chart, lang), ensure_ascii=False, allow_nan=False)
 
 
@@ -188,29 +197,34 @@ def _draw_svg(spec: str) -> str:
     return picture
 
 
-def _translate_labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
-    """Return the translation of each label, as a picture has both; None: their places depend on it.
+def _find_standalone_labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
+    """Return labels in the first language with their translations, as a picture shows both.
 
-    A legend of several words has places that depend on how wide they are.
+    None if other parts of the picture depend on the width of a translated label, as in a legend of
+    several words.
+
+    Args:
+        value: a part of a chart's specification or data.
+        key: under which the part is.
     """
-    labels: dict[str, str] = {}
-    items: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         items = [(str(name), item) for name, item in value.items()]
     elif isinstance(value, list):
         items = [(key, item) for item in value]
-    elif value is not None and not isinstance(value, str | int | float):
-        first, other = (
-            escape(translate(value, language), quote=False) for language in (LANGUAGES[0], lang)
-        )
-        if first != other and key not in _ALONE:
-            return None
-        return {first: other} if first != other else {}
+    elif value is None or isinstance(value, str | int | float):
+        return {}  # the same in all languages
+    else:  # a phrase
+        label = escape(translate(value, LANGUAGES[0]), quote=False)
+        translation = escape(translate(value, lang), quote=False)
+        if label == translation:
+            return {}
+        return {label: translation} if key in _STANDALONE_KEYS else None
+    labels: dict[str, str] = {}
     for name, item in items:
-        below = _translate_labels(item, lang, name)
-        if below is None:
+        item_labels = _find_standalone_labels(item, lang, name)
+        if item_labels is None:
             return None
-        labels |= below
+        labels |= item_labels
     return labels
 
 
@@ -222,16 +236,20 @@ def build_chart_script() -> str:
     """
     import vl_convert
 
-    made: str = vl_convert.javascript_bundle(read_shipped_file("charts.js"))
-    return f'(() => {{"use strict";{made}}})();\n'  # a module's names are its own
+    bundle: str = vl_convert.javascript_bundle(read_shipped_file("charts.js"))
+    # In a function of its own, so that its names are not global.
+    return f'(() => {{"use strict";{bundle}}})();\n'
 
 
 def _translate_texts(value: Any, lang: str, key: str = "") -> Any:
-    """Return what stands under ``key`` with its phrases as text that Vega takes.
+    """Return a part of a specification with its phrases as text that is safe for Vega.
 
-    Control characters are shown as text; Vega-Lite
-    puts titles into expressions and escapes quotation marks only: a backslash before one would end
-    the string there, and what follows would be evaluated.
+    Control characters are escaped. Vega-Lite puts titles into expressions and escapes only
+    quotation marks in them: a backslash before one would end the string, and what follows would be
+    evaluated. So backslashes in titles are replaced by a similar character.
+
+    Args:
+        key: under which the part is.
     """
     if isinstance(value, dict):
         return {
@@ -242,5 +260,7 @@ def _translate_texts(value: Any, lang: str, key: str = "") -> Any:
         return [_translate_texts(item, lang, key) for item in value]
     if value is None or isinstance(value, int | float):
         return value
-    shown = escape_controls(translate(value, lang))
-    return shown.replace("\n", " ").replace("\\", "\u2216") if key == "title" else shown
+    text = escape_controls(translate(value, lang))
+    if key == "title":
+        text = text.replace("\n", " ").replace("\\", "\u2216")
+    return text

@@ -1,7 +1,6 @@
-"""A page and its blocks on a terminal.
+"""A page and its blocks on a terminal: widths and colours.
 
-Owns widths and colours. Text from records is
-never taken as rich's markup and carries no control characters.
+Text from records is never read as rich's markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -44,27 +43,30 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 
 Extent = Literal["head", "screen", "all"]
-_PAGES_ONLY = ("facts", "environment", "references", "provenance")  # sections with long lists
-_ON_SCREEN = ("cause",)  # sections of one run that the first screen has
+# Anchors of sections that a terminal never shows, because their lists are long.
+_SECTIONS_OF_PAGES = ("facts", "environment", "references", "provenance")
+_SECTIONS_ON_FIRST_SCREEN = ("cause",)
 _MIN_WIDTH = 60
 
 
 def count_columns() -> int:
-    """Return the columns that this process prints on; 80 when no terminal."""
-    return max(shutil.get_terminal_size().columns, _MIN_WIDTH) if sys.stdout.isatty() else 80
+    """Return the number of columns of the terminal on which this process prints; 80 without one."""
+    if not sys.stdout.isatty():
+        return 80
+    return max(shutil.get_terminal_size().columns, _MIN_WIDTH)
 
 
 def show(
     blocks: Sequence[Block], lang: str = "en", *, width: int = 0, colour: bool | None = None
 ) -> str:
-    """Return a document's blocks as text: paragraphs are lines, tables stand apart.
+    """Return a document's blocks as text: paragraphs as lines, tables between empty lines.
 
-    No line is wider than the screen, except code: a path cannot be folded without harm.
-    Charts are left out.
+    No line is wider than the screen, except code, because a folded path cannot be copied. Charts
+    are left out.
 
     Args:
-        width: of the screen; 0: what this process prints on.
-        colour: whether colours show; None: on a terminal, unless NO_COLOR is set.
+        width: of the screen, in columns; 0: of the terminal on which this process prints.
+        colour: whether to use colours; None: on a terminal, unless NO_COLOR is set.
     """
     if colour is None:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -78,44 +80,49 @@ def show(
         legacy_windows=False,
     )
     with console.capture() as printed:
-        for block in (part for whole in blocks for part in _list_plain_lines(whole)):
-            match block:
-                case Paragraph():
-                    lines = wrap(to_one_line(translate(block.text, lang)), console.width)
-                    console.print(Text("\n".join(lines), style=_STYLES[block.tone]))
-                case Table():
-                    console.print()
-                    for table in build_tables(_translate_cells(block, lang), console.width):
-                        console.print(table)
-                        console.print()
-                case Code():
-                    for code_line in translate(block.text, lang).splitlines():
-                        text = Text(escape_controls(code_line.expandtabs(4)).rstrip())
-                        console.print(text, no_wrap=True, crop=False, overflow="ignore")
+        for block in blocks:
+            for plain_block in _iterate_plain_blocks(block):
+                _print_plain_block(console, plain_block, lang)
     shown = "\n".join(line.rstrip() for line in printed.get().strip("\n").split("\n"))
     return re.sub(r"\n{3,}", "\n\n", shown)
 
 
-def _list_plain_lines(block: Block) -> Iterator[Paragraph | Table | Code]:
-    """Yield what a terminal shows in place of a block."""
+def _print_plain_block(console: Console, block: Paragraph | Table | Code, lang: str) -> None:
+    """Print a block that a terminal shows as it is."""
+    match block:
+        case Paragraph():
+            lines = wrap(to_one_line(translate(block.text, lang)), console.width)
+            console.print(Text("\n".join(lines), style=_STYLES[block.tone]))
+        case Table():
+            console.print()
+            for table in build_tables(_translate_cells(block, lang), console.width):
+                console.print(table)
+                console.print()
+        case Code():
+            for code_line in translate(block.text, lang).splitlines():
+                text = Text(escape_controls(code_line.expandtabs(4)).rstrip())
+                console.print(text, no_wrap=True, crop=False, overflow="ignore")
+
+
+def _iterate_plain_blocks(block: Block) -> Iterator[Paragraph | Table | Code]:
+    """Yield the blocks that a terminal shows in place of a block; none for a chart."""
     match block:
         case Facts():
             yield from (Paragraph(join(pair, "colon")) for pair in block.items)
         case Tiles():
-            yield Table(
-                ("", "", "", ""),
-                tuple(
-                    (item.name, join((item.value, item.unit), "space"), item.code, item.note)
-                    for item in block.items
-                ),
-            )
+            rows = [
+                (item.name, join((item.value, item.unit), "space"), item.code, item.note)
+                for item in block.items
+            ]
+            yield Table(headers=("", "", "", ""), rows=tuple(rows))
         case Bars():
             yield block.table
-            yield from [Paragraph(block.said)] if block.said else []
+            if block.said:
+                yield Paragraph(block.said)
         case Strip():
             yield Paragraph(join((block.title, block.said), "colon"))
         case HeatMap():
-            pass  # a table stands beside it
+            pass  # a table with the same values follows it
         case KeyFacts():
             facts = (join((name, value), "space") for name, value in block.items)
             yield Paragraph(join(facts, "dot"), "muted")
@@ -123,7 +130,7 @@ def _list_plain_lines(block: Block) -> Iterator[Paragraph | Table | Code]:
             yield Paragraph(join((block.heading, block.text), "colon"))
         case Columns():
             for item in block.blocks:
-                yield from _list_plain_lines(item)
+                yield from _iterate_plain_blocks(item)
         case Paragraph() | Table() | Code():
             yield block
 
@@ -139,9 +146,10 @@ def show_page(
     """Return a page as text.
 
     Args:
+        width: as ``show`` takes it.
         colour: as ``show`` takes it.
-        extent: ``head``: its first lines alone; ``screen``: what fits on a screen, and the names of
-            the sections left out; ``all``: all sections that a terminal shows.
+        extent: ``head``: only its first lines; ``screen``: what fits on a screen, and the names of
+            the other sections; ``all``: all sections that a terminal shows.
     """
     marks = join((page.badge, page.verification))
     blocks: list[Block] = [Paragraph(page.title, "heading"), Paragraph(marks, page.tone)]
@@ -151,9 +159,9 @@ def show_page(
         blocks += page.lead
     left_out = []
     for section in page.sections if extent != "head" else ():
-        if section.anchor in _PAGES_ONLY or not section.has_text:
+        if section.anchor in _SECTIONS_OF_PAGES or not section.has_text:
             continue
-        if extent == "all" or section.anchor in _ON_SCREEN or not section.folded:
+        if extent == "all" or section.anchor in _SECTIONS_ON_FIRST_SCREEN or not section.folded:
             blocks += [Paragraph(""), Paragraph(section.heading, "heading"), *section.blocks]
         else:
             left_out.append(section.heading)
@@ -164,11 +172,12 @@ def show_page(
 
 
 def has_room(block: Table, width: int, lang: str = "en") -> bool:
-    """Return whether a table fits into ``width`` columns as it is, without a cut word."""
+    """Tell whether a table fits into ``width`` columns as it is, without a cut word."""
     return fits(_translate_cells(block, lang), width)
 
 
 def _translate_cells(block: Table, lang: str) -> list[list[str]]:
+    """Return the rows of a table as clean text, the headers first."""
     return [
         [to_one_line(translate(cell, lang)) for cell in row] for row in (block.headers, *block.rows)
     ]

@@ -33,17 +33,20 @@ def wrap(text: str, width: int) -> list[str]:
 
     A line may also end between Chinese characters.
     """
-    lines, line, blank = list[str](), "", ""
+    lines: list[str] = []
+    line = ""
+    blank = ""  # between the line and the next token
     for token in re.findall(_TOKEN, text):
         if token.isspace():
             blank = " " if line else ""
             continue
         if line and measure_width(line + blank + token) > width:
             lines.append(line)
-            line, blank = "", ""
+            line = ""
+            blank = ""
         line += blank + token
         blank = ""
-        while measure_width(line) > width and len(line) > 1:
+        while measure_width(line) > width and len(line) > 1:  # a word wider than the screen
             end = _count_fitting_characters(line, width)
             lines.append(line[:end])
             line = line[end:]

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 def build_key_facts(record: Record) -> KeyFacts:
     """Return model, batch, sequence, data, memory, nodes, software, day and rules of a run."""
-    plan, environment = record.plan, record.environment
-    size, day = count_parameters(record), str(record.started)[:10]
+    plan = record.plan
+    environment = record.environment
+    model: Phrase = None
+    size = count_parameters(record)
+    if size is not None:
+        model = phrase("key.parameters", size=cells.format_short_count(size))
+    day = str(record.started)[:10]
     packages = environment.get("packages") or {}
     facts: dict[str, Phrase] = {
-        "model": None
-        if size is None
-        else phrase("key.parameters", size=cells.format_short_count(size)),
+        "model": model,
         "batch": _describe_batch(record),
         "seq_length": plan.recipe.get("seq_length"),
         "data": describe_dataset(record),
@@ -45,9 +48,11 @@ def _describe_rules(record: Record) -> Phrase:
 
 
 def _describe_batch(record: Record) -> Phrase:
-    """Return the samples of a step, and how they are made up of micro-batches."""
-    recipe, ranks = record.plan.recipe, record.plan.world_size
-    micro_batch, accumulated = recipe["micro_batch_size"], recipe["grad_accum_steps"]
+    """Return the samples of a step: micro-batch times accumulated micro-batches times ranks."""
+    recipe = record.plan.recipe
+    ranks = record.plan.world_size
+    micro_batch = recipe["micro_batch_size"]
+    accumulated = recipe["grad_accum_steps"]
     factors = [str(micro_batch)]
     if accumulated > 1:
         factors.append(str(accumulated))
@@ -60,10 +65,14 @@ def _describe_batch(record: Record) -> Phrase:
 
 
 def _describe_memory(record: Record) -> Phrase:
-    """Return the memory of a device; of ranks that share a host, the host's."""
+    """Return the memory of a device; if ranks share a host, the host's. None: not known."""
     entries = record.environment.get("devices") or []
-    total = (entries[0] or {}).get("memory_total_bytes") if entries else None
+    device_bytes = None
+    if entries and entries[0] is not None:
+        device_bytes = entries[0].get("memory_total_bytes")
     if has_cards(record):
-        return None if total is None else f"{total / cells.GIB:.0f} GiB"
-    total = record.environment.get("memory_total_bytes") or total
-    return None if total is None else phrase("key.host_memory", gib=f"{total / cells.GIB:.0f}")
+        return None if device_bytes is None else f"{device_bytes / cells.GIB:.0f} GiB"
+    host_bytes = record.environment.get("memory_total_bytes") or device_bytes
+    if host_bytes is None:
+        return None
+    return phrase("key.host_memory", gib=f"{host_bytes / cells.GIB:.0f}")
