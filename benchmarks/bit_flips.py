@@ -21,6 +21,7 @@ from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.events.schema import Replay
 from trainmark.protocols import JobContext
 from trainmark.rank.loop import MeasuredLoop, Schedule
+from trainmark.rank.process_group import leave_ranks
 from trainmark.rank.replay import WindowReplay
 from trainmark.train.parameters import get_local_shard
 from trainmark.train.read_ahead import iterate_batches
@@ -331,5 +332,5 @@ def _rank_main(rank: int, folder: Path, training: Training) -> None:
     )
     torch.save(run_windows(rank, training), folder / f"rank{rank}.pt")
     dist.barrier()
-    dist.destroy_process_group()
+    leave_ranks()
     os._exit(0)  # as a worker, without the slow teardown of torch

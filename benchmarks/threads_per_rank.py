@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.harness import Bar, choose_size, compute_ratio, conclude
 from benchmarks.jobs import iterate_batches_endlessly
 from trainmark.devices.cores import count_usable_cores
+from trainmark.rank.process_group import leave_ranks
 from trainmark.record.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ def run_rank(case: str, rank: int, ranks: int, data: Path, threads: tuple[int, i
     batches.close()  # ends the thread that reads ahead
     if ranks > 1:
         torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+        leave_ranks()
+    sys.stdout.flush()
+    os._exit(0)  # as `leave_ranks` asks for
 
 
 def _measure(case: str, ranks: int, folder: Path, threads: tuple[int, int]) -> list[list[Block]]:

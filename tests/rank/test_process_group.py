@@ -11,7 +11,7 @@ import torch
 
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.machine.ceilings_work import RankGroup
-from trainmark.rank.process_group import join_ranks
+from trainmark.rank.process_group import join_ranks, leave_ranks
 
 Calls = list[dict[str, Any]]
 
@@ -38,6 +38,7 @@ def group_arguments(monkeypatch: pytest.MonkeyPatch) -> Calls:
     for name in ("new_group", "barrier", "destroy_process_group"):
         monkeypatch.setattr(torch.distributed, name, lambda **_: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", init_process_group)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "nccl")
     world = SimpleNamespace(WORLD=FakeGroup(supports_splitting=True))
     monkeypatch.setattr(torch.distributed, "group", world)
     return arguments
@@ -94,6 +95,20 @@ def test_only_group_that_can_be_split_stays_bound(
     monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=group))
     join_ranks("nccl", second_card)
     assert (group.bound_device_id is not None) == supports_splitting
+
+
+@pytest.mark.parametrize(
+    ("backend", "num_destroyed"), [("gloo", 0), ("cpu:gloo,cuda:gloo", 0), ("nccl", 1)]
+)
+def test_groups_of_gloo_are_left_to_the_end_of_the_process(
+    backend: str, num_destroyed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their destructor may wait for ever for a thread that waits for Python's lock."""
+    calls: list[None] = []
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: backend)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: calls.append(None))
+    leave_ranks()
+    assert len(calls) == num_destroyed
 
 
 def test_timeout_is_below_the_overflow_limit(group_arguments: Calls, second_card: Any) -> None:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from trainmark import devices
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.model import build_model
-from trainmark.rank.process_group import find_collective_device
+from trainmark.rank.process_group import find_collective_device, leave_ranks
 from trainmark.train.parallel import Ranks, open_micro_batch, parallelize
 
 
@@ -31,7 +31,7 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
     assert vendor.collective_library()
     TASKS[task](device, rank, world)
     dist.barrier()
-    dist.destroy_process_group()
+    leave_ranks()
     os._exit(0)  # for the reason that real_ranks.py gives
 
 

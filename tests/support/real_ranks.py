@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed as dist
 
+from trainmark.rank.process_group import leave_ranks
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -30,6 +32,6 @@ def _rank(rank: int, ranks: int, place: Path, work: Callable[..., Any], more: An
     )
     torch.save(work(rank, *more), place / f"rank{rank}.pt")
     dist.barrier()
-    dist.destroy_process_group()
+    leave_ranks()
     # Like a worker: while Python ends, a thread of torch 2.11 that asks for its lock aborts.
     os._exit(0)

@@ -430,3 +430,5 @@ def main(arguments: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(0)  # as ``leave_ranks`` asks for

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmark.devices import rates
 from trainmark.errors import to_one_line
-from trainmark.rank.process_group import join_ranks
+from trainmark.rank.process_group import join_ranks, leave_ranks
 from trainmark.record.messages import render
 from trainmark.spec import message
 
@@ -154,6 +154,10 @@ def _round_to_two_digits(value: float) -> float:
     return float(f"{value:.2g}")
 
 
+# Groups that stay until the process ends, because their destructor may hang: see ``leave_ranks``.
+_gloo_groups: list[Any] = []
+
+
 class RankGroup:
     """All ranks of a measurement on one machine, as one of them sees them.
 
@@ -169,16 +173,21 @@ class RankGroup:
     @classmethod
     @contextmanager
     def join(cls, backend: str, device: Device, rank: int, count: int) -> Iterator[RankGroup]:
-        """Join the other ranks at the address that the environment names."""
+        """Join the other ranks at the address that the environment names.
+
+        The process must end by ``os._exit``, see ``leave_ranks``.
+        """
         from torch import distributed
 
         if count == 1:
             yield cls(rank, count)
             return
         join_ranks(backend, device)
-        yield cls(rank, count, distributed.new_group(backend="gloo"))
+        group = distributed.new_group(backend="gloo")
+        _gloo_groups.append(group)
+        yield cls(rank, count, group)
         distributed.barrier()
-        distributed.destroy_process_group()
+        leave_ranks()
 
     def find_max(self, value: float) -> float:
         """Return the largest ``value`` of all ranks; waits for all of them."""

@@ -1,4 +1,4 @@
-"""Join the ranks of a run, each bound to its own device."""
+"""Join the ranks of a run, each bound to its own device, and leave them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,21 @@ def join_ranks(backend: str, device: Device, *, timeout_s: float | None = None) 
     # or not; it makes new groups from one that is not bound.
     if place is not None and not group._get_backend(place).supports_splitting:
         group.bound_device_id = None
+
+
+def leave_ranks() -> None:
+    """Shut down the collectives of all ranks; the process must end by ``os._exit`` soon after.
+
+    Groups of gloo are left to the end of the process. The destructor of such a group waits for its
+    threads while it holds Python's lock, and a thread that frees the tensors of a collective waits
+    for that lock: a deadlock, seen with torch 2.7.1.
+    """
+    import torch
+
+    backends = torch.distributed.get_backend().split(",")
+    if all(backend.endswith("gloo") for backend in backends):
+        return
+    torch.distributed.destroy_process_group()
 
 
 def find_collective_device(backend: str, device: Device) -> torch.device | None:

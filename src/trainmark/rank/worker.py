@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainmark.events.schema import EventWriter, name_rank_file
 from trainmark.rank.failure import DISK_FULL_EXIT, describe_failure
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
-from trainmark.rank.process_group import join_ranks
+from trainmark.rank.process_group import join_ranks, leave_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -135,9 +135,7 @@ def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int
     _report_results(reporter, prepared, parameters, first_step_watch)
     with reporter.emit_span("finish"):
         if prepared.plan.world_size > 1:
-            import torch
-
-            torch.distributed.destroy_process_group()
+            leave_ranks()
 
 
 def _prepare_rank(
