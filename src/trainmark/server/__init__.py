@@ -1,4 +1,4 @@
-"""The server: the site of a store as files, uploads of bundles, and runs side by side.
+"""The server: the site of a store as files, uploads of bundles, and comparisons of runs.
 
-It stands behind a reverse proxy, which does TLS, slow clients and limits.
+It runs behind a reverse proxy, which handles TLS, slow clients and limits of requests.
 """

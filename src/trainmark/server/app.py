@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 
 def create_app(store: str | None, **limits: int) -> Starlette:
-    """Return the application of a server; see ``Serving``.
+    """Return the application of a server.
+
+    Args:
+        store: folder of runs, as ``Serving`` takes it.
+        limits: further arguments of ``Serving``.
 
     Raises:
         UsageError: not a store.
@@ -46,7 +50,8 @@ def create_app(store: str | None, **limits: int) -> Starlette:
     serving = Serving(store, **limits)
 
     @asynccontextmanager
-    async def following(_: Starlette) -> AsyncIterator[None]:
+    async def follow_store(_: Starlette) -> AsyncIterator[None]:
+        """Keep the site up to date while the server runs."""
         threading.Thread(target=serving.follow, name="follow", daemon=True).start()
         yield
         serving.end()
@@ -60,7 +65,7 @@ def create_app(store: str | None, **limits: int) -> Starlette:
             Route("/{path:path}", _send_file),
         ],
         exception_handlers={TrainmarkError: _answer_error},
-        lifespan=following,
+        lifespan=follow_store,
     )
     app.state.serving = serving
     return app
@@ -83,17 +88,19 @@ def _answer_error(request: Request, error: Any) -> Response:
             status = 503
             error = TrainmarkError("the server cannot read its store at the moment")
         else:
+            # For example a run that is gone. The error is sent without the path.
             status = 404
-            error = TrainmarkError(error.what)  # without the path
+            error = TrainmarkError(error.what)
     if request.url.path.endswith("/compare"):
         links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(build_error_page(error, links), status, headers)
-    parts = {name: getattr(error, name) for name in ("what", "where", "rule", "fix")}
-    problem = {"error": {name: text and escape_controls(text) for name, text in parts.items()}}
-    return JSONResponse(problem, status, headers)
+    parts = {"what": error.what, "where": error.where, "rule": error.rule, "fix": error.fix}
+    escaped = {name: text and escape_controls(text) for name, text in parts.items()}
+    return JSONResponse({"error": escaped}, status, headers)
 
 
 def _choose_language(request: Request) -> str:
+    """Return the language of the page that a request asks for, by its address."""
     return "zh" if "/zh/" in request.url.path else "en"
 
 
@@ -101,18 +108,23 @@ async def _send_file(request: Request) -> Response:
     """Return a file of the site, which is stored compressed."""
     site = request.app.state.serving.site.resolve()
     path = request.path_params["path"]
-    path += "index.html" if path.endswith("/") or not path else ""
+    if not path or path.endswith("/"):
+        path += "index.html"
+    file_status = None  # None: there is no such file
+    data = b""
     try:
         file = (site / f"{path}.gz").resolve()
-        status = file.stat() if file.is_relative_to(site) else None
-        data = file.read_bytes() if status else b""  # from the page cache: fast without a thread
+        if file.is_relative_to(site):  # not an address with ".."
+            file_status = file.stat()
+            # From the page cache of the system, so it needs no thread.
+            data = file.read_bytes()
     except (OSError, ValueError):  # ValueError: not a possible name of a file
-        status = None
-    if status is None:
+        file_status = None
+    if file_status is None:
         if (site / "index.html.gz").exists():
             return HTMLResponse(build_not_found_page(path), 404)
         return PlainTextResponse("the site is still being written", 503, {"Retry-After": "5"})
-    tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+    tag = f'"{file_status.st_mtime_ns:x}-{file_status.st_size:x}"'
     headers = {"ETag": tag, "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:
         return Response(None, 304, headers)
@@ -124,12 +136,14 @@ async def _send_file(request: Request) -> Response:
 
 
 def _report_health(request: Request) -> Response:
+    """Return the number of results, and whether the site is up to date."""
     serving: Serving = request.app.state.serving
     num_results = serving.index.read_version().num_entries
     return JSONResponse({"status": "stale" if serving.fault else "ok", "results": num_results})
 
 
 def _send_comparison(request: Request) -> Response:
+    """Return the page that compares the runs of the query."""
     runs = request.query_params.getlist("run")
     allow = request.query_params.getlist("allow")
     index = request.app.state.serving.index
@@ -139,6 +153,7 @@ def _send_comparison(request: Request) -> Response:
 
 
 async def _receive_upload(request: Request) -> Response:
+    """Store a bundle; answer 201 if it is new, 200 if the server has it already."""
     stored, is_new = await uploads.store_upload(request, request.app.state.serving)
     headers = {"Location": stored.runs[0].page}
     return JSONResponse(stored.model_dump(), 201 if is_new else 200, headers)

@@ -26,7 +26,7 @@ _READ_S = 900  # the server verifies before it answers
 
 
 class StoredRun(BaseModel):
-    """A run that is stored, and its page."""
+    """A run that the server stored: its run id, and the address of its page."""
 
     run_id: str
     page: str
@@ -50,6 +50,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
 
     Args:
         address: of the server, ``https://HOST[:PORT][/PREFIX]``.
+        transport: of the client, for tests; None: the network.
 
     Raises:
         UsageError: no token, not an address, or one without TLS.
@@ -76,32 +77,27 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
 
 
 def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
-    """Send a bundle and return what the server stored, pages as whole addresses.
+    """Send a bundle and return what the server stored, with absolute addresses of pages.
 
     Raises:
-        RefusedBundleError: the server does not take it.
-        EnvironmentFault: the server cannot be reached, or does not admit the token.
+        RefusedBundleError: the server does not accept the bundle.
+        EnvironmentFault: the server cannot be reached, or does not accept the token.
     """
     import httpx2
 
     address = str(server.base_url)
     try:
-        with file.open("rb") as content:
-            try:
-                answer = server.post("api/runs", content=content)
-            except httpx2.TransportError:
-                # The server refuses a token before it reads the body, and its closing the
-                # connection can overtake its answer. Ask for the answer again without a body.
-                answer = server.post("api/runs", content=b"")
-                if answer.status_code not in (401, 403):
-                    raise
+        answer = _post_bundle(server, file)
     except httpx2.TransportError as error:
-        what, fix = str(error) or type(error).__name__, "nothing is lost: try again later"
-        raise EnvironmentFault(what, where=address, fix=fix) from None
+        raise EnvironmentFault(
+            str(error) or type(error).__name__,
+            where=address,
+            fix="nothing is lost: try again later",
+        ) from None
     status_line = f"{answer.status_code} {answer.reason_phrase}"
     what = f"the answer does not come from a Trainmark server: {status_line}"
     parts: dict[str, Any] = {}  # where, rule and fix of the server's error
-    with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
+    with suppress(ValueError, KeyError, TypeError):  # the answer of a proxy is not our JSON
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)
             for run in stored.runs:
@@ -113,3 +109,23 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
     if answer.status_code in (409, 413, 415, 422):
         raise RefusedBundleError(what, **parts)
     raise EnvironmentFault(what, where=address, fix=parts.get("fix"))
+
+
+def _post_bundle(server: httpx2.Client, file: Path) -> httpx2.Response:
+    """Return the server's answer to a bundle.
+
+    Raises:
+        httpx2.TransportError: the server cannot be reached.
+    """
+    import httpx2
+
+    with file.open("rb") as content:
+        try:
+            return server.post("api/runs", content=content)
+        except httpx2.TransportError:
+            # The server refuses a token before it reads the body, and closes the connection, which
+            # may fail the request before its answer arrives. Ask for the answer without a body.
+            answer = server.post("api/runs", content=b"")
+            if answer.status_code not in (401, 403):
+                raise
+            return answer

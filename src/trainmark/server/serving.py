@@ -1,7 +1,7 @@
 """Run a server: its tokens, its site, which is updated from its store, and its socket.
 
-One file has a line for each token that admits uploads: its name and its hash, without salt (nobody
-can guess 256 random bits).
+A file has a line for each token with which bundles can be uploaded: the token's name and its hash.
+The hash has no salt, because nobody can guess 256 random bits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("trainmark.server")
 _REFRESH_S = 3.0  # between two updates from the folder of the store
 _GRACE_S = 30  # in which requests may end after SIGTERM
-STATE_FOLDER = (
-    ".serve"  # in the data folder; the index looks into no folder that begins with a point
-)
-_SECRET_PREFIX = "trainmark_"  # programs that look for secrets in code find it by that
+# In the data folder; the index skips folders whose names begin with a point.
+STATE_FOLDER = ".serve"
+_SECRET_PREFIX = "trainmark_"  # by which programs that look for secrets in code find it
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SECURITY_HEADERS = {  # headers of all answers
-    # No inline script or style, nothing of others, no frame around us.
+    # No inline script or style, nothing from other servers, no page that shows ours in a frame.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -69,7 +68,8 @@ class Tokens:
     """The tokens of one data folder: a name and a hash in each line of ``file``."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.file = folder, folder / STATE_FOLDER / "tokens"
+        self._folder = folder
+        self.file = folder / STATE_FOLDER / "tokens"
 
     def create(self, name: str) -> str:
         """Create a token and return its secret, which is not stored and cannot be shown again.
@@ -90,15 +90,17 @@ class Tokens:
             )
         secret = _SECRET_PREFIX + secrets.token_urlsafe(32)
         create_state_folder(self._folder)
+        hashes[name] = _hash_secret(secret)
+        lines = [f"{token_name} {token_hash}\n" for token_name, token_hash in hashes.items()]
         with write_atomically(self.file) as file:
-            entries = (hashes | {name: _hash_secret(secret)}).items()
-            lines = [f"{token_name} {token_hash}\n" for token_name, token_hash in entries]
             file.write("".join(lines).encode())
         return secret
 
     def read_hashes(self) -> dict[str, str]:
         """Return the hash of each token by its name, the oldest first."""
-        lines = self.file.read_text().splitlines() if self.file.exists() else ()
+        if not self.file.exists():
+            return {}
+        lines = self.file.read_text().splitlines()
         return dict(line.split() for line in lines)
 
     def authenticate(self, authorization: str | None) -> str:
@@ -114,6 +116,7 @@ class Tokens:
         request_hash = _hash_secret(secret.strip())
         if scheme.lower() == "bearer":
             for name, token_hash in self.read_hashes().items():
+                # In constant time, so that the time of the answer tells nothing about the hash.
                 if secrets.compare_digest(token_hash, request_hash):
                     return name
         what = "the token is not valid" if authorization else "a token is required"
@@ -122,6 +125,7 @@ class Tokens:
 
 
 def _hash_secret(secret: str) -> str:
+    """Return the hash of a token as its file has it."""
     return sha256(secret.encode(errors="replace")).hexdigest()
 
 
@@ -129,7 +133,7 @@ class Serving:
     """The shared state of one server.
 
     Args:
-        store: folder of runs, as ``Index`` takes it; it has the tokens and uploads too.
+        store: folder of runs, as ``Index`` takes it; it also contains the tokens and the uploads.
         max_upload_bytes: size of the largest bundle.
 
     Raises:
@@ -145,17 +149,18 @@ class Serving:
             state_folder = create_state_folder(self.data)
             self.site = state_folder / "site"
             self.incoming = state_folder / "incoming"
-            shutil.rmtree(self.incoming, ignore_errors=True)  # of a killed server
+            # A server that was killed leaves incomplete uploads.
+            shutil.rmtree(self.incoming, ignore_errors=True)
             self.incoming.mkdir()
         except OSError as error:
-            what, rule = (
+            raise EnvironmentFault(
                 f"cannot write: {error.strerror}",
-                "the store must be a folder in which the server can keep its pages",
-            )
-            raise EnvironmentFault(what, where=str(self.data), rule=rule) from None
+                where=str(self.data),
+                rule="the store must be a folder in which the server can keep its pages",
+            ) from None
         self.tokens = Tokens(self.data)
         self.fault: str | None = None  # why the last update failed
-        self._written_version: object = None  # of the index, as the site shows it
+        self._written_version: object = None  # version of the index that the site shows
         self._lock = threading.Lock()
         self._ended = threading.Event()
 
@@ -194,13 +199,16 @@ def open_socket(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        what, fix = f"cannot listen: {error.strerror}", "choose another --host or --port"
-        raise EnvironmentFault(what, where=f"{host}:{port}", fix=fix) from None
+        raise EnvironmentFault(
+            f"cannot listen: {error.strerror}",
+            where=f"{host}:{port}",
+            fix="choose another --host or --port",
+        ) from None
 
 
 def serve(app: Starlette, listening: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; requests that run then are answered first."""
-    import uvicorn  # creating tokens does not need it
+    """Serve until SIGTERM or SIGINT; running requests are answered first."""
+    import uvicorn  # here, because creating tokens does not need it
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
     for name in ("trainmark.server", "uvicorn.access"):
@@ -214,7 +222,11 @@ def serve(app: Starlette, listening: socket.socket) -> None:
         timeout_graceful_shutdown=_GRACE_S,
     )
     server = uvicorn.Server(config)
+
+    def end_server(*_: object) -> None:
+        server.should_exit = True
+
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn's own handler would raise the signal again, and the exit code would be an error.
-        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        signal.signal(number, end_server)
     server.run(sockets=[listening])

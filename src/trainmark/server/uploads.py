@@ -1,7 +1,7 @@
-"""Receive, verify and store bundles in the data folder, as a whole or not at all.
+"""Receive, verify and store bundles in the data folder, completely or not at all.
 
-``DATA/DIGEST/`` is named by the bundle's SHA-256. It has the bundle as it was sent, and its runs
-unpacked, which the index finds like other runs.
+The folder of a bundle is named by its SHA-256. It contains the bundle as it was sent, and the
+unpacked runs, which the index finds like other runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BUNDLE = f"bundle{ENDING}"
 _MAX_UNPACKED_BYTES = 4 << 30
-_VERIFY_LOCK = threading.Lock()  # verifying keeps a core busy
+_VERIFY_LOCK = threading.Lock()  # one at a time, because verifying keeps a core busy
 
 
 async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle, bool]:
@@ -54,17 +54,21 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
     try:
         with tempfile.TemporaryDirectory(dir=serving.incoming) as place:
             digest = await _receive_body(request, Path(place), serving.max_upload_bytes)
-            stored = await run_in_threadpool(_store_bundle, serving, Path(place), digest)
+            stored, is_new = await run_in_threadpool(_store_bundle, serving, Path(place), digest)
     except OSError as error:
         LOG.warning("%s", error)
         what = "the server cannot store the bundle; its disk may be full"
         raise RefusedRequestError(507, what, fix="inform the operator of the server") from None
-    LOG.warning("upload %s with token %s: %s", digest, token, "new" if stored[1] else "known")
-    return stored
+    LOG.warning("upload %s with token %s: %s", digest, token, "new" if is_new else "known")
+    return stored, is_new
 
 
 async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
-    """Write the body to ``BUNDLE`` in a folder and return its digest."""
+    """Write the body of a request to the file ``BUNDLE`` in a folder, and return its SHA-256.
+
+    Raises:
+        RefusedRequestError: the body is too large, or the connection ended.
+    """
     rule = f"at most {max_bytes:,} bytes are accepted"
     announced_bytes = int(request.headers.get("content-length") or 0)
     if announced_bytes > max_bytes:
@@ -95,13 +99,17 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
         is_new = not target.exists()
         if is_new:
             for run_id in _verify_bundle(place):
-                if list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
-                    rule = "runs are never overwritten"
-                    what = "the run already exists in another bundle"
-                    raise RefusedRequestError(409, what, where=run_id, rule=rule)
+                stored_runs = list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"])
+                if stored_runs.total > 0:
+                    raise RefusedRequestError(
+                        409,
+                        "the run already exists in another bundle",
+                        where=run_id,
+                        rule="runs are never overwritten",
+                    )
             place.chmod(0o755)
             place.rename(target)
-            place.mkdir()  # the caller removes it
+            place.mkdir()  # because the caller removes the temporary folder
     serving.refresh()
     run_ids = [record.read_record(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
     runs = [StoredRun(run_id=run_id, page=f"/{get_run_path(run_id)}") for run_id in run_ids]
@@ -109,7 +117,11 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
 
 
 def _verify_bundle(place: Path) -> list[str]:
-    """Unpack the bundle in ``place`` and return the run ids of its launches."""
+    """Unpack and check the bundle in ``place``, and return the run ids of its launches.
+
+    Raises:
+        RefusedRequestError: it is damaged, cannot be verified, or does not fit on the disk.
+    """
     try:
         bundle = unpack(place / BUNDLE, place, max_bytes=_MAX_UNPACKED_BYTES)
         faults = [x for x in check_bundle(bundle) if x.state in ("broken", "unverifiable")]
@@ -119,6 +131,7 @@ def _verify_bundle(place: Path) -> list[str]:
     except EnvironmentFault as error:
         raise RefusedRequestError(507, error.what) from None
     except TrainmarkError as error:
+        # Without the server's own paths.
         where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
         raise RefusedRequestError(422, error.what, where=where, rule=error.rule) from None
     if faults:
