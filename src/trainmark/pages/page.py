@@ -1,7 +1,7 @@
 """The pages of records: one for each piece of work, and their files in the folders of runs.
 
-Owns the order of a page. ``build_document`` is pure: the same records always give the same page,
-byte by byte, whichever cases are installed here.
+The order of a page is defined here. The same records always give the same page, byte by byte,
+regardless of the cases that are installed here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def build_document(
         comparisons: other records, and rows that others published, to compare it with. None: the
             page does not mention a comparison.
         siblings: records of other work that are shown beside these.
-        ident: begins the page's anchors if several pages are in one file.
+        ident: prefix of the page's anchors if several pages are in one file.
         price: of an hour on all devices.
         address: where the record is, relative to the page.
     """
@@ -94,7 +94,7 @@ def _build_lead(
     siblings: Sequence[Record],
     price: Price | None,
 ) -> tuple[Block, ...]:
-    """Return what stands above the sections; of a run that failed, what to do about it first."""
+    """Return the blocks above the sections; for a run that failed, what to do about it first."""
     record = repeats.find_median_launch(records)
     blocks: list[Block | None]
     if record.cause:
@@ -175,6 +175,7 @@ def build_documents(
     """
     if not records:
         raise RecordError("no record to show", fix="choose at least one run")
+    # A run that is given twice has the same run id and the same figures.
     unique = {(record.run_id, str(record.figures)): record for record in records}
     works = group_by_work(list(unique.values()))
     has_several = len(works) > 1

@@ -1,7 +1,6 @@
 """Several launches of the same work as one: their means, their median launch, their table.
 
-Owns which launches count: only those that passed. The others are counted and named, never averaged
-in.
+Only launches that passed are averaged. The others are counted and named.
 """
 
 from __future__ import annotations
@@ -66,9 +65,9 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
 
 
 def build_repeats(repeat: RepeatSummary) -> list[Block]:
-    """Return a row for each figure, then how many launches passed, which did not, how few they are.
+    """Return a row for each figure, then how many launches passed, and which did not.
 
-    Of fewer than five launches the interval is the range, and is headed so.
+    With fewer than five launches, the range stands in place of the interval, under its own heading.
     """
     rows = []
     known_figures = repeat.records[0].figures
@@ -98,19 +97,22 @@ def build_repeats(repeat: RepeatSummary) -> list[Block]:
 
 
 def find_median_launch(records: Sequence[Record]) -> Record:
-    """Return the launch whose curves and facts stand for all: the median by speed."""
+    """Return the launch whose curves and facts stand for all: the median by speed.
+
+    If no launch passed, it is the median of all.
+    """
     candidates = select_passed(records) or list(records)
     ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def select_passed(records: Sequence[Record]) -> list[Record]:
-    """Return the launches that count."""
+    """Return the launches that passed: only these are averaged."""
     return [record for record in records if record.passed]
 
 
 def average_figures(records: Sequence[Record]) -> Record:
-    """Return the median launch; of several launches with the means of their figures."""
+    """Return the median launch, with the means of all launches that passed as its figures."""
     record = find_median_launch(records)
     if len(records) == 1:
         return record

@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 
 
 def build_title(record: Record) -> Phrase:
-    """Return the work, the machine with its count and memory, the precision, nodes or ranks.
+    """Return the work, the devices with their memory, the precision and the number of nodes.
 
-    A model of another size than the case's standard model is named by its size, because their
-    speeds do not compare. Changes beyond the closed rules are named, and a user's own program is.
+    A model of another size than the case's standard model has its size in the title, because their
+    speeds cannot be compared. The title also says if a run changed more than the closed rules
+    allow, or is of a user's own program.
     """
     plan = record.plan
-    parts: list[Phrase] = [plan.about.title, _describe_devices(record), format_precision(record)]
+    title: Phrase = plan.about.title
     size = count_parameters(record)
     if size is not None and not is_same_size(size, plan.about.references.parameters):
-        parts[0] = phrase(
-            "first.sized", title=plan.about.title, size=cells.format_short_count(size)
-        )
+        title = phrase("first.sized", title=title, size=cells.format_short_count(size))
+    parts: list[Phrase] = [title, _describe_devices_and_memory(record), format_precision(record)]
     if plan.nnodes > 1:
         parts.append(count_in_words("nodes", plan.nnodes))
     if plan.witness is not None:
@@ -67,33 +67,38 @@ def build_title(record: Record) -> Phrase:
     return join(parts, "dot")
 
 
-def _describe_devices(record: Record) -> Phrase:
+def _describe_devices_and_memory(record: Record) -> Phrase:
     """Return devices and their count, with the memory of a card whose name does not state it."""
     name = describe_devices(record)
     if not has_cards(record) or "GB" in get_device_name(record):
         return name
-    entries = record.environment.get("devices") or [None]
-    memory = (entries[0] or {}).get("memory_total_bytes")
-    return (name, f" {memory / cells.GIB:.0f} GiB") if memory else name
+    entries = record.environment.get("devices")
+    if not entries or not entries[0]:
+        return name
+    memory_bytes = entries[0].get("memory_total_bytes")
+    if not memory_bytes:
+        return name
+    return (name, f" {memory_bytes / cells.GIB:.0f} GiB")
 
 
 def choose_badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
-    """Return the badge of the worst run: passed, not to be quoted or failed; with its tone.
+    """Return the badge of the worst run and its tone: passed, not to be quoted, or failed.
 
-    Of several works, or if a launch failed, it also has how many passed.
+    For several works, or if a launch failed, the badge also says how many launches passed.
 
     Args:
         works: launches of each work.
     """
     launches = [record for records in works for record in records]
-    passed = sum(record.passed for record in launches)
-    if not passed:
+    num_passed = sum(record.passed for record in launches)
+    if num_passed == 0:
         return phrase("badge.failed"), "bad"
     grade = find_worst_grade(get_trust(records).grade for records in works)
-    tone = TONES[grade] if passed == len(launches) else "bad"
-    if len(works) == 1 and passed == len(launches):
+    have_all_passed = num_passed == len(launches)
+    tone = TONES[grade] if have_all_passed else "bad"
+    if len(works) == 1 and have_all_passed:
         return phrase(f"badge.{grade}"), tone
-    words: list[Phrase] = [phrase("repeats.counted", passed=passed, all=len(launches))]
+    words: list[Phrase] = [phrase("repeats.counted", passed=num_passed, all=len(launches))]
     if grade == "do_not_quote":
         words.append(phrase("trust.do_not_quote"))
     return join(words), tone
@@ -109,7 +114,7 @@ def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
         return ()
     doubts = []
     for reason in get_trust(records).reasons:
-        if reason.code == "trust_not_passed":  # in the badge
+        if reason.code == "trust_not_passed":  # the badge says so already
             continue
         text = translate_message(records[0], reason)
         num_affected = sum(_has_reason(launch, reason.code) for launch in launches)
@@ -125,9 +130,9 @@ def _has_reason(record: Record, code: str) -> bool:
 
 
 def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
-    """Return in a line each why figures must not be quoted and why they are noisy, if they are.
+    """Return a line with the reasons not to quote figures, and one with the reasons for noise.
 
-    A run that failed has no figures to doubt.
+    A line without reasons is left out. A run that failed has no figures to doubt.
     """
     if not select_passed(records):
         return ()
@@ -144,7 +149,7 @@ def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
 
 
 def describe_key_figures(records: Sequence[Record]) -> Phrase:
-    """Return the main figures with their units in a line; of launches their means, labelled so."""
+    """Return the main figures with their units in a line; for several launches, their means."""
     launches = select_passed(records)
     names = ["e2e_time", "token/p/s", "p_whole", "p_train", "p_core", "MFU", "mem", "mem_total"]
     specs_of_case = [spec for spec in records[0].plan.about.page.figures if spec.first_screen]
@@ -190,7 +195,7 @@ def describe_memory(used_bytes: float | None, total_bytes: float | None) -> Phra
 
 
 def build_first_sentence(records: Sequence[Record]) -> Phrase:
-    """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
+    """Return speed, quality and time in a sentence; for a failed run, what failed and where."""
     record = find_median_launch(records)
     if record.status == "target_missed":
         return describe_verdict(record)
@@ -242,7 +247,7 @@ def list_first_lines(
 ) -> list[str]:
     """Return title, badge, sentence, key figures, launches, reasons, comparison and limit, by line.
 
-    Of a run that failed, what to try in place of the last three.
+    If a launch failed, what to do about it takes the place of the last three.
     """
     record = find_median_launch(records)
     marks = join((choose_badge(records)[0], phrase(f"trust.{combine_verifications(records)}")))

@@ -2,8 +2,8 @@
 
 A phrase is what a page has in place of a string: a string or a number, which are the same in all
 languages, a text of texts.toml by its key (``phrase``), a message, or a tuple of phrases, which are
-joined. ``translate`` turns it into a string. Also owns the phrases for facts of a record: device,
-configuration, verdict, trust.
+joined. ``translate`` turns it into a string. The module also has the phrases for facts of a record:
+device, configuration, verdict, trust.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from trainmark.spec import FigureSpec
 
 LANGUAGES = ("en", "zh")
-# A space beside a Chinese character and another one or a mark of full width: texts have it around
-# their places, for values in Latin letters.
-_NO_SPACE = re.compile(
+# A space between Chinese characters or marks of full width. Texts have spaces around placeholders
+# for values in Latin letters, which a Chinese value must not have.
+_NEEDLESS_SPACE = re.compile(
     r"(?<=[\u4e00-\u9fff]) +(?=[\u4e00-\u9fff\u3001-\u3011\uff00-\uffef])"
     r"|(?<=[\u3001-\u3011\uff00-\uffef]) +| +(?=[\u3001-\u3011\uff00-\uffef])"
 )
-Phrase = object  # any value: ``translate`` shows one of no other kind by ``str``
-# ``doubt``: passed, and must not be quoted; ``bad``: failed.
+Phrase = object  # any value: ``translate`` turns one of an unknown kind into text by ``str``
+# The tone of a text, which its colour shows. ``doubt``: passed, but must not be quoted; ``bad``:
+# failed.
 Tone = Literal["plain", "muted", "good", "warn", "doubt", "bad", "heading"]
 TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "doubt"}
 
@@ -137,7 +138,7 @@ def _fill_text(content: KeyedText, lang: str) -> str:
         for name, value in content.values.items()
     }
     filled = text.format(**values)
-    return _NO_SPACE.sub("", filled) if lang == "zh" else filled
+    return _NEEDLESS_SPACE.sub("", filled) if lang == "zh" else filled
 
 
 def or_unknown(value: Phrase) -> Phrase:
@@ -151,14 +152,17 @@ def or_none(value: Phrase) -> Phrase:
 
 
 def pairs(values: Mapping[str, Any] | None) -> Phrase:
-    """Return names and values in a row, or "none" if there are none."""
+    """Return names with their values as one phrase, or "none" if there are none."""
     if not values:
         return or_none(None)
     return join((name, " ", or_none(value)) for name, value in values.items())
 
 
 def translate_message(record: Record, reason: Message | None, default: Phrase = "") -> Phrase:
-    """Return a message of a record, in its case's words if it has them; else ``default``."""
+    """Return a message of a record as text; ``default`` without a message.
+
+    A case may have texts of its own for messages.
+    """
     if reason is None:
         return default
     case_messages = record.plan.about.messages
@@ -166,7 +170,7 @@ def translate_message(record: Record, reason: Message | None, default: Phrase = 
 
 
 def has_cards(record: Record) -> bool:
-    """Return whether each rank has a device to itself; on a CPU, ranks share the host."""
+    """Tell whether each rank has a device to itself; on a CPU, ranks share the host."""
     return record.plan.device.torch_type != "cpu"
 
 
@@ -182,7 +186,12 @@ def get_unit(figure: str) -> Phrase:
 
 
 def describe_configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -> Phrase:
-    """Return a configuration's name, ``A100 1 node x 8 (1x8)`` or ``A100单机8卡（1x8）``."""
+    """Return a configuration's name, ``A100 1 node x 8 (1x8)`` or ``A100单机8卡（1x8）``.
+
+    Args:
+        nproc: number of ranks on each node.
+        cards: whether each rank has a device to itself; else ranks are processes on a host.
+    """
     nodes = phrase(f"nodes.{nnodes}") if nnodes in (1, 2) else phrase("nodes.more", n=nnodes)
     return phrase(
         "configuration.cards" if cards else "configuration.processes",
@@ -234,7 +243,7 @@ def count_in_words(kind: str, n: int) -> Phrase:
 
 
 def format_interval(launches: LaunchSummary, format_value: Callable[[float], str]) -> Phrase:
-    """Return the 95% interval over launches; of few launches the range, and says that it is one."""
+    """Return the 95% interval over launches; for few launches their range, which is named so."""
     kind = "range" if launches.is_range else "interval"
     low, high = format_value(launches.low), format_value(launches.high)
     return phrase(f"ends.{kind}", low=low, high=high)
@@ -266,7 +275,8 @@ def describe_verdict(record: Record) -> Phrase:
 
 
 def describe_label(label: str) -> Phrase:
-    """Return a label with what it means."""
+    """Return a label with its meaning; only the label if no text explains it."""
+    # The last part of a label may be a value, as in `name-value`.
     for key in (f"label.{label}", f"label.{label.rpartition('-')[0]}"):
         if key in TEXTS:
             return phrase("label.form", label=label, meaning=phrase(key))

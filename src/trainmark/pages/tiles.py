@@ -1,4 +1,4 @@
-"""The tiles of a page: a figure each, with three significant digits; tables have the rest."""
+"""The tiles of a page: one figure each, with three significant digits; tables have all digits."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainmark.spec import FigureSpec
 
 
+# A number with a currency before or after it.
 _PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
 _SMALL_MODEL = 10_000_000  # parameters; a smaller model never keeps a device busy
 
@@ -44,7 +45,11 @@ class Price:
 
     @classmethod
     def of(cls, text: str) -> Price:
-        """Return the price in ``12.5 USD`` or ``$12.5``; a UsageError where there is none."""
+        """Return the price that a text such as ``12.5 USD`` or ``$12.5`` states.
+
+        Raises:
+            UsageError: the text is not a price.
+        """
         match = _PRICE.fullmatch(text.strip())
         if match is None:
             raise UsageError(
@@ -57,9 +62,10 @@ class Price:
 
 
 def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
-    """Return what most readers look for first: speed, time, use of the device, memory, energy.
+    """Return the figures that most readers look for first: speed, time, use, memory, energy, cost.
 
-    A figure that no launch has is left out, but for the use of the device: it has a reason.
+    A figure that no launch has is left out, except the use of the device, whose tile then states
+    the reason.
     """
     record = find_median_launch(records)
     launches = select_passed(records)
@@ -96,7 +102,13 @@ def _build_speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
 def _build_tile(
     launches: Sequence[Record], name: str, title: str, note: Phrase = ""
 ) -> Tile | None:
-    """Return the tile of a figure's mean; None if no launch has the figure."""
+    """Return the tile of a figure's mean; None if no launch has the figure.
+
+    Args:
+        name: of the figure.
+        title: the tile's name is the text ``tile.<title>``.
+        note: text below the figure.
+    """
     mean = summarize_figure(launches, name)
     if mean is None:
         return None
@@ -117,7 +129,10 @@ def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpe
 
 
 def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
-    """Return the share of the peak, or else of the measured matmul rate, or else why neither."""
+    """Return the share of the published peak, or else of the measured matmul rate.
+
+    If neither is known, the tile states the reason. None if no launch passed.
+    """
     if not launches:
         return None
     share_of_matmul = summarize_figure(launches, "MAMFU")
@@ -138,8 +153,9 @@ def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
 
 
 def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
-    """Return the memory in use and the total."""
-    used, total = summarize_figure(launches, "mem"), summarize_figure(launches, "mem_total")
+    """Return the memory in use and the total; None if it is not known."""
+    used = summarize_figure(launches, "mem")
+    total = summarize_figure(launches, "mem_total")
     if used is None:
         return None
     unit: Phrase = "GiB"
@@ -160,4 +176,4 @@ def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None
     per_second = rate.mean * num_rates
     arithmetic = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
     value = cells.format_rounded(price.per_hour / 3600 / per_second * 1e6)
-    return Tile(phrase(f"cost.{work}"), value, price.currency, "", "", arithmetic)
+    return Tile(phrase(f"cost.{work}"), value, price.currency, code="", arithmetic=arithmetic)
