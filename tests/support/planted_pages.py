@@ -49,7 +49,7 @@ WORKS = (
 )
 # fp8 on the MI300X was removed from the set: the device has it, so it is no error.
 LACKING = {"V100": "bf16", "A100": "fp8", "H100": "fp4", "MI300X": "fp4"}
-WORLDS = ((1, 1), (1, 8), (2, 8))
+WORLDS = ((1, 1), (1, 8), (2, 8))  # nodes and devices of each
 LABELS = {(1, 1): "单机单卡（1x1）", (1, 8): "单机8卡（1x8）", (2, 8): "两机8卡（2x8）"}
 
 
@@ -116,35 +116,38 @@ def make_page(work: Work, rows: list[PageRow], names: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-FIRST_LINE = 13
+FIRST_LINE = 13  # the line of the first row: the heads take twelve lines
 
 
-def make_correct_rows(draw: random.Random, work: Work, card: Card, precision: str) -> list[PageRow]:
+def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str) -> list[PageRow]:
     """Return the rows of one, eight and sixteen cards; one to three of them."""
-    share = draw.uniform(0.12, 0.48)
-    used = card.memory * draw.uniform(0.3, 0.93)
-    rows, scaling = [], 1.0
-    for world in WORLDS[: draw.choice((1, 2, 3, 3))]:
-        devices = world[0] * world[1]
-        scaling *= 1.0 if devices == 1 else draw.uniform(0.8, 0.98)  # no more devices gain
-        core = card.peaks[precision] * 1e12 * share / work.flops * devices * scaling
-        train = core * draw.uniform(0.93, 0.995)
-        samples = work.samples * work.passes * draw.uniform(0.98, 1.02)
-        evaluating = samples / train * draw.uniform(0.01, 0.08)
-        starting = draw.uniform(25, 110)
-        e2e = round(samples / train + evaluating + starting, 1)
+    share_of_peak = rng.uniform(0.12, 0.48)
+    used = card.memory * rng.uniform(0.3, 0.93)
+    rows = []
+    scaling = 1.0
+    num_rows = rng.choice((1, 2, 3, 3))  # three more often
+    for world in WORLDS[:num_rows]:
+        nodes, devices_per_node = world
+        devices = nodes * devices_per_node
+        scaling *= 1.0 if devices == 1 else rng.uniform(0.8, 0.98)  # more devices lose a little
+        core = card.peaks[precision] * 1e12 * share_of_peak / work.flops * devices * scaling
+        train = core * rng.uniform(0.93, 0.995)
+        samples = work.samples * work.passes * rng.uniform(0.98, 1.02)
+        evaluation_s = samples / train * rng.uniform(0.01, 0.08)
+        start_s = rng.uniform(25, 110)
+        e2e_time = round(samples / train + evaluation_s + start_s, 1)
         rows.append(
             PageRow(
-                card.name,
-                LABELS[world],
-                precision,
-                e2e,
-                samples / e2e,
-                train,
-                core,
-                work.quality + draw.uniform(-0.004, 0.004),
-                used,
-                card.memory,
+                card=card.name,
+                label=LABELS[world],
+                precision=precision,
+                e2e_time=e2e_time,
+                p_whole=samples / e2e_time,
+                p_train=train,
+                p_core=core,
+                quality=work.quality + rng.uniform(-0.004, 0.004),
+                used=used,
+                memory=card.memory,
             )
         )
     return rows
@@ -152,96 +155,111 @@ def make_correct_rows(draw: random.Random, work: Work, card: Card, precision: st
 
 def iterate_correct_pages() -> Iterator[str]:
     """Yield pages that together have at least eighty honest rows."""
-    draw = random.Random(20261123)
+    rng = random.Random(20261123)
     rows = 0
     while rows < 80:
-        work, card = draw.choice(WORKS), draw.choice(CARDS)
-        precision = draw.choice(list(card.peaks))
-        correct_rows = make_correct_rows(draw, work, card, precision)
+        work, card = rng.choice(WORKS), rng.choice(CARDS)
+        precision = rng.choice(list(card.peaks))
+        correct_rows = make_correct_rows(rng, work, card, precision)
         rows += len(correct_rows)
         yield make_page(work, correct_rows, card.name)
 
 
-def _pick(draw: random.Random) -> tuple[Work, Card, list[PageRow]]:
+def _draw_three_rows(rng: random.Random) -> tuple[Work, Card, list[PageRow]]:
+    """Return a random work and card with a correct row for each of ``WORLDS``."""
     while True:
-        work, card = draw.choice(WORKS), draw.choice(CARDS)
-        rows = make_correct_rows(draw, work, card, draw.choice(list(card.peaks)))
+        work, card = rng.choice(WORKS), rng.choice(CARDS)
+        rows = make_correct_rows(rng, work, card, rng.choice(list(card.peaks)))
         if len(rows) == 3:
             return work, card, rows
 
 
-# Kind of error: times planted, world of the wrong row (None: any), the change.
-KINDS: dict[str, tuple[int, int | None, Callable[..., PageRow]]] = {
-    "quality above its range": (
-        3,
-        None,
-        lambda _draw, work, card, row: replace(row, quality=1.083),
+class PageMistake(NamedTuple):
+    """A kind of mistake.
+
+    Args:
+        times: on how many pages it is planted, in one row each.
+        change: returns the wrong row for a work, a card and a correct row.
+        world: index in ``WORLDS`` of the row that becomes wrong; None: a random one.
+    """
+
+    times: int
+    change: Callable[[Work, Card, PageRow], PageRow]
+    world: int | None = None
+
+
+KINDS: dict[str, PageMistake] = {
+    "quality above its range": PageMistake(
+        times=3,
+        change=lambda work, card, row: replace(row, quality=1.083),
     ),
-    "quality below zero": (1, None, lambda _draw, work, card, row: replace(row, quality=-0.911)),
-    "percent among fractions": (
-        5,
-        None,
-        lambda _draw, work, card, row: replace(row, quality=row.quality * 100),
+    "quality below zero": PageMistake(
+        times=1, change=lambda work, card, row: replace(row, quality=-0.911)
     ),
-    "no throughput": (2, None, lambda _draw, work, card, row: replace(row, p_core=0.0)),
-    "negative time": (2, None, lambda _draw, work, card, row: replace(row, e2e_time=-row.e2e_time)),
-    "negative memory": (1, None, lambda _draw, work, card, row: replace(row, used=-row.used)),
-    "eight slower than one": (5, 1, lambda _draw, work, card, row: _lower_rate(row, 11.0)),
-    "precision that the card lacks": (
-        6,
-        None,
-        lambda _draw, work, card, row: replace(row, precision=LACKING[card.name]),
+    "percent among fractions": PageMistake(
+        times=5,
+        change=lambda work, card, row: replace(row, quality=row.quality * 100),
     ),
-    "label of other machines": (
-        3,
-        1,
-        lambda _draw, work, card, row: replace(row, label="单机8卡（2x8）"),
+    "no throughput": PageMistake(times=2, change=lambda work, card, row: replace(row, p_core=0.0)),
+    "negative time": PageMistake(
+        times=2, change=lambda work, card, row: replace(row, e2e_time=-row.e2e_time)
     ),
-    "label of other devices": (
-        3,
-        0,
-        lambda _draw, work, card, row: replace(row, label="单机单卡（1x8）"),
+    "negative memory": PageMistake(
+        times=1, change=lambda work, card, row: replace(row, used=-row.used)
     ),
-    "time halved": (
-        3,
-        None,
-        lambda _draw, work, card, row: replace(row, e2e_time=row.e2e_time / 2.4),
+    "eight slower than one": PageMistake(
+        times=5, world=1, change=lambda work, card, row: _lower_rate(row, 11.0)
     ),
-    "digit of throughput": (
-        3,
-        None,
-        lambda _draw, work, card, row: replace(row, p_whole=row.p_whole * 0.31),
+    "precision that the card lacks": PageMistake(
+        times=6,
+        change=lambda work, card, row: replace(row, precision=LACKING[card.name]),
     ),
-    "counted once a rank": (4, 1, lambda _draw, work, card, row: _raise_rate(row, 8)),
-    "counted once a rank of two machines": (
-        2,
-        2,
-        lambda _draw, work, card, row: _raise_rate(row, 16),
+    "label of other machines": PageMistake(
+        times=3,
+        world=1,
+        change=lambda work, card, row: replace(row, label="单机8卡（2x8）"),
     ),
-    "core below train": (
-        3,
-        None,
-        lambda _draw, work, card, row: replace(row, p_core=row.p_train, p_train=row.p_core * 1.04),
+    "label of other devices": PageMistake(
+        times=3,
+        world=0,
+        change=lambda work, card, row: replace(row, label="单机单卡（1x8）"),
     ),
-    "whole above train": (
-        1,
-        None,
-        lambda _draw, work, card, row: replace(row, p_train=row.p_whole * 0.9),
+    "time halved": PageMistake(
+        times=3,
+        change=lambda work, card, row: replace(row, e2e_time=row.e2e_time / 2.4),
     ),
-    "more memory than the card": (
-        3,
-        None,
-        lambda _draw, work, card, row: replace(row, used=row.memory * 1.12),
+    "digit of throughput": PageMistake(
+        times=3,
+        change=lambda work, card, row: replace(row, p_whole=row.p_whole * 0.31),
     ),
-    "another card's memory": (
-        2,
-        None,
-        lambda _draw, work, card, row: replace(row, memory=row.memory + 8),
+    "counted once a rank": PageMistake(
+        times=4, world=1, change=lambda work, card, row: _raise_rate(row, 8)
     ),
-    "above the peak": (
-        3,
-        0,
-        lambda _draw, work, card, row: _raise_rate(
+    "counted once a rank of two machines": PageMistake(
+        times=2,
+        world=2,
+        change=lambda work, card, row: _raise_rate(row, 16),
+    ),
+    "core below train": PageMistake(
+        times=3,
+        change=lambda work, card, row: replace(row, p_core=row.p_train, p_train=row.p_core * 1.04),
+    ),
+    "whole above train": PageMistake(
+        times=1,
+        change=lambda work, card, row: replace(row, p_train=row.p_whole * 0.9),
+    ),
+    "more memory than the card": PageMistake(
+        times=3,
+        change=lambda work, card, row: replace(row, used=row.memory * 1.12),
+    ),
+    "another card's memory": PageMistake(
+        times=2,
+        change=lambda work, card, row: replace(row, memory=row.memory + 8),
+    ),
+    "above the peak": PageMistake(
+        times=3,
+        world=0,
+        change=lambda work, card, row: _raise_rate(
             row, 1.3 * card.peaks[row.precision] * 1e12 / work.flops / row.p_core
         ),
     ),
@@ -249,6 +267,7 @@ KINDS: dict[str, tuple[int, int | None, Callable[..., PageRow]]] = {
 
 
 def _lower_rate(row: PageRow, times: float) -> PageRow:
+    """Return the row of a run that is ``times`` slower; its time fits its rates."""
     return replace(
         row,
         e2e_time=row.e2e_time * times,
@@ -259,13 +278,14 @@ def _lower_rate(row: PageRow, times: float) -> PageRow:
 
 
 def _raise_rate(row: PageRow, times: float) -> PageRow:
+    """Return the row with rates ``times`` higher and the time as it was."""
     return replace(
         row, p_whole=row.p_whole * times, p_train=row.p_train * times, p_core=row.p_core * times
     )
 
 
 class Planted(NamedTuple):
-    """A page with its error, and the lines of which a finding must name one."""
+    """A page with its mistake, and the lines of which a finding must name one."""
 
     kind: str
     text: str
@@ -274,20 +294,20 @@ class Planted(NamedTuple):
 
 def iterate_planted_pages() -> Iterator[Planted]:
     """Yield sixty pages with one error each."""
-    draw = random.Random(1123)
-    for kind, (times, world, change) in KINDS.items():
-        for _ in range(times):
-            work, card, rows = _pick(draw)
-            world_index = draw.randrange(3) if world is None else world
-            rows[world_index] = change(draw, work, card, rows[world_index])
-            yield Planted(kind, make_page(work, rows, card.name), (FIRST_LINE + world_index,))
-    for times in (1.25, 0.8, 1.5, 0.5, 1.1):
-        work, card, rows = _pick(draw)
-        other = [
-            replace(_raise_rate(row, times), card="K200", e2e_time=row.e2e_time / times)
+    rng = random.Random(1123)
+    for kind, mistake in KINDS.items():
+        for _ in range(mistake.times):
+            work, card, rows = _draw_three_rows(rng)
+            index = rng.randrange(3) if mistake.world is None else mistake.world
+            rows[index] = mistake.change(work, card, rows[index])
+            yield Planted(kind, make_page(work, rows, card.name), (FIRST_LINE + index,))
+    for factor in (1.25, 0.8, 1.5, 0.5, 1.1):
+        work, card, rows = _draw_three_rows(rng)
+        copies = [
+            replace(_raise_rate(row, factor), card="K200", e2e_time=row.e2e_time / factor)
             for row in rows
         ]
-        lines = tuple(FIRST_LINE + 3 + number for number in range(3))
+        lines = tuple(FIRST_LINE + len(rows) + index for index in range(len(copies)))
         yield Planted(
-            "rows of one card times a constant", make_page(work, rows + other, card.name), lines
+            "rows of one card times a constant", make_page(work, rows + copies, card.name), lines
         )

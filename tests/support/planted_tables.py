@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -244,107 +244,120 @@ def format_csv(section: Section) -> Document:
     return Document(".csv", "\n".join(",".join(row) for row in table) + "\n", lines)
 
 
-def make_language_rows(draw: random.Random) -> list[LanguageRow]:
+def make_language_rows(rng: random.Random) -> list[LanguageRow]:
     """Return honest rows of one model on one device, on 8, 16 and 32 devices."""
-    model, device = draw.choice(LANGUAGE_MODELS), draw.choice(DEVICES)
-    sequence, micro_batch = draw.choice((2048, 4096)), draw.choice((2, 4, 8))
-    attention = draw.choice((0, 12)) * model.layers * model.width * sequence
-    flops = 6 * model.parameters + attention
-    share, memory = draw.uniform(0.28, 0.52), device.memory_gb * draw.uniform(0.4, 0.85)
+    model, device = rng.choice(LANGUAGE_MODELS), rng.choice(DEVICES)
+    sequence, micro_batch = rng.choice((2048, 4096)), rng.choice((2, 4, 8))
+    counts_attention = rng.choice((False, True))
+    flops_per_token = 6 * model.parameters
+    if counts_attention:
+        flops_per_token += 12 * model.layers * model.width * sequence
+    share_of_peak = rng.uniform(0.28, 0.52)
+    memory = device.memory_gb * rng.uniform(0.4, 0.85)
     rows = []
     for gpus in (8, 16, 32):
-        rate = share * device.peaks["bf16"] * 1e12 / flops
+        rate = share_of_peak * device.peaks["bf16"] * 1e12 / flops_per_token
         rows.append(
             LanguageRow(
-                model.name,
-                device.name,
-                gpus,
-                "bf16",
-                sequence,
-                micro_batch,
-                rate,
-                rate * gpus,
-                1000 * micro_batch * sequence / rate,
-                100 * share,
-                memory,
+                model=model.name,
+                device=device.name,
+                gpus=gpus,
+                precision="bf16",
+                sequence=sequence,
+                micro_batch=micro_batch,
+                tokens_gpu=rate,
+                tokens=rate * gpus,
+                step_ms=1000 * micro_batch * sequence / rate,
+                mfu=100 * share_of_peak,
+                memory=memory,
             )
         )
-        share, memory = share * draw.uniform(0.93, 0.99), memory * draw.uniform(0.9, 0.99)
+        share_of_peak *= rng.uniform(0.93, 0.99)  # more devices lose a little
+        memory *= rng.uniform(0.9, 0.99)
     return rows
 
 
-def make_image_rows(draw: random.Random) -> list[ImageRow]:
+def make_image_rows(rng: random.Random) -> list[ImageRow]:
     """Return honest rows of one model on one device, on 1, 8 and 16 devices."""
-    model, device = draw.choice(IMAGE_MODELS), draw.choice(DEVICES)
-    share, rows = draw.uniform(0.1, 0.3), []
+    model, device = rng.choice(IMAGE_MODELS), rng.choice(DEVICES)
+    share_of_peak = rng.uniform(0.1, 0.3)
+    rows = []
     for nodes, per_node in ((1, 1), (1, 8), (2, 8)):
-        rate = share * device.peaks["bf16"] * 1e12 / model.flops * nodes * per_node
-        hours = model.epochs * IMAGENET / rate / 3600 * draw.uniform(1.02, 1.07)
-        accuracy = model.accuracy + draw.uniform(-0.2, 0.2)
+        rate = share_of_peak * device.peaks["bf16"] * 1e12 / model.flops * nodes * per_node
+        training_hours = model.epochs * IMAGENET / rate / 3600
         rows.append(
             ImageRow(
-                model.name,
-                device.name,
-                nodes,
-                per_node,
-                "bf16",
-                256,
-                model.epochs,
-                rate,
-                hours,
-                accuracy,
+                model=model.name,
+                device=device.name,
+                nodes=nodes,
+                per_node=per_node,
+                precision="bf16",
+                batch=256,
+                epochs=model.epochs,
+                rate=rate,
+                hours=training_hours * rng.uniform(1.02, 1.07),  # with evaluations
+                accuracy=model.accuracy + rng.uniform(-0.2, 0.2),
             )
         )
-        share *= draw.uniform(0.9, 0.98)
+        share_of_peak *= rng.uniform(0.9, 0.98)  # more devices lose a little
     return rows
 
 
-def make_precision_pair_rows(draw: random.Random) -> list[PairRow]:
+def make_precision_pair_rows(rng: random.Random) -> list[PairRow]:
     """Return honest rows of BERT-large on V100 in fp32 and mixed precision."""
-    fp32, mixed = draw.uniform(7.5, 10.5), draw.uniform(28, 38)
-    rows, ratio = [], 1.0
+    fp32, mixed = rng.uniform(7.5, 10.5), rng.uniform(28, 38)  # of one device
+    rows = []
+    scaling = 1.0
     for gpus in (1, 4, 8):
-        rows.append(PairRow(gpus, draw.choice((4, 8)), fp32 * gpus * ratio, mixed * gpus * ratio))
-        ratio *= draw.uniform(0.92, 0.98)
+        rows.append(
+            PairRow(
+                gpus=gpus,
+                batch=rng.choice((4, 8)),
+                fp32=fp32 * gpus * scaling,
+                mixed=mixed * gpus * scaling,
+            )
+        )
+        scaling *= rng.uniform(0.92, 0.98)
     return rows
 
 
-def make_sweep_rows(draw: random.Random) -> list[SweepRow]:
+def make_sweep_rows(rng: random.Random) -> list[SweepRow]:
     """Return honest rows of a recommender on one device."""
-    device, rate, rows = draw.choice(DEVICES), draw.uniform(2000, 9000), []
+    device = rng.choice(DEVICES)
+    rate = rng.uniform(2000, 9000)
+    rows = []
     for gpus in (8, 16, 32, 64):
-        rows.append(SweepRow(device.name, gpus, rate, 0.8025 + draw.uniform(-0.0008, 0.0008)))
-        rate *= draw.uniform(0.93, 0.99)
+        auc = 0.8025 + rng.uniform(-0.0008, 0.0008)
+        rows.append(SweepRow(device=device.name, gpus=gpus, tokens_gpu=rate, auc=auc))
+        rate *= rng.uniform(0.93, 0.99)
     return rows
 
 
-def make_language_page(draw: random.Random) -> Document:
+def make_language_page(rng: random.Random) -> Document:
     """Return an honest page of a language model."""
-    return format_markdown(
-        "Pre-training throughput", [Section("Results", make_language_rows(draw))]
-    )
+    return format_markdown("Pre-training throughput", [Section("Results", make_language_rows(rng))])
 
 
-def make_pair_sections(draw: random.Random) -> list[Section]:
+def make_pair_sections(rng: random.Random) -> list[Section]:
     """Return the two tables of a page with two precisions."""
     machine = "NVIDIA DGX-1 (8x V100 32GB)"
     return [
-        Section(f"Pre-training on {machine}", make_precision_pair_rows(draw)),
-        Section(f"Fine-tuning on {machine}", make_precision_pair_rows(draw)),
+        Section(f"Pre-training on {machine}", make_precision_pair_rows(rng)),
+        Section(f"Fine-tuning on {machine}", make_precision_pair_rows(rng)),
     ]
 
 
 def iterate_correct_documents() -> Iterator[Document]:
     """Yield files that together have over eighty honest rows."""
-    draw = random.Random(20270101)
+    rng = random.Random(20270101)
     for _ in range(8):
-        yield make_language_page(draw)
+        yield make_language_page(rng)
     for _ in range(8):
-        yield format_csv(Section("", make_image_rows(draw)))
+        yield format_csv(Section("", make_image_rows(rng)))
     for _ in range(4):
-        yield format_markdown("bert large uncased", make_pair_sections(draw))
+        yield format_markdown("bert large uncased", make_pair_sections(rng))
     for _ in range(4):
-        yield format_markdown("Recommender", [Section("Scaling", make_sweep_rows(draw))])
+        yield format_markdown("Recommender", [Section("Scaling", make_sweep_rows(rng))])
 
 
 class Plant(NamedTuple):
@@ -355,47 +368,65 @@ class Plant(NamedTuple):
     lines: tuple[int, ...]
 
 
-# Kind: how often it is planted, and the change of a wrong row (drawn, or of a fixed place).
-LANGUAGE: dict[str, tuple[int, int | None, Callable[[LanguageRow], LanguageRow]]] = {
-    "step time in seconds under ms": (
-        2,
-        None,
-        lambda row: replace(row, step_ms=row.step_ms / 1000),
+class TableMistake(NamedTuple):
+    """A kind of mistake.
+
+    Args:
+        times: in how many files it is planted, one row each.
+        change: returns the wrong row for a correct one.
+        row: index of the row that becomes wrong; None: a random one.
+    """
+
+    times: int
+    change: Callable[[Any], Any]
+    row: int | None = None
+
+
+# By kind of mistake.
+LANGUAGE: dict[str, TableMistake] = {
+    "step time in seconds under ms": TableMistake(
+        times=2,
+        change=lambda row: replace(row, step_ms=row.step_ms / 1000),
     ),
-    "memory in MiB under GiB": (2, None, lambda row: replace(row, memory=row.memory * 1024)),
-    "rate of a device and of all swapped": (
-        2,
-        None,
-        lambda row: replace(row, tokens=row.tokens_gpu, tokens_gpu=row.tokens),
+    "memory in MiB under GiB": TableMistake(
+        times=2, change=lambda row: replace(row, memory=row.memory * 1024)
     ),
-    "MFU and memory swapped": (
-        1,
-        None,
-        lambda row: replace(row, memory=row.mfu * 4, mfu=row.memory * 4),
+    "rate of a device and of all swapped": TableMistake(
+        times=2,
+        change=lambda row: replace(row, tokens=row.tokens_gpu, tokens_gpu=row.tokens),
     ),
-    "tokens counted twice": (
-        2,
-        None,
-        lambda row: replace(row, tokens=2 * row.tokens, tokens_gpu=2 * row.tokens_gpu),
+    "MFU and memory swapped": TableMistake(
+        times=1,
+        change=lambda row: replace(row, memory=row.mfu * 4, mfu=row.memory * 4),
     ),
-    "MFU by half of the peak": (2, None, lambda row: replace(row, mfu=row.mfu * 2)),
-    "MFU by the peak of another device": (
-        2,
-        None,
-        lambda row: replace(row, mfu=row.mfu * 989 / 756),
+    "tokens counted twice": TableMistake(
+        times=2,
+        change=lambda row: replace(row, tokens=2 * row.tokens, tokens_gpu=2 * row.tokens_gpu),
     ),
-    "MFU 11% high": (2, None, lambda row: replace(row, mfu=row.mfu * 2500 / 2250)),
-    "fraction under percent": (1, None, lambda row: replace(row, mfu=row.mfu / 100)),
-    "sequences in the column of tokens": (
-        2,
-        None,
-        lambda row: replace(row, tokens=row.tokens / row.sequence),
+    "MFU by half of the peak": TableMistake(
+        times=2, change=lambda row: replace(row, mfu=row.mfu * 2)
     ),
-    "digit of the total": (2, None, lambda row: replace(row, tokens=row.tokens * 0.31)),
-    "above the peak": (
-        2,
-        0,
-        lambda row: replace(
+    "MFU by the peak of another device": TableMistake(
+        times=2,
+        change=lambda row: replace(row, mfu=row.mfu * 989 / 756),
+    ),
+    "MFU 11% high": TableMistake(
+        times=2, change=lambda row: replace(row, mfu=row.mfu * 2500 / 2250)
+    ),
+    "fraction under percent": TableMistake(
+        times=1, change=lambda row: replace(row, mfu=row.mfu / 100)
+    ),
+    "sequences in the column of tokens": TableMistake(
+        times=2,
+        change=lambda row: replace(row, tokens=row.tokens / row.sequence),
+    ),
+    "digit of the total": TableMistake(
+        times=2, change=lambda row: replace(row, tokens=row.tokens * 0.31)
+    ),
+    "above the peak": TableMistake(
+        times=2,
+        row=0,
+        change=lambda row: replace(
             row,
             tokens=row.tokens * 150 / row.mfu,
             tokens_gpu=row.tokens_gpu * 150 / row.mfu,
@@ -403,66 +434,97 @@ LANGUAGE: dict[str, tuple[int, int | None, Callable[[LanguageRow], LanguageRow]]
             mfu=95.0,
         ),
     ),
-    "more memory than the card": (2, None, lambda row: replace(row, memory=row.memory * 3)),
-    "no throughput": (1, None, lambda row: replace(row, tokens_gpu=0.0)),
-    "precision that the card lacks": (
-        2,
-        None,
-        lambda row: replace(row, device="V100-SXM2-32GB", memory=20.0),
+    "more memory than the card": TableMistake(
+        times=2, change=lambda row: replace(row, memory=row.memory * 3)
+    ),
+    "no throughput": TableMistake(times=1, change=lambda row: replace(row, tokens_gpu=0.0)),
+    "precision that the card lacks": TableMistake(
+        times=2,
+        change=lambda row: replace(row, device="V100-SXM2-32GB", memory=20.0),
     ),
 }
-IMAGES: dict[str, tuple[int, int | None, Callable[[ImageRow], ImageRow]]] = {
-    "hours hold seconds": (3, None, lambda row: replace(row, hours=row.hours * 3600)),
-    "hours hold minutes": (2, None, lambda row: replace(row, hours=row.hours * 60)),
-    "counted once a device": (2, 1, lambda row: replace(row, rate=row.rate * 8)),
-    "rate of a device in the column of all": (2, 2, lambda row: replace(row, rate=row.rate / 16)),
-    "fraction among percent": (3, None, lambda row: replace(row, accuracy=row.accuracy / 100)),
-    "accuracy above its range": (1, None, lambda row: replace(row, accuracy=row.accuracy + 40)),
-    "decimal of the accuracy": (2, None, lambda row: replace(row, accuracy=row.accuracy / 10)),
-    "eight slower than one": (
-        2,
-        1,
-        lambda row: replace(row, rate=row.rate / 11, hours=row.hours * 11),
+IMAGES: dict[str, TableMistake] = {
+    "hours hold seconds": TableMistake(
+        times=3, change=lambda row: replace(row, hours=row.hours * 3600)
     ),
-    "time halved": (2, None, lambda row: replace(row, hours=row.hours / 2.3)),
-    "negative time": (1, None, lambda row: replace(row, hours=-row.hours)),
-    "epochs of another row": (1, None, lambda row: replace(row, hours=row.hours * 3)),
-}
-PAIRS: dict[str, tuple[int, int | None, Callable[[PairRow], PairRow]]] = {
-    "two precisions swapped": (2, None, lambda row: replace(row, fp32=row.mixed, mixed=row.fp32)),
-    "one device of another unit": (1, 2, lambda row: replace(row, mixed=row.mixed * 60)),
-    "scaling impossible": (2, 2, lambda row: replace(row, fp32=row.fp32 * 2, mixed=row.mixed * 2)),
-}
-SWEEPS: dict[str, tuple[int, int | None, Callable[[SweepRow], SweepRow]]] = {
-    "all devices in the column of one": (
-        2,
-        3,
-        lambda row: replace(row, tokens_gpu=row.tokens_gpu * row.gpus),
+    "hours hold minutes": TableMistake(
+        times=2, change=lambda row: replace(row, hours=row.hours * 60)
     ),
-    "quality above its range": (1, None, lambda row: replace(row, auc=row.auc * 1.5)),
-    "percent among fractions": (2, None, lambda row: replace(row, auc=row.auc * 100)),
-    "decimal of the quality": (1, None, lambda row: replace(row, auc=row.auc / 10)),
-    "more devices slower in all": (1, 1, lambda row: replace(row, tokens_gpu=row.tokens_gpu * 0.3)),
+    "counted once a device": TableMistake(
+        times=2, row=1, change=lambda row: replace(row, rate=row.rate * 8)
+    ),
+    "rate of a device in the column of all": TableMistake(
+        times=2, row=2, change=lambda row: replace(row, rate=row.rate / 16)
+    ),
+    "fraction among percent": TableMistake(
+        times=3, change=lambda row: replace(row, accuracy=row.accuracy / 100)
+    ),
+    "accuracy above its range": TableMistake(
+        times=1, change=lambda row: replace(row, accuracy=row.accuracy + 40)
+    ),
+    "decimal of the accuracy": TableMistake(
+        times=2, change=lambda row: replace(row, accuracy=row.accuracy / 10)
+    ),
+    "eight slower than one": TableMistake(
+        times=2,
+        row=1,
+        change=lambda row: replace(row, rate=row.rate / 11, hours=row.hours * 11),
+    ),
+    "time halved": TableMistake(times=2, change=lambda row: replace(row, hours=row.hours / 2.3)),
+    "negative time": TableMistake(times=1, change=lambda row: replace(row, hours=-row.hours)),
+    "epochs of another row": TableMistake(
+        times=1, change=lambda row: replace(row, hours=row.hours * 3)
+    ),
+}
+PAIRS: dict[str, TableMistake] = {
+    "two precisions swapped": TableMistake(
+        times=2, change=lambda row: replace(row, fp32=row.mixed, mixed=row.fp32)
+    ),
+    "one device of another unit": TableMistake(
+        times=1, row=2, change=lambda row: replace(row, mixed=row.mixed * 60)
+    ),
+    "scaling impossible": TableMistake(
+        times=2, row=2, change=lambda row: replace(row, fp32=row.fp32 * 2, mixed=row.mixed * 2)
+    ),
+}
+SWEEPS: dict[str, TableMistake] = {
+    "all devices in the column of one": TableMistake(
+        times=2,
+        row=3,
+        change=lambda row: replace(row, tokens_gpu=row.tokens_gpu * row.gpus),
+    ),
+    "quality above its range": TableMistake(
+        times=1, change=lambda row: replace(row, auc=row.auc * 1.5)
+    ),
+    "percent among fractions": TableMistake(
+        times=2, change=lambda row: replace(row, auc=row.auc * 100)
+    ),
+    "decimal of the quality": TableMistake(
+        times=1, change=lambda row: replace(row, auc=row.auc / 10)
+    ),
+    "more devices slower in all": TableMistake(
+        times=1, row=1, change=lambda row: replace(row, tokens_gpu=row.tokens_gpu * 0.3)
+    ),
 }
 
 
 def iterate_planted_documents() -> Iterator[Plant]:
     """Yield files with one error each."""
-    draw = random.Random(4711)
-    for kinds, rows_of in (
+    rng = random.Random(4711)
+    for mistakes, make_rows in (
         (LANGUAGE, make_language_rows),
         (IMAGES, make_image_rows),
         (PAIRS, make_precision_pair_rows),
         (SWEEPS, make_sweep_rows),
     ):
-        for kind, (times, fixed, change) in kinds.items():  # type: ignore[attr-defined]
-            for _ in range(times):
-                rows = rows_of(draw)  # type: ignore[operator]
-                index = draw.randrange(len(rows)) if fixed is None else fixed
-                rows[index] = change(rows[index])
+        for kind, mistake in mistakes.items():
+            for _ in range(mistake.times):
+                rows = make_rows(rng)  # type: ignore[operator]
+                index = rng.randrange(len(rows)) if mistake.row is None else mistake.row
+                rows[index] = mistake.change(rows[index])
                 yield _plant(kind, rows, index)
     for _ in range(3):
-        sections = make_pair_sections(draw)
+        sections = make_pair_sections(rng)
         sections[1].rows[1] = sections[0].rows[1]
         document = format_markdown("bert large uncased", sections)
         yield Plant(
@@ -471,7 +533,7 @@ def iterate_planted_documents() -> Iterator[Plant]:
             (document.lines[0, 1], document.lines[1, 1]),
         )
     for factor in (1.25, 0.8):
-        rows = make_image_rows(draw)
+        rows = make_image_rows(rng)
         copies = [
             replace(row, device="K200", rate=row.rate * factor, hours=row.hours / factor)
             for row in rows
@@ -482,6 +544,7 @@ def iterate_planted_documents() -> Iterator[Plant]:
 
 
 def _plant(kind: str, rows: Rows, index: int) -> Plant:
+    """Return the file of rows of which the one at ``index`` is wrong."""
     if isinstance(rows[0], ImageRow):
         document = format_csv(Section("", rows))
     elif isinstance(rows[0], PairRow):
