@@ -32,6 +32,7 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
     data = f"data/{case.name}"
     commands = []
     if cases.has_part(case.name, "prepare"):
+        # Placeholders for the values that a user must give: ` limit=LIMIT`.
         options = "".join(f" {x.name}={x.name.upper()}" for x in case.prepare_options if x.required)
         commands.append(f"trainmark prepare {case.name}{options} --from DOWNLOADS --data {data}")
     repeats = f"--repeat {INTERVAL_MIN_LAUNCHES}"
@@ -44,7 +45,15 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
 
 
 def _find_recipe_on_real_data(case: Case, world: str) -> str | None:
-    """Return the recipe on real data for so many nodes and ranks, or else the first there is."""
+    """Return a recipe on real data: for this number of nodes and ranks, or else the first.
+
+    None if the case has no recipe on real data.
+
+    Args:
+        world: nodes and ranks on each, ``1x8``.
+    """
     names = [name for name, recipe in case.recipes.items() if recipe.data == "real"]
-    fitting = [name for name in names if case.recipes[name].world == world]
-    return next(iter([*fitting, *names]), None)
+    for name in names:
+        if case.recipes[name].world == world:
+            return name
+    return names[0] if names else None

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from trainmark.pages.document import Chart, Document
 
 PNG_SCALE = 2.0  # pixels of a picture per pixel of the page
+# A colour in the style sheet: its name, and its value on a light page.
 _COLOUR = re.compile(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), #[0-9a-f]{6}\)")
 _VARIABLE = re.compile(r"var\(--([\w-]+)\)")
 
 
 def list_charts(pages: Sequence[Document]) -> dict[str, Chart]:
-    """Return the charts of pages by their names; of several pages a name begins with the page's."""
+    """Return the charts of pages by their names, which begin with ``ident`` of the page."""
     return {f"{page.ident}{chart.name}": chart for page in pages for chart in page.charts}
 
 
@@ -78,7 +79,7 @@ def to_png(chart: Chart, lang: str) -> bytes:
 
 
 def _build_standalone_spec(chart: Chart, lang: str) -> str:
-    """Return what is drawn of a chart with its title, in colours that are no variables."""
+    """Return a chart's specification as JSON, with its title and with the colours' values."""
     colours: dict[str, str] = dict(_COLOUR.findall(read_shipped_file("base.css")))
     spec: dict[str, Any] = complete_spec(chart, lang, with_title=True)
     spec["background"] = "var(--paper)"

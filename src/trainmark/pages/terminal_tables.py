@@ -55,13 +55,13 @@ def build_tables(rows: Rows, width: int) -> list[Table]:
     num_columns = len(rows[0])
     if num_columns < 3:
         return [_build_table(rows, keep_words=False)]
-    if len(rows) <= 3 < num_columns:
+    if len(rows) <= 3 < num_columns:  # with the headers, one or two rows
         return build_tables([*zip(*rows, strict=True)], width)
     return _split_table(rows, width)
 
 
 def fits(rows: Rows, width: int) -> bool:
-    """Return whether rows fit into ``width`` columns as one table, without a cut word."""
+    """Tell whether rows fit into ``width`` columns as one table, without a cut word."""
     return _fit_table(rows, width) is not None
 
 
@@ -111,8 +111,8 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
 
 
 def _split_table(rows: Rows, width: int) -> list[Table]:
-    """Return tables of the first column and as many others as fit, one at least."""
-    first, *others = zip(*rows, strict=True)
+    """Return tables that each have the first column and as many others as fit, at least one."""
+    first, *others = zip(*rows, strict=True)  # by columns
     tables = []
     while others:
         columns = [first, others.pop(0)]

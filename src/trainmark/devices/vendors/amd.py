@@ -66,6 +66,7 @@ def _list_devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _parse_device(index: int, fields: Mapping[str, Any]) -> DeviceSample:
+    """Return the sample of a device from its fields in the JSON of ``amd-smi metric``."""
     energy_j = tool.parse_number(
         _get_value(fields, "energy", "total_energy_consumption"), most=1e15
     )
@@ -137,6 +138,7 @@ def _parse_memory(mib: object) -> int | None:
 
 
 def _parse_text(value: object) -> str | None:
+    """Return a text that the tool reports; None for ``N/A``."""
     if not isinstance(value, str) or value in ("", "N/A", "n/a"):
         return None
     return value

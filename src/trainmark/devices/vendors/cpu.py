@@ -54,8 +54,8 @@ def has_fp16_units() -> bool:
     cpu_info = _read_fields("/proc/cpuinfo")
     if not cpu_info:
         return platform.machine() == "arm64"  # macOS: every processor of that name has them
-    words = cpu_info.get("flags", cpu_info.get("Features", "")).split()  # x86, Arm
-    return not {"avx512_fp16", "amx_fp16", "asimdhp"}.isdisjoint(words)
+    features = cpu_info.get("flags", cpu_info.get("Features", "")).split()  # x86, Arm
+    return any(name in features for name in ("avx512_fp16", "amx_fp16", "asimdhp"))
 
 
 def read_total_memory_bytes(root: Path = Path("/")) -> int:
@@ -123,7 +123,7 @@ class Cpu:
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32 and fp8, which no CPU has, and fp16 where it would be emulated."""
         del nproc
-        name = recipe.precision
+        name = recipe.precision  # its units have the same name
         if name in ("fp8", "tf32") or (name == "fp16" and not has_fp16_units()):
             return Refusal(
                 f"precision={name} needs {name} matrix units, which this processor does not have",

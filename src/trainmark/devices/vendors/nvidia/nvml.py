@@ -319,7 +319,7 @@ class NvmlMonitor:
         count = ask_or_none(nvml, nvml.nvmlDeviceGetCount) or 0
         ask = nvml.nvmlDeviceGetHandleByIndex
         handles = [ask_or_none(nvml, ask, index) for index in range(count)]
-        if handles.count(None) == count:
+        if all(handle is None for handle in handles):
             raise MonitorFault("failed", f"nvml: none of {count} cards responds")
         return [
             DeviceSample(index=index) if handle is None else self._read_card(handle, index)
