@@ -146,7 +146,7 @@ def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
     checks = {"tested": doctor.check_tested}
     card = make_machine(tmp_path, vendor=Card(tested=RECORDED_OUTPUTS))
     for lang, what in (
-        ("en", "fake, tested on: recorded outputs, no card yet"),
+        ("en", "fake, tested on: recorded outputs of its tool, but no real card yet"),
         ("zh", "fake，测试依据：公开的工具输出，尚未在真卡上测试"),
     ):
         (condition,) = examine(card, checks, lang=lang).checks

@@ -158,7 +158,10 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
 @pytest.mark.parametrize(
     ("lang", "line"),
     [
-        ("en", "Tested on: amd: recorded outputs, no card yet; ssh: two nodes of one host, no "),
+        (
+            "en",
+            "Tested on: amd: recorded outputs of its tool, but no real card yet; ssh: two nodes",
+        ),
         (
             "zh",
             "测试依据：amd：公开的工具输出，尚未在真卡上测试；ssh：一台主机上的两个节点，尚未在集群上测试",

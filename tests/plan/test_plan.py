@@ -348,8 +348,8 @@ def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
     submitted = resolve(device="fake", remote=remote)
     assert submitted.unproven == {"fake": RECORDED_OUTPUTS, "slurm": TESTED["slurm"]}
     assert submitted.describe_unproven() == [
-        "fake, tested on: recorded outputs, no card yet",
-        "slurm, tested on: two nodes of one host, no cluster yet",
+        "fake, tested on: recorded outputs of its tool, but no real card yet",
+        "slurm, tested on: two nodes on one host, but no real cluster yet",
     ]
     submitted.save(tmp_path)
     assert plan.Plan.read(tmp_path) == submitted

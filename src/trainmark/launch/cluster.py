@@ -25,18 +25,22 @@ from trainmark.validation import require_form
 
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
 CONTAINER = "container"  # this machine, in the cluster's container
-_ONE_HOST = Text("two nodes of one host, no cluster yet", "一台主机上的两个节点，尚未在集群上测试")
+_ONE_HOST = Text(
+    "two nodes on one host, but no real cluster yet", "一台主机上的两个节点，尚未在集群上测试"
+)
 # The launchers and what each was tested on, listed here because cluster files and commands name
 # launchers whose modules they never import.
 TESTED = {
     LOCAL: REAL_RUNS,
     CONTAINER: Text(
-        "real runs with podman and docker; apptainer: its command alone",
+        "real runs with podman and docker; for apptainer, only the command",
         "podman 与 docker 真实运行；apptainer 只检查过命令",
     ),
     "slurm": _ONE_HOST,
     "ssh": _ONE_HOST,
-    "kubernetes": Text("a stand-in server, no cluster yet", "模拟的服务器，尚未在集群上测试"),
+    "kubernetes": Text(
+        "a simulated server, but no real cluster yet", "模拟的服务器，尚未在集群上测试"
+    ),
     "ray": _ONE_HOST,
 }
 NAMES = tuple(TESTED)

@@ -344,7 +344,7 @@ def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadl
             raise MeasurementError("the ranks did not finish in time", fix=fix)
         if any(exit_codes):  # neither None nor 0
             fix = "see the output of the ranks above"
-            raise MeasurementError(f"exit codes of the ranks: {exit_codes}", fix=fix)
+            raise MeasurementError(f"the ranks ended with exit codes {exit_codes}", fix=fix)
         if None not in exit_codes:
             return
 
