@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -87,14 +88,10 @@ class Sections:
 
     def build_arguments(self, *more: str, size: str = "tiny") -> list[str]:
         return [
-            "--device",
-            "cpu",
-            "--size",
-            size,
-            "--results",
-            str(self.folder / "results"),
-            "--scratch",
-            str(self.folder / "scratch"),
+            *("--device", "cpu"),
+            *("--size", size),
+            *("--results", str(self.folder / "results")),
+            *("--scratch", str(self.folder / "scratch")),
             *more,
         ]
 
@@ -124,16 +121,10 @@ def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sections:
 def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     args = [
-        "--device",
-        "cpu",
-        "--size",
-        "tiny",
-        "--sections",
-        name,
-        "--results",
-        str(tmp_path),
-        "--scratch",
-        str(tmp_path / "scratch"),
+        *shlex.split("--device cpu --size tiny"),
+        *("--sections", name),
+        *("--results", str(tmp_path)),
+        *("--scratch", str(tmp_path / "scratch")),
     ]
 
     # One thread: the tests beside this one need the other cores.
@@ -409,14 +400,10 @@ def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     report = tmp_path / "report.xml"
     args = [
         str(file),
-        "--rootdir",
-        str(tmp_path),
-        "-c",
-        os.devnull,
-        "--junitxml",
-        str(report),
-        "-p",
-        "no:cacheprovider",
+        *("--rootdir", str(tmp_path)),
+        *("-c", os.devnull),
+        *("--junitxml", str(report)),
+        *("-p", "no:cacheprovider"),
     ]
     assert pytest.main(args, plugins=[deadline]) == 0
 
@@ -445,14 +432,10 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
     deadline, report = Deadline(lambda: NEVER_S), tmp_path / "report.xml"
     args = [
         str(file),
-        "--rootdir",
-        str(tmp_path),
-        "-c",
-        os.devnull,
-        "--junitxml",
-        str(report),
-        "-p",
-        "no:cacheprovider",
+        *("--rootdir", str(tmp_path)),
+        *("-c", os.devnull),
+        *("--junitxml", str(report)),
+        *("-p", "no:cacheprovider"),
     ]
 
     with deadline.interrupts():

@@ -69,12 +69,9 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
 
     code, printed, _ = cli(
         *args,
-        "--cluster",
-        str(tmp_path / "cluster.yaml"),
-        "--out",
-        str(out),
-        "--dry-run",
-        "--json",
+        *("--cluster", str(tmp_path / "cluster.yaml")),
+        *("--out", str(out)),
+        *("--dry-run", "--json"),
     )
 
     assert code == 0

@@ -422,20 +422,10 @@ def test_every_verb_that_prints_data_prints_json(cli, verb):
 
 def test_dry_run_prints_a_summary(cli, tmp_path):
     code, out, err = cli(
-        "run",
-        "distilbert",
-        "bs=8",
-        "gas=2",
-        "seed=3",
-        "--nproc",
-        "2",
-        "--repeat",
-        "3",
-        "--dry-run",
-        "--device",
-        "cpu",
-        "--out",
-        "runs/demo",
+        *shlex.split(
+            "run distilbert bs=8 gas=2 seed=3"
+            " --nproc 2 --repeat 3 --dry-run --device cpu --out runs/demo"
+        )
     )
     assert code == 0
     text = " ".join(out.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -33,17 +34,9 @@ def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.Comp
     return subprocess.run(
         [
             sys.executable,
-            "-m",
-            "pytest",
-            "tests/device",
-            "--device",
-            "standin",
-            "-k",
-            chosen,
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
+            *shlex.split("-m pytest tests/device --device standin"),
+            *("-k", chosen),
+            *shlex.split("-p no:cacheprovider -p no:xdist"),
         ],
         cwd=ROOT,
         env=env,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -75,22 +76,11 @@ def make_quota_group() -> Iterator[Path]:
 def lose_packets(hosts: Hosts, first: int, second: int) -> None:
     """Drop some packets between two hosts, in both directions."""
     for here, there in ((first, second), (second, first)):
-        words = [
-            "iptables",
-            "-A",
-            "OUTPUT",
-            "-d",
-            hosts.get_address(there),
-            "-m",
-            "statistic",
-            "--mode",
-            "random",
-            "--probability",
-            str(PACKET_LOSS),
-            "-j",
-            "DROP",
-        ]
-        subprocess.run(hosts.nodes[here].enter_namespace(*words), check=True)
+        rule = shlex.split(
+            f"iptables -A OUTPUT -d {hosts.get_address(there)}"
+            f" -m statistic --mode random --probability {PACKET_LOSS} -j DROP"
+        )
+        subprocess.run(hosts.nodes[here].enter_namespace(*rule), check=True)
 
 
 def stop_agent(hosts: Hosts, number: int, out: Path, patience_s: float = 600.0) -> psutil.Process:
@@ -125,39 +115,13 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
         settings["master_port"] = 29_711
         (folder / "cluster.yaml").write_text(json.dumps(settings))
         command = [
-            sys.executable,
-            "-m",
-            "trainmark",
-            "accept",
-            case,
-            "--launcher",
-            "ssh",
-            "--nnodes",
-            str(NUM_HOSTS),
-            "--nproc",
-            "1",
-            "--device",
-            "cpu",
-            "--cluster",
-            str(folder / "cluster.yaml"),
-            "--phases",
-            "nodes,pairs",
-            "--repeats",
-            "4",
-            "--rounds",
-            "10",
-            "--seconds",
-            "0.3",
-            "--deadline",
-            str(DEADLINE_S),
-            "--join",
-            str(JOIN_S),
-            "--worse-by",
-            str(WORSE_BY),
-            "--rates-worse-by",
-            "10",
-            "--out",
-            str(out),
+            *(sys.executable, "-m", "trainmark", "accept", case),
+            *shlex.split(f"--launcher ssh --nnodes {NUM_HOSTS} --nproc 1 --device cpu"),
+            *("--cluster", str(folder / "cluster.yaml")),
+            *shlex.split("--phases nodes,pairs --repeats 4 --rounds 10 --seconds 0.3"),
+            *shlex.split(f"--deadline {DEADLINE_S} --join {JOIN_S}"),
+            *shlex.split(f"--worse-by {WORSE_BY} --rates-worse-by 10"),
+            *("--out", str(out)),
         ]
         variables = {"TRAINMARK_CACHE": str(folder / "cache"), "TRAINMARK_CASE_PATH": str(CASES)}
         with make_quota_group() as members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 import pytest
 
@@ -51,12 +52,8 @@ def run(user, work, start_run):
         site = user.site(work / "cluster.yaml", environment=faulty, mounts=mounts, **container)
         process, _ = start_run(
             *args,
-            "--device",
-            "cpu",
-            "--launcher",
-            "local",
-            "--cluster",
-            str(site),
+            *shlex.split("--device cpu --launcher local"),
+            *("--cluster", str(site)),
             case=case,
             prefix=user.prefix,
             program=(user.python, "-m", "trainmark"),

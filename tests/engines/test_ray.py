@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 
 import pytest
 
@@ -38,17 +39,11 @@ def run(cluster, on_path, start_run, tmp_path):
         site = {"environment": places, "ray": {"address": cluster.url}}
         file = tmp_path / "cluster.yaml"
         file.write_text(json.dumps(site))
-        many = (
-            "--launcher",
-            "ray",
-            "--nnodes",
-            str(nnodes),
-            "--nproc",
-            "1",
-            "--cluster",
-            str(file),
-        )
-        return start_run(*args, *many, case=case)
+        options = [
+            *shlex.split(f"--launcher ray --nnodes {nnodes} --nproc 1"),
+            *("--cluster", str(file)),
+        ]
+        return start_run(*args, *options, case=case)
 
     return start
 

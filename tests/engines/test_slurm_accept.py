@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -55,23 +56,10 @@ def accept(tmp_path):
 def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept, tmp_path):
     out = tmp_path / "out"
     args = (
-        "toy",
-        "--launcher",
-        "slurm",
-        "--nnodes",
-        "2",
-        "--nproc",
-        "1",
-        "--seconds",
-        "0.2",
-        "--cluster",
-        str(tmp_path / "cluster.yaml"),
-        "--worse-by",
-        "10",
-        "--rates-worse-by",
-        "10",
-        "--out",
-        str(out),
+        *shlex.split("toy --launcher slurm --nnodes 2 --nproc 1 --seconds 0.2"),
+        *("--cluster", str(tmp_path / "cluster.yaml")),
+        *shlex.split("--worse-by 10 --rates-worse-by 10"),
+        *("--out", str(out)),
     )
 
     ended = accept(*args, "--repeats", "2", "--phases", "devices,nodes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -56,34 +57,12 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
     out = tmp_path / "out"
     command = [
         sys.executable,
-        "-m",
-        "trainmark",
-        "accept",
-        "toy",
-        "--launcher",
-        "ssh",
-        "--nnodes",
-        "4",
-        "--nproc",
-        "1",
-        "--cluster",
-        str(tmp_path / "cluster.yaml"),
-        "--device",
-        "cpu",
-        "--repeats",
-        "2",
-        "--seconds",
-        "0.2",
-        "--deadline",
-        "120",
-        "--join",
-        "60",
-        "--worse-by",
-        "10",
-        "--rates-worse-by",
-        "10",  # the hosts share the cores of one machine
-        "--out",
-        str(out),
+        *shlex.split("-m trainmark accept toy --launcher ssh --nnodes 4 --nproc 1"),
+        *("--cluster", str(tmp_path / "cluster.yaml")),
+        *shlex.split("--device cpu --repeats 2 --seconds 0.2 --deadline 120 --join 60"),
+        # The hosts share the cores of one machine.
+        *shlex.split("--worse-by 10 --rates-worse-by 10"),
+        *("--out", str(out)),
     ]
     environment = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     process = subprocess.Popen(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,7 @@ def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
     code, output = call(
         "pytest",
         *files,
-        "--device",
-        "nvidia",
+        *("--device", "nvidia"),
         "--deselect",
         "tests/device/test_monitor.py::test_rank_takes_memory_on_its_device_only",
     )
@@ -94,13 +94,8 @@ def test_run_faster_than_the_published_peak_fails(call, tmp_path):
 
 def test_run_that_trains_nothing_fails(call, tmp_path):
     code, _ = call(
-        "trainmark",
-        "run",
-        "toy",
-        "--device",
-        "nvidia",
-        "--out",
-        tmp_path / "run",
+        *shlex.split("trainmark run toy --device nvidia"),
+        *("--out", tmp_path / "run"),
         HOLLOW_NAME="Hollow card",
         HOLLOW_OPERATION_NS="1000000",
     )
@@ -113,13 +108,8 @@ def test_run_that_trains_nothing_fails(call, tmp_path):
 def test_run_out_of_memory_leaves_its_record(call, tmp_path):
     """Another program holds memory that NVML does not show, as in a container."""
     code, _ = call(
-        "trainmark",
-        "run",
-        "gpt_megatron",
-        "--device",
-        "nvidia",
-        "--out",
-        tmp_path / "run",
+        *shlex.split("trainmark run gpt_megatron --device nvidia"),
+        *("--out", tmp_path / "run"),
         HOLLOW_NAME="Hollow card",
         HOLLOW_MEMORY_MIB="1000",
         HOLLOW_HIDDEN_MIB="420",
@@ -131,17 +121,10 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
 
 def test_benchmark_of_a_card_names_sections_that_computed_nothing(call, tmp_path):
     code, output = call(
-        "benchmarks.card",
-        "--device",
-        "nvidia",
-        "--size",
-        "tiny",
-        "--sections",
-        "ceilings overhead",
-        "--results",
-        tmp_path / "results",
-        "--scratch",
-        tmp_path / "scratch",
+        *shlex.split("benchmarks.card --device nvidia --size tiny"),
+        *("--sections", "ceilings overhead"),
+        *("--results", tmp_path / "results"),
+        *("--scratch", tmp_path / "scratch"),
     )
     assert code == 1
     page = (tmp_path / "results" / "nvidia-h200-tiny.md").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -104,15 +105,8 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
     run = subprocess.run(
         [
             sys.executable,
-            "-m",
-            "trainmark",
-            "run",
-            "toy",
-            "--device",
-            "cpu",
-            "--out",
-            str(tmp_path / "run"),
-            "-q",
+            *shlex.split("-m trainmark run toy --device cpu -q"),
+            *("--out", str(tmp_path / "run")),
         ],
         capture_output=True,
         text=True,
@@ -124,12 +118,9 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
 
     ended = accept(
         *args,
-        "--out",
-        str(folder),
-        "--phases",
-        "devices",
-        "--baseline",
-        str(tmp_path / "run"),
+        *("--out", str(folder)),
+        *("--phases", "devices"),
+        *("--baseline", str(tmp_path / "run")),
         *TOLERANT,
     )
 

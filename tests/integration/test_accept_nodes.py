@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -42,25 +43,11 @@ class Cluster:
 
     def command(self, *args: str, case: str = "toy") -> list[str]:
         return [
-            sys.executable,
-            "-m",
-            "trainmark",
-            "accept",
-            case,
-            "--launcher",
-            "ssh",
-            "--nproc",
-            "1",
-            "--cluster",
-            str(self.folder / "cluster.yaml"),
-            "--nnodes",
-            str(len(self.hosts)),
-            "--repeats",
-            "2",
-            "--seconds",
-            "0.2",
-            "--out",
-            str(self.out),
+            *(sys.executable, "-m", "trainmark", "accept", case),
+            *shlex.split(f"--launcher ssh --nproc 1 --nnodes {len(self.hosts)}"),
+            *("--cluster", str(self.folder / "cluster.yaml")),
+            *shlex.split("--repeats 2 --seconds 0.2"),
+            *("--out", str(self.out)),
             *args,
         ]
 

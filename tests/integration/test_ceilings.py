@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -61,13 +62,7 @@ def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable,
-            "-m",
-            "trainmark",
-            "ceilings",
-            "--device",
-            "faulty",
-            "--nproc",
-            "2",
+            *shlex.split("-m trainmark ceilings --device faulty --nproc 2"),
             *TINY,
             "--json",
         ],

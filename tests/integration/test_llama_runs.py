@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from trainmark.record.record import read_record
@@ -11,21 +13,9 @@ pytestmark = pytest.mark.nightly
 
 def test_two_ranks_train_random_weights_for_speed_only(trainmark, tmp_path):
     done = trainmark(
-        "run",
-        "llama2_7b_lora",
-        "--nproc",
-        "2",
-        "--out",
-        "pair",
-        "--quiet",
-        "init=random",
-        "fsdp=true",
-        "steps=12",
-        "target=none",
-        "eval_every_epochs=none",
-        "mmlu_mode=off",
-        "warmup_steps=2",
-        "lora_targets=q_proj,v_proj",
+        *shlex.split("run llama2_7b_lora --nproc 2 --out pair --quiet"),
+        *shlex.split("init=random fsdp=true steps=12 target=none eval_every_epochs=none"),
+        *shlex.split("mmlu_mode=off warmup_steps=2 lora_targets=q_proj,v_proj"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     record = read_record(tmp_path / "pair")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -97,24 +98,8 @@ def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
     assert (prepared.returncode, prepared.stderr) == (0, "train: 900 rows\nvalidation: 300 rows\n")
 
     ended = trainmark(
-        "run",
-        "line",
-        "--device",
-        "cpu",
-        "--data",
-        "points",
-        "--recipe",
-        "tiny",
-        "--out",
-        "run",
-        "--nproc",
-        "2",
-        "target_value=none",
-        "max_epochs=2",
-        "window_steps=1",
-        "warmup_steps=1",
-        "bs=16",
-        "--quiet",
+        *shlex.split("run line --device cpu --data points --recipe tiny --out run --nproc 2"),
+        *shlex.split("target_value=none max_epochs=2 window_steps=1 warmup_steps=1 bs=16 --quiet"),
     )
     assert ended.returncode == 0, ended.stderr
     built = record.read_record(line / "run")

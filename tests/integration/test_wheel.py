@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import site
 import subprocess
@@ -47,12 +48,8 @@ def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run_successfully(
         *pip,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--wheel-dir",
-        place,
+        *shlex.split("wheel --no-deps --no-build-isolation --no-index"),
+        *("--wheel-dir", place),
         source,
         cwd=place,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -119,16 +120,7 @@ def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
         [
             *prefix,
             sys.executable,
-            "-m",
-            "trainmark",
-            "run",
-            "toy",
-            "--device",
-            "cpu",
-            "--nproc",
-            "2",
-            "--out",
-            "run",
+            *shlex.split("-m trainmark run toy --device cpu --nproc 2 --out run"),
             *words,
         ],
         env=os.environ | variables | {"TRAINMARK_CACHE": str(tmp_path / "cache")},

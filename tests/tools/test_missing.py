@@ -31,12 +31,9 @@ def run_tool(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
     (folder / "needed.txt").write_text("# a comment\n" + "\n".join(lines) + "\n")
     done = subprocess.run(
         [
-            sys.executable,
-            str(TOOL),
-            "--wheels",
-            str(folder),
-            "--requirements",
-            str(folder / "needed.txt"),
+            *(sys.executable, str(TOOL)),
+            *("--wheels", str(folder)),
+            *("--requirements", str(folder / "needed.txt")),
         ],
         capture_output=True,
         text=True,
