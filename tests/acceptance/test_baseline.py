@@ -59,14 +59,16 @@ def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) ->
 
 
 def test_baseline_with_few_measurements_widens_the_intervals() -> None:
-    few = judge_measurements(
+    verdicts_of_one = judge_measurements(
         make_single_node_measurements(4, 1.0), baseline=Baseline(seconds=1.0, count=1)
     ).nodes
-    many = judge_measurements(
+    verdicts_of_hundred = judge_measurements(
         make_single_node_measurements(4, 1.0), baseline=Baseline(seconds=1.0, count=100)
     ).nodes
 
-    assert few.high[0] - few.low[0] > 1.2 * (many.high[0] - many.low[0])
+    assert verdicts_of_one.high[0] - verdicts_of_one.low[0] > 1.2 * (
+        verdicts_of_hundred.high[0] - verdicts_of_hundred.low[0]
+    )
 
 
 def make_request(folder: Path, **changes: object) -> AcceptRequest:

@@ -143,9 +143,9 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
 
 def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -> None:
     generator = np.random.default_rng(3)
-    few = measure(8, plan_pair_rounds(8, 2), Faults(nodes={2: 0.01}), generator)
+    measurements = measure(8, plan_pair_rounds(8, 2), Faults(nodes={2: 0.01}), generator)
 
-    judgement = judge_measurements(few, worse_by=0.01)
+    judgement = judge_measurements(measurements, worse_by=0.01)
 
     nodes = judgement.nodes
     undecided = nodes.list_with_verdict(Verdict.UNDECIDED)

@@ -128,7 +128,7 @@ def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> N
     ]
 
     # One thread: the tests beside this one need the other cores.
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "benchmarks.card", *args],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
@@ -137,7 +137,7 @@ def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> N
         check=False,
     )
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     (file,) = tmp_path.glob("*.json")
     document = json.loads(file.read_text())
     assert document["size"] == "tiny"
@@ -210,15 +210,15 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
 ) -> None:
     sections.add("hangs", HANGS)
     pids = tmp_path / "pids"
-    ended = run(
+    process = run(
         "injected_hangs",
         Card("cpu", "tiny", tmp_path),
         limit_s=NEVER_S,
         stop=StopRequest(),
         clock=make_clock_that_jumps(pids),
     )
-    assert ended.state == "timed out"
-    assert ended.document is None
+    assert process.state == "timed out"
+    assert process.document is None
     assert list_alive([int(pid) for pid in pids.read_text().split()]) == []
 
 
@@ -304,7 +304,7 @@ def run(card):
     )
     monkeypatch.setattr("benchmarks.card.running.time.monotonic", lambda: 1000.0)
 
-    ended = run(
+    process = run(
         "injected_first",
         Card("cpu", "tiny", tmp_path),
         limit_s=100.0,
@@ -312,8 +312,8 @@ def run(card):
         clock=lambda: 0.0,
     )
 
-    assert ended.document is not None
-    assert ended.document["found"]["figures"] == {"ends_at_s": 1085.0}
+    assert process.document is not None
+    assert process.document["found"]["figures"] == {"ends_at_s": 1085.0}
 
 
 def test_a_device_that_computes_nothing_fails_every_section(

@@ -38,17 +38,17 @@ def list_result_tables() -> dict[str, bytes]:
 def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> None:
     tables = list_result_tables()
 
-    done = run_benchmark(name, "--size", "tiny", "--results", str(tmp_path))
+    process = run_benchmark(name, "--size", "tiny", "--results", str(tmp_path))
 
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     rows = re.findall(
-        r"^\| (.+) \| (.+) \| (.*) \| (met|missed|not judged) \|$", done.stdout, re.MULTILINE
+        r"^\| (.+) \| (.+) \| (.*) \| (met|missed|not judged) \|$", process.stdout, re.MULTILINE
     )
     # At the smallest size two have no meaningful bar; one needs quiet cores.
     unjudged = name in {"site_pages", "site_server", "threads_per_rank"}
     assert rows
     assert unjudged or any(met != "not judged" for *_, met in rows)
-    assert (tmp_path / f"{name}.md").read_text() == done.stdout[: -len("\n")]
+    assert (tmp_path / f"{name}.md").read_text() == process.stdout[: -len("\n")]
     for what, measured, _bar, _met in rows:
         assert re.search(r"\d", measured) or what.startswith("heavy imports"), (what, measured)
         assert not re.search(r"\b(nan|inf)\b", measured), (what, measured)

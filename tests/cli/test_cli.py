@@ -291,21 +291,21 @@ def test_start_imports_no_heavy_module(args, tmp_path):
         "heavy = {'torch', 'transformers', 'numpy', 'pydantic', 'pyarrow', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert done.stderr.splitlines()[-1] == "[]"
+    assert process.stderr.splitlines()[-1] == "[]"
 
 
 def test_closed_pipe_gives_no_traceback(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     program = Path(sys.executable).with_name("trainmark")
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "list"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
     )
     os.close(writer)
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in process.stderr
 
 
 @pytest.fixture

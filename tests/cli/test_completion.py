@@ -33,11 +33,11 @@ def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
         "COMP_CWORD": str(len(args) - 1),
         **more,
     }
-    done = subprocess.run(
+    process = subprocess.run(
         PROGRAM, env=environment, capture_output=True, text=True, cwd=folder, check=True
     )
-    assert done.stderr == ""
-    return done.stdout.split()
+    assert process.stderr == ""
+    return process.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def complete_in_zsh(line: str) -> str:
         "_TRAINMARK_COMPLETE": "complete_zsh",
         "_TYPER_COMPLETE_ARGS": line,
     }
-    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
+    process = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
+    return process.stdout
 
 
 def test_zsh_completes_key_and_value_as_one_word() -> None:
@@ -107,7 +107,7 @@ def test_completion_imports_no_torch(line: str, tmp_path: Path) -> None:
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print('torch' in sys.modules)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
     )
-    assert done.stdout.split()[-1] == "False"
+    assert process.stdout.split()[-1] == "False"

@@ -32,7 +32,7 @@ def run_interrupted(tmp_path):
     """Return exit code, lines of standard error without the count, and the count of events."""
 
     def run(number: str, moment: int, *args: str) -> tuple[int, list[str], int]:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, interrupted_program.__file__, number, str(moment), *args],
             env=os.environ
             | {
@@ -44,9 +44,9 @@ def run_interrupted(tmp_path):
             text=True,
             check=False,
         )
-        lines = done.stderr.splitlines()
+        lines = process.stderr.splitlines()
         events = int(lines.pop().split()[0]) if lines and lines[-1].endswith(" events") else 0
-        return done.returncode, lines, events
+        return process.returncode, lines, events
 
     return run
 

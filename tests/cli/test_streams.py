@@ -25,7 +25,7 @@ def shell(tmp_path):
     (tmp_path / "runs/a/record.json").write_bytes(record)
 
     def run(line: str) -> tuple[int, str, str]:
-        done = subprocess.run(
+        process = subprocess.run(
             ["sh", "-c", line],
             cwd=tmp_path,
             capture_output=True,
@@ -38,7 +38,7 @@ def shell(tmp_path):
                 "TRAINMARK_CACHE": str(tmp_path / "cache"),
             },
         )
-        return done.returncode, done.stdout, done.stderr
+        return process.returncode, process.stdout, process.stderr
 
     return run
 

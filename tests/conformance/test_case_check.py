@@ -127,8 +127,8 @@ def test_check_that_could_not_run_does_not_pass() -> None:
     assert checks_by_name["equal_losses"].skipped == gone
     assert checks_by_name["flops"].skipped == message("no_flop_formula")
     assert checks_by_name["no_waits"].skipped == message("check_waits_unknown")
-    few = apply_rules(CaseEvidence({1: make_record([1.0, 0.5])}, LOOKED, gone))
-    skipped = {check.check: check.skipped.code for check in few if check.skipped}
+    checks_of_short_runs = apply_rules(CaseEvidence({1: make_record([1.0, 0.5])}, LOOKED, gone))
+    skipped = {check.check: check.skipped.code for check in checks_of_short_runs if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
     lost = apply_rules(CaseEvidence(make_runs(), message("exception", text="boom")))
     assert list_faults(lost) == {"runs": ["exception"]}

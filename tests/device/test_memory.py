@@ -37,11 +37,11 @@ ROUNDED = 2 * MIB  # an allocator hands out whole pages of this size at most
 @pytest.fixture(scope="module")
 def memory_readings(vendor):
     """Return memory before and after holding 64, then 32, then 96 MiB."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SCRIPT, vendor.name], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def test_allocator_peak_is_the_most_memory_held(memory_readings):

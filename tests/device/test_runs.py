@@ -14,8 +14,8 @@ def run(trainmark, vendor, tmp_path):
 
     def call(case, *args):
         out = tmp_path / "run"
-        ended = trainmark("run", case, "--device", vendor.name, "--out", str(out), *args)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+        process = trainmark("run", case, "--device", vendor.name, "--out", str(out), *args)
+        assert process.returncode == 0, process.stdout + process.stderr
         record = read_checked_record(out)
         assert record.status == "passed"
         assert record.plan.device.vendor == vendor.name

@@ -48,18 +48,18 @@ def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.Comp
 
 @pytest.mark.nightly
 def test_the_contract_holds_on_the_stand_in() -> None:
-    done = check_contract(CHOSEN)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = check_contract(CHOSEN)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("fault", ["host_marks", "no_wait"])
 def test_wrong_clock_breaks_the_contract(fault: str) -> None:
-    done = check_contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "skipped" not in done.stdout
+    process = check_contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "skipped" not in process.stdout
 
 
 def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:
     (tmp_path / "waiting_marks.py").write_text(BROKEN)
-    done = check_contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
-    assert done.returncode == 1, done.stdout + done.stderr
+    process = check_contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
+    assert process.returncode == 1, process.stdout + process.stderr

@@ -64,8 +64,8 @@ class Typed(cpu.Cpu):
 
 
 def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
-    known = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
-    monkeypatch.setattr(devices, "list_vendors", lambda: known)
+    vendor_by_name = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
+    monkeypatch.setattr(devices, "list_vendors", lambda: vendor_by_name)
 
 
 def test_device_is_chosen_by_torch_type_if_one_vendor_has_it(

@@ -77,11 +77,11 @@ def get(_: list[str]) -> None:
     ]
     if JOB.exists():
         phases = {pod["status"]["phase"] for pod in pods}
-        ended = []
+        conditions = []
         if phases <= {"Succeeded", "Failed"}:
             kind = "Failed" if "Failed" in phases else "Completed"
-            ended = [{"type": kind, "status": "True", "reason": "AllJobs"}]
-        pods.append({"kind": "JobSet", "status": {"conditions": ended}})
+            conditions = [{"type": kind, "status": "True", "reason": "AllJobs"}]
+        pods.append({"kind": "JobSet", "status": {"conditions": conditions}})
     print(json.dumps({"items": pods}))
 
 

@@ -140,10 +140,10 @@ class SlurmCluster:
 
     def ask(self, *args: str) -> str:
         """Return what one of Slurm's programs prints."""
-        ended = subprocess.run(
+        process = subprocess.run(
             args, env=os.environ | self.variables, capture_output=True, text=True, check=False
         )
-        return ended.stdout.strip()
+        return process.stdout.strip()
 
     def list_states(self) -> list[str]:
         """Return the states of the nodes, in their order."""

@@ -94,8 +94,8 @@ def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page)
     window.page.select_option("select[name=precision]", "bf16")
     window.page.select_option("select[name=device]", DEVICES[1])
     window.page.wait_for_url("**device=*")
-    asked = parse_qs(urlsplit(window.page.url).query)
-    assert (asked["precision"], asked["device"]) == (["bf16"], [DEVICES[1]])
+    query = parse_qs(urlsplit(window.page.url).query)
+    assert (query["precision"], query["device"]) == (["bf16"], [DEVICES[1]])
     assert find_visible_rows(window).count() == REPEATS < everything
     other_window = open_page(window.page.url)  # what somebody else sees who gets the address
     wait_for_rows(other_window, REPEATS)
@@ -162,10 +162,10 @@ def test_selected_runs_are_compared_side_by_side(open_page):
         find_visible_rows(window).nth(index).locator("input").check()
     button.click()
     window.page.wait_for_url("**/compare?*")
-    asked = parse_qs(urlsplit(window.page.url).query)["run"]
-    assert len(asked) == 2
+    compared_runs = parse_qs(urlsplit(window.page.url).query)["run"]
+    assert len(compared_runs) == 2
     text = window.page.locator("main").inner_text()
-    assert all(name in text for name in asked)
+    assert all(name in text for name in compared_runs)
 
 
 def test_language_and_theme_are_switched_and_kept(open_page):

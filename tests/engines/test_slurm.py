@@ -115,13 +115,16 @@ def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path
         finally:
             process.kill()
     assert process.returncode == 0, err
-    done = {run["name"]: run for run in json.loads(out)["runs"]}
-    assert (done["a"]["status"], done["a"]["statuses"]) == ("passed", ["passed", "passed"])
-    assert done["a"]["run_ids"] == [
+    run_by_name = {run["name"]: run for run in json.loads(out)["runs"]}
+    assert (run_by_name["a"]["status"], run_by_name["a"]["statuses"]) == (
+        "passed",
+        ["passed", "passed"],
+    )
+    assert run_by_name["a"]["run_ids"] == [
         read_checked_record(runs / name).run_id for name in ("a/r1", "a-2/r2")
     ]
-    assert done["a"]["did_not_pass_before"] == []
-    assert done["big"]["reason"].startswith("9 nodes ")
+    assert run_by_name["a"]["did_not_pass_before"] == []
+    assert run_by_name["big"]["reason"].startswith("9 nodes ")
 
 
 @pytest.mark.nightly

@@ -62,17 +62,17 @@ def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept,
         *("--out", str(out)),
     )
 
-    ended = accept(*args, "--repeats", "2", "--phases", "devices,nodes")
+    process = accept(*args, "--repeats", "2", "--phases", "devices,nodes")
 
-    assert ended.returncode in (0, 3), ended.stderr
+    assert process.returncode in (0, 3), process.stderr
     result = read_result(out)
     assert [member.name for member in result.members] == list(NODES)
     assert all(member.step is not None for member in result.members)
-    assert "devices: 2 of 2 rounds " in ended.stderr
+    assert "devices: 2 of 2 rounds " in process.stderr
 
-    ended = accept(*args, "--repeats", "3")
+    process = accept(*args, "--repeats", "3")
 
-    assert ended.returncode in (0, 3), ended.stderr
+    assert process.returncode in (0, 3), process.stderr
     texts = [path.read_text() for path in (out / EVIDENCE_DIR).iterdir()]
     events = [json.loads(line) for text in texts for line in text.splitlines()]
     measured = [

@@ -85,10 +85,10 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     stop = make_event("stop", 9 * S, reason="signal", signal="SIGTERM")
     late = make_event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
     write_events(run / "events.node0.jsonl", make_node_events(0, 0, 0, stop, make_exit(12 * S)))
-    ended = make_exit(11 * S, failures=[failure], others_cpu_share=0.25)
+    end_event = make_exit(11 * S, failures=[failure], others_cpu_share=0.25)
     write_events(
         run / "events.node1.jsonl",
-        make_node_events(1, 0, 0, late, ended, make_event("oom_kills", S, count=2)),
+        make_node_events(1, 0, 0, late, end_event, make_event("oom_kills", S, count=2)),
     )
     launcher = read_run(run, 2, 2).launcher
     assert launcher.ranks_ended == RanksEnded(
@@ -97,7 +97,7 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     assert (launcher.stop.reason, launcher.stop.node) == ("timeout", 1)
     assert launcher.stop.stacks == ["stacks.rank1.txt"]
     assert launcher.oom_kills == 2
-    write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, ended))
+    write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, end_event))
     assert read_run(run, 2, 2).launcher.stop is None  # a consequence of the failure
     write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, make_exit(11 * S)))
     assert read_run(run, 2, 2).launcher.stop.reason == "signal"

@@ -124,8 +124,8 @@ def write_two_machines(tmp_path: Path) -> Path:
             window_event for window_event in ranks if window_event["event"] == "window"
         ):
             window_event["step_samples"] = [2 * samples for samples in window_event["samples"]]
-        ended = make_event("ranks_ended", 12 * S, failures=[])
-        node_events = [launch_event(node=node), ended, make_event("finished", 13 * S)]
+        end_event = make_event("ranks_ended", 12 * S, failures=[])
+        node_events = [launch_event(node=node), end_event, make_event("finished", 13 * S)]
         samples = [make_start_line(0), *make_device_lines(0, power_w=100.0 + node), make_end_line()]
         files = {f"rank{node}": ranks, f"node{node}": node_events, "telemetry": samples}
         for name, events in files.items():

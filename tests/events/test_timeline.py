@@ -393,7 +393,7 @@ def test_throughputs_are_ordered_and_spans_add_up(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[Any], gap_ns: int, evaluates: bool
 ) -> None:
     """Windows of random steps, with a gap around each."""
-    written = []
+    events_of_ranks = []
     for windows in ranks:
         now = first = gap_ns
         events, phases = [make_event("start", now, pid=1)], iter(["compile", "warmup"])
@@ -427,10 +427,10 @@ def test_throughputs_are_ordered_and_spans_add_up(
                 )
             now += gap_ns
         count = sum(len(steps) for steps, _ in windows)
-        ended = make_event("trained", now, start_ns=first, end_ns=now, steps=count, epochs=1)
-        written.append([*events, ended, make_event("end", now + gap_ns)])
+        end_event = make_event("trained", now, start_ns=first, end_ns=now, steps=count, epochs=1)
+        events_of_ranks.append([*events, end_event, make_event("end", now + gap_ns)])
     folder = tmp_path_factory.mktemp("run")
-    timeline = read_run(write_run(folder, [launch_event()], *written), len(ranks))
+    timeline = read_run(write_run(folder, [launch_event()], *events_of_ranks), len(ranks))
     for rank in timeline.ranks:
         assert sum(rank.spans_ns.values()) == rank.wall_ns
         assert min(rank.spans_ns.values()) >= 0

@@ -55,7 +55,7 @@ def run_dir(tmp_path: Path) -> Path:
 def follow(run_dir: Path, *args: str, code: int = 0, **variables: str) -> str:
     """Call ``trainmark follow`` in another process; return its output."""
     command = [sys.executable, "-m", "trainmark", "follow", str(run_dir)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *(part for word in args for part in ("--to", word))],
         env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"} | variables,
         cwd=run_dir.parent,
@@ -63,8 +63,8 @@ def follow(run_dir: Path, *args: str, code: int = 0, **variables: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout + process.stderr
 
 
 def list_expected(run_dir: Path) -> Values:

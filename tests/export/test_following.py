@@ -143,9 +143,9 @@ def test_running_runs_are_followed_until_they_end(
             record.write_record(reduce.reduce(live), live)
 
     with lock_folder(live):
-        done = list(FollowedRuns([live, run_dir], [TARGET], wait).iterate_done())
-    assert [item.run_dir for item in done] == [run_dir, live]
-    assert [item.num_steps for item in done] == [16, 16]
+        followed_runs = list(FollowedRuns([live, run_dir], [TARGET], wait).iterate_done())
+    assert [item.run_dir for item in followed_runs] == [run_dir, live]
+    assert [item.num_steps for item in followed_runs] == [16, 16]
     assert len(waits) == 1
 
 

@@ -176,10 +176,10 @@ def format_versions(imports: set[tuple[str, str]]) -> str:
 
 def run(*command: str) -> str:
     """Run a tool and return what it prints; end the program with its message if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"build_card: {' '.join(command[:3])} … failed:\n{done.stderr}")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"build_card: {' '.join(command[:3])} … failed:\n{process.stderr}")
+    return process.stdout
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def call(tmp_path):
 
     def run(module, *args, **variables):
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")} | variables
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", module, *map(str, args)],
             env=env,
             cwd=ROOT,
@@ -33,8 +33,8 @@ def call(tmp_path):
             text=True,
             check=False,
         )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.returncode, done.stdout
+        assert "Traceback" not in process.stderr, process.stderr
+        return process.returncode, process.stdout
 
     return run
 

@@ -39,9 +39,9 @@ def count_events(folder: Path, kind: str) -> int:
 def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    ended = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes")
+    process = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes")
 
-    assert ended.returncode in (0, 1, 3), ended.stderr  # the machine may be busy
+    assert process.returncode in (0, 1, 3), process.stderr  # the machine may be busy
     result = read_result(folder)
     assert [member.name.rpartition(":")[2] for member in result.members] == ["0", "1"]
     assert all(member.step_s for member in result.members)
@@ -60,7 +60,7 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
 
     second_call = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q")
 
-    assert second_call.returncode == ended.returncode
+    assert second_call.returncode == process.returncode
     assert (
         json.loads(second_call.stdout)["members"] == json.loads(result.model_dump_json())["members"]
     )
@@ -74,30 +74,30 @@ def test_exit_code_follows_from_the_lists_of_names(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
     args = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "3", "--seconds", "0.2")
 
-    ended = accept(*args, "--out", str(folder), "--phases", "devices", *TOLERANT)
+    process = accept(*args, "--out", str(folder), "--phases", "devices", *TOLERANT)
 
     result = read_result(folder)
     passing = result.list_names("pass")
     assert (folder / "passing.txt").read_text().splitlines() == passing
     # On a busy machine a device may be undecided.
-    assert ended.returncode == (0 if len(passing) == 2 else 3), ended.stderr
+    assert process.returncode == (0 if len(passing) == 2 else 3), process.stderr
 
 
 def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    ended = accept(*WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
+    process = accept(*WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
 
-    assert ended.returncode == 3, ended.stderr
+    assert process.returncode == 3, process.stderr
     result = read_result(folder)
     assert [member.doubt for member in result.members] == ["too_few_rounds"] * 2
     assert (folder / "undecided.txt").read_text().splitlines() == result.list_names("undecided")
 
 
 def test_exit_code_is_2_if_nothing_was_started(tmp_path: Path) -> None:
-    ended = accept("no_such_case", "--device", "cpu", "--out", str(tmp_path / "accept"))
+    process = accept("no_such_case", "--device", "cpu", "--out", str(tmp_path / "accept"))
 
-    assert ended.returncode == 2
+    assert process.returncode == 2
     assert not (tmp_path / "accept").exists()
 
 
@@ -116,7 +116,7 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
     args = ("toy", "--device", "cpu", "--nproc", "1", "--repeats", "3", "--seconds", "0.2")
 
-    ended = accept(
+    process = accept(
         *args,
         *("--out", str(folder)),
         *("--phases", "devices"),
@@ -124,7 +124,7 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
         *TOLERANT,
     )
 
-    assert ended.returncode in (0, 1, 3), ended.stderr
+    assert process.returncode in (0, 1, 3), process.stderr
     result = read_result(folder)
     assert result.baseline == str(tmp_path / "run")
     (member,) = result.members
@@ -168,9 +168,9 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
 def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    ended = accept(*WORDS, "--out", str(folder), "--phases", "devices", "--deadline", "0.01")
+    process = accept(*WORDS, "--out", str(folder), "--phases", "devices", "--deadline", "0.01")
 
-    assert ended.returncode == 1, ended.stderr
+    assert process.returncode == 1, process.stderr
     result = read_result(folder)
     assert [member.findings[0].code for member in result.members] == ["no_answer", "no_answer"]
     assert count_events(folder, "not_measured") == 2

@@ -85,9 +85,9 @@ def cluster(tmp_path: Path) -> Cluster:
 def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
     cluster: Cluster,
 ) -> None:
-    ended = cluster.accept()
+    process = cluster.accept()
 
-    assert ended.returncode in (0, 1, 3), ended.stderr  # the machine may be busy
+    assert process.returncode in (0, 1, 3), process.stderr  # the machine may be busy
     result = read_result(cluster.out)
     assert result.unit == "node"
     assert [member.name for member in result.members] == list(HOSTS)
@@ -108,7 +108,7 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
         text=True,
         check=False,
     )
-    assert attached.returncode == ended.returncode, attached.stderr
+    assert attached.returncode == process.returncode, attached.stderr
     assert cluster.events("measured") == measured
 
     second_call = cluster.accept()
@@ -121,9 +121,9 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
 def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: Cluster) -> None:
     cluster.before(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
 
-    ended = cluster.accept("--phases", "devices,nodes", "--join", "10")
+    process = cluster.accept("--phases", "devices,nodes", "--join", "10")
 
-    assert ended.returncode == 1, ended.stderr
+    assert process.returncode == 1, process.stderr
     result = read_result(cluster.out)
     by_name = {member.name: member for member in result.members}
     assert [finding.code for finding in by_name[HOSTS[1]].findings] == ["no_answer"]
@@ -136,9 +136,9 @@ def test_node_without_the_shared_folder_reports_it(cluster: Cluster) -> None:
     elsewhere = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
     cluster.before(HOSTS[1], f'case "$*" in *agent*) {elsewhere};; esac')
 
-    ended = cluster.accept("--phases", "devices", "--join", "10")
+    process = cluster.accept("--phases", "devices", "--join", "10")
 
-    assert ended.returncode == 1, ended.stderr
+    assert process.returncode == 1, process.stderr
     members = {member.name: member for member in read_result(cluster.out).members}
     (finding,) = members[HOSTS[1]].findings
     assert finding.code == "no_answer"
@@ -232,9 +232,9 @@ def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None
     )
     cluster.before(HOSTS[1], f"export PYTHONPATH={cluster.folder}:$PYTHONPATH")
 
-    ended = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")
+    process = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")
 
-    assert ended.returncode in (0, 3), ended.stderr
+    assert process.returncode in (0, 3), process.stderr
     joined_s = {event["node"]: event["unix_s"] for event in cluster.events("joined")}
     assert joined_s[HOSTS[1]] - joined_s[HOSTS[0]] > 500
     result = read_result(cluster.out)
@@ -246,9 +246,9 @@ def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None
 def test_two_nodes_are_accepted(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, HOSTS[:2])
 
-    ended = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")
+    process = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")
 
-    assert ended.returncode in (0, 3), ended.stderr
+    assert process.returncode in (0, 3), process.stderr
     result = read_result(cluster.out)
     assert [member.decision for member in result.members] != ["fail", "fail"]
     assert result.wholes == ()
@@ -264,9 +264,9 @@ def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> Non
         cluster.before(host, "export BEHIND_SWITCH=1")
 
     # Eight nodes share this machine's cores: only the switch, which takes a second, is to count.
-    ended = cluster.accept("--worse-by", "10", "--rates-worse-by", "10", case="switched")
+    process = cluster.accept("--worse-by", "10", "--rates-worse-by", "10", case="switched")
 
-    assert ended.returncode == 1, ended.stderr
+    assert process.returncode == 1, process.stderr
     result = read_result(cluster.out)
     (set_of_all_nodes,) = result.wholes
     assert (set_of_all_nodes.outcome, set_of_all_nodes.groups) == ("found", (behind,))

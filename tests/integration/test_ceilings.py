@@ -40,9 +40,9 @@ class Faulty(Cpu):
 
 @two_cores
 def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
-    ended = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "--json")
-    assert ended.returncode == 0, ended.stderr
-    document = json.loads(ended.stdout)
+    process = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "--json")
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
     assert "all reduce" in show(blocks(document))
     assert (document["schema"], document["device"]) == ("trainmark-ceilings-1", "cpu")
     assert [rank["collectives"] for rank in document["ranks"]] == ["gloo", "gloo"]
@@ -59,7 +59,7 @@ def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
 
 @two_cores
 def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             *shlex.split("-m trainmark ceilings --device faulty --nproc 2"),
@@ -72,10 +72,10 @@ def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 1
-    document = json.loads(done.stdout)
+    assert process.returncode == 1
+    document = json.loads(process.stdout)
     kinds = document["ranks"][0]["measurements"]
     wrong = {kind["name"] for kind in kinds if any(p["status"] == "wrong" for p in kind["points"])}
     assert wrong == {"all_reduce"}
     assert "rank 1: all reduce wrong: 64 KiB (" in show(blocks(document))
-    assert "a rank computed wrong results" in done.stderr
+    assert "a rank computed wrong results" in process.stderr

@@ -26,15 +26,15 @@ def run_doctor(*args: str, cwd, **variables: str) -> subprocess.CompletedProcess
 
 
 def test_full_doctor_runs_every_check(tmp_path):
-    done = run_doctor("toy", "--device", "cpu", "--json", cwd=tmp_path)
-    document = json.loads(done.stdout)
+    process = run_doctor("toy", "--device", "cpu", "--json", cwd=tmp_path)
+    document = json.loads(process.stdout)
     severities = {check["severity"] for check in document["checks"]}
     expected = 0
     if "spoils" in severities:
         expected = 1
     if "stops" in severities:
         expected = 2
-    assert done.returncode == document["exit_code"] == expected
+    assert process.returncode == document["exit_code"] == expected
     assert (document["schema_version"], document["device"], document["nproc"]) == (1, "cpu", 1)
     severity_by_code = {check["code"]: check["severity"] for check in document["checks"]}
     # A CPU has no occupants, monitor or settings; one rank has no network, a virtual machine no

@@ -64,12 +64,12 @@ def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
         "worker.run_rank = full\n"
         "os._exit(worker.main(Path(sys.argv[1])))\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
         check=False,
         env=os.environ | {"RANK": "0", "LOCAL_RANK": "0"},
     )
-    assert done.returncode == DISK_FULL_EXIT
+    assert process.returncode == DISK_FULL_EXIT
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
 
 def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_calls):
     run_dir = write_sampled_run(tmp_path / "run", None)
-    done = trainmark("follow", "run", "--to", "wandb=keep", "--to", "wandb=refuse", "--json")
-    (kept_run, refused) = json.loads(done.stdout)
-    assert done.returncode == 1
+    process = trainmark("follow", "run", "--to", "wandb=keep", "--to", "wandb=refuse", "--json")
+    (kept_run, refused) = json.loads(process.stdout)
+    assert process.returncode == 1
     assert kept_run == {
         "run_dir": "run",
         "to": "wandb=keep",
@@ -104,5 +104,5 @@ def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_
         False,
         "ConnectionError: no server at example.org",
     )
-    assert "this text of a backend's program" in done.stderr
+    assert "this text of a backend's program" in process.stderr
     assert (run_dir / "record.json").exists()  # as of every command that reads a run

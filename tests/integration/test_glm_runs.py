@@ -35,13 +35,13 @@ def write_downloads(folder):
 
 def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainmark, tmp_path):
     write_downloads(tmp_path / "raw")
-    done = trainmark("prepare", "glm_superglue", "--from", "raw", "--data", "data")
-    assert done.returncode == 0, done.stderr
+    process = trainmark("prepare", "glm_superglue", "--from", "raw", "--data", "data")
+    assert process.returncode == 0, process.stderr
     args = ("run", "glm_superglue", "--data", "data", "--recipe", "tiny", "init=pretrained")
     args += SMALL
     cadence = ("eval_every_samples=64", "eval_from_sample=32")
-    done = trainmark(*args, "num_layers=1", *cadence, "--nproc", "2", "--out", "run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = trainmark(*args, "num_layers=1", *cadence, "--nproc", "2", "--out", "run")
+    assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
     # 32 samples a step: due at 32, at 96, and at the end.
     assert [point.step for point in record.quality.history] == [1, 3, 4]
@@ -49,7 +49,7 @@ def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainma
     assert record.counts.samples == 128
     job = record.environment["job"]
     assert (job["init"], job["checkpoint"]["unexpected"]) == ("pretrained", [])
-    done = trainmark(*args, "num_layers=2", "--out", "other")
-    assert done.returncode == 2
-    assert "transformer.layers.1" in done.stderr
+    process = trainmark(*args, "num_layers=2", "--out", "other")
+    assert process.returncode == 2
+    assert "transformer.layers.1" in process.stderr
     assert not (tmp_path / "other").exists()

@@ -22,16 +22,16 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "corpus.jsonl").write_text(lines)
     write_two_files(tmp_path / "bpe")
-    done = trainmark(
+    process = trainmark(
         "prepare", "gpt_megatron", "tokenizer=bpe", "--from", "corpus.jsonl", "--data", "data"
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
     assert reader.num_documents == 400
     spread = ("--recipe", "tiny", "--nproc", "2", "tensor_parallel=2", "vocab_size=264")
     args = ("run", "gpt_megatron", "--data", "data", "--out", "run", *spread)
-    done = trainmark(*args, "epochs=2", *SMALL)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = trainmark(*args, "epochs=2", *SMALL)
+    assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
     # All documents of the split joined, cut every 16 tokens; each sample once an epoch.
     tokens = int(reader.sizes[:380].sum())  # round(400 x 949/1000) documents

@@ -76,7 +76,7 @@ def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]
     (script,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for words in ("list devices", "run toy --device imaginary", "pytest test_imaginary.py"):
         assert words in script
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/sh", "-e", "-c", script],
         cwd=folder,
         env=variables,
@@ -84,9 +84,9 @@ def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"imaginary +cpu +2 .*Imaginary X1", done.stdout)
-    assert "4 passed" in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert re.search(r"imaginary +cpu +2 .*Imaginary X1", process.stdout)
+    assert "4 passed" in process.stdout
 
     built = record.read_record(folder / "first")
     assert (built.plan.device.vendor, built.plan.nproc) == ("imaginary", 2)

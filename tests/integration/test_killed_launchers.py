@@ -23,8 +23,8 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
     assert not rank.is_running()
     assert not (run_dir / "record.json").exists()
 
-    done = trainmark("report", str(run_dir))
-    assert done.returncode == 0, done.stderr
+    report = trainmark("report", str(run_dir))
+    assert report.returncode == 0, report.stderr
     record = read_checked_record(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
     assert record.counts.steps == 14

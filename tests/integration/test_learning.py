@@ -24,8 +24,8 @@ CASES = {
 def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
     name, unit, (low, high) = CASES[case]
     args = ("run", case, "--out", "run", "--quiet")
-    done = trainmark(*args)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = trainmark(*args)
+    assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
     assert low <= record.quality.value / record.quality.best_possible <= high
     if case == "glm_superglue":

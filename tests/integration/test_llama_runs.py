@@ -12,12 +12,12 @@ pytestmark = pytest.mark.nightly
 
 
 def test_two_ranks_train_random_weights_for_speed_only(trainmark, tmp_path):
-    done = trainmark(
+    process = trainmark(
         *shlex.split("run llama2_7b_lora --nproc 2 --out pair --quiet"),
         *shlex.split("init=random fsdp=true steps=12 target=none eval_every_epochs=none"),
         *shlex.split("mmlu_mode=off warmup_steps=2 lora_targets=q_proj,v_proj"),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "pair")
     assert "performance-only" in record.labels
     assert record.counts.samples == 12 * 12

@@ -97,11 +97,11 @@ def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
     prepared = trainmark(*args, "rows=900")
     assert (prepared.returncode, prepared.stderr) == (0, "train: 900 rows\nvalidation: 300 rows\n")
 
-    ended = trainmark(
+    process = trainmark(
         *shlex.split("run line --device cpu --data points --recipe tiny --out run --nproc 2"),
         *shlex.split("target_value=none max_epochs=2 window_steps=1 warmup_steps=1 bs=16 --quiet"),
     )
-    assert ended.returncode == 0, ended.stderr
+    assert process.returncode == 0, process.stderr
     built = record.read_record(line / "run")
     assert built.plan.data.train_samples == 900
     features, rate = built.figures["features"].value, built.figures["p_core"].value

@@ -40,9 +40,9 @@ def script_folder_and_output(tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """Return the folder in which the page's script ran, and the lines that it printed."""
     folder = tmp_path_factory.mktemp("python")
     (folder / "page.py").write_text(read_script("measuring.md"), encoding="utf-8")
-    done = call("page.py", folder=folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout.splitlines()
+    process = call("page.py", folder=folder)
+    assert process.returncode == 0, process.stderr
+    return folder, process.stdout.splitlines()
 
 
 def test_documented_script_does_what_its_page_says(
@@ -71,11 +71,13 @@ def test_type_checker_accepts_the_documented_script_and_rejects_wrong_calls(tmp_
     # The project's own settings, which are strict, and its cache: this takes a minute without.
     settings = ("--config-file", str(ROOT / "pyproject.toml"))
     cache = ("--cache-dir", str(ROOT / ".mypy_cache"))
-    done = call(
+    process = call(
         "-m", "mypy", *settings, *cache, "page.py", folder=tmp_path, MYPYPATH=str(ROOT / "src")
     )
-    errors = re.findall(r"^page.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE)
-    assert errors == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], done.stdout
+    errors = re.findall(r"^page.py:(\d+): error: .*\[([a-z-]+)\]$", process.stdout, re.MULTILINE)
+    assert errors == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], (
+        process.stdout
+    )
 
 
 def test_importing_the_package_loads_no_heavy_module(tmp_path: Path) -> None:
@@ -86,8 +88,8 @@ def test_importing_the_package_loads_no_heavy_module(tmp_path: Path) -> None:
         "trainmark.run\n"
         "print('torch' in sys.modules, hasattr(trainmark, 'no_such_name'))\n"
     )
-    done = call("-c", code, folder=tmp_path)
-    first, second = done.stdout.splitlines()
+    process = call("-c", code, folder=tmp_path)
+    first, second = process.stdout.splitlines()
     loaded, names = json.loads(first)
     assert loaded == []
     assert second == "False False"

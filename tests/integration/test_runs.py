@@ -12,8 +12,8 @@ from trainmark.record.record import describe_schema, read_record
 
 
 def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
-    done = trainmark("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = trainmark("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
+    assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
     jsonschema.validate(
         json.loads((tmp_path / "run/record.json").read_text()), json.loads(describe_schema())
@@ -41,7 +41,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     assert record.environment["precision_flags"]["tf32"] is False
 
     # People see it too, in both languages, and no page names this machine's folders.
-    assert "passed, do not quote, verified" in done.stdout
+    assert "passed, do not quote, verified" in process.stdout
     for name in ("page.en.md", "page.zh.md", "page.html"):
         page = (tmp_path / "run" / name).read_text()
         assert "p_core" in page
@@ -52,8 +52,8 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
 
 def test_repeated_windows_of_a_real_run_have_no_difference(trainmark, tmp_path):
     args = ("replay_every_windows=2", "max_steps=50", "target_value=none", "window_steps=5")
-    done = trainmark("run", "toy", "--nproc", "2", *args, "--out", "run", "--quiet")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = trainmark("run", "toy", "--nproc", "2", *args, "--out", "run", "--quiet")
+    assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
 
     assert record.figures["replayed_windows"].value == 4  # of (50 - 10) / 5
@@ -100,10 +100,10 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
 
 
 def test_repeats_are_separate_launches(trainmark, tmp_path):
-    done = trainmark("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    first, second = json.loads(done.stdout)
+    process = trainmark("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    first, second = json.loads(process.stdout)
     assert first["run_id"] != second["run_id"]
     assert [first["plan"]["repeat_index"], second["plan"]["repeat_index"]] == [1, 2]
     assert "2 of 2 launches passed" in (tmp_path / "runs" / "page.en.md").read_text()

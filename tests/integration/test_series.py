@@ -86,18 +86,21 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     (tmp_path / "go").write_text("")
     code, out, err = wait_for_end(process)
     assert code == 0, err
-    done = {run["name"]: run for run in json.loads(out)["runs"]}
-    states = {name: run["status"] for name, run in done.items()}
+    run_by_name = {run["name"]: run for run in json.loads(out)["runs"]}
+    states = {name: run["status"] for name, run in run_by_name.items()}
     assert states == {"a": "passed", "b": "finished", "eight": "skipped"}
-    assert (done["a"]["run_dir"], done["b"]["run_dir"]) == ("runs/plan/a-3", "runs/plan/b")
-    assert done["a"]["run_ids"] == [
+    assert (run_by_name["a"]["run_dir"], run_by_name["b"]["run_dir"]) == (
+        "runs/plan/a-3",
+        "runs/plan/b",
+    )
+    assert run_by_name["a"]["run_ids"] == [
         read_checked_record(runs / x).run_id for x in ("a-2/r1", "a-3/r2")
     ]
-    assert sorted(done["a"]["did_not_pass_before"]) == ["a-2/r2", "a/r1"]
+    assert sorted(run_by_name["a"]["did_not_pass_before"]) == ["a-2/r2", "a/r1"]
     assert [(folder / "record.json").read_bytes() for folder in finished] == before
 
     code, second_output, _ = wait_for_end(start("--json"))
     assert code == 0
     runs_by_name = {run["name"]: run for run in json.loads(second_output)["runs"]}
-    assert runs_by_name["a"] == done["a"] | {"status": "finished"}
+    assert runs_by_name["a"] == run_by_name["a"] | {"status": "finished"}
     assert list_attempts(runs) == ["a", "a-2", "a-3", "b"]

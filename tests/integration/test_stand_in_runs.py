@@ -32,9 +32,9 @@ def run(trainmark, tmp_path, monkeypatch):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         args = ("--out", out, "--device", device, f"max_steps={STEPS}", *SHORT, *args)
-        done = trainmark("run", case, *args)
-        assert (tmp_path / out / "record.json").exists(), done.stderr
-        return read_record(tmp_path / out), done.returncode
+        process = trainmark("run", case, *args)
+        assert (tmp_path / out / "record.json").exists(), process.stderr
+        return read_record(tmp_path / out), process.returncode
 
     return call
 

@@ -18,7 +18,7 @@ INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")
 
 
 def run_successfully(*args: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [str(word) for word in args],
         cwd=cwd,
         env={"PATH": "/usr/bin:/bin"},
@@ -26,8 +26,8 @@ def run_successfully(*args: str | Path, cwd: Path) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")

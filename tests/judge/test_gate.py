@@ -196,8 +196,8 @@ def test_missing_figure_fails() -> None:
             }
         }
     )
-    asked = list(judge_against_baseline([gone], make_baseline([100.0]), ["p_train"]))
-    assert read_verdicts(asked) == [("p_train", "missing", 1)]
+    judgements = list(judge_against_baseline([gone], make_baseline([100.0]), ["p_train"]))
+    assert read_verdicts(judgements) == [("p_train", "missing", 1)]
     unasked = judge_against_baseline([read_golden_record()], [gone], [])
     assert "p_train" not in [judgement.figure for judgement in unasked]
 
@@ -246,10 +246,10 @@ def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
 
 @pytest.mark.parametrize("reason", ["machine_busy", "device_shared"])
 def test_regression_on_busy_machine_is_noisy(reason: str) -> None:
-    used = grade_reasons([message(reason, share=0.3)])
-    judgement = judge_rates([80.0], make_baseline([100.0]), trust=used)
+    disturbed_trust = grade_reasons([message(reason, share=0.3)])
+    judgement = judge_rates([80.0], make_baseline([100.0]), trust=disturbed_trust)
     assert (judgement.verdict, judgement.message.code) == ("noisy", "gate_disturbed")
-    assert judge_rates([100.0], make_baseline([100.0]), trust=used).verdict == "passed"
+    assert judge_rates([100.0], make_baseline([100.0]), trust=disturbed_trust).verdict == "passed"
 
 
 def test_worst_exit_code_counts() -> None:

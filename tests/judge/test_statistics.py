@@ -31,10 +31,10 @@ def test_quantiles_of_students_distribution_match_the_tables() -> None:
 def test_launches_have_a_geometric_mean_and_students_interval() -> None:
     """Logarithms -0.02 … 0.02: variance 0.00025, t(4) = 2.776."""
     summary = summarize_launches([100 * exp(number / 100) for number in range(-2, 3)])
-    half = 2.77645 * sqrt(0.00025 / 5)
+    half_width = 2.77645 * sqrt(0.00025 / 5)
     assert summary.mean == pytest.approx(100.0)
     assert (log(summary.low / 100), log(summary.high / 100)) == pytest.approx(
-        (-half, half), rel=1e-4
+        (-half_width, half_width), rel=1e-4
     )
     assert not summary.is_range
 
@@ -60,9 +60,11 @@ def test_ratio_of_two_groups_has_welchs_interval() -> None:
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / sqrt(2.5)  # variance 1
     a, b = np.exp(sqrt(0.004) * spread), np.exp(0.1 + sqrt(0.001) * spread)
     value, low, high = estimate_ratio(a.tolist(), b.tolist())
-    half = 2.45907 * sqrt(0.001)
+    half_width = 2.45907 * sqrt(0.001)
     assert value == pytest.approx(exp(0.1))
-    assert (log(low or 0), log(high or 0)) == pytest.approx((0.1 - half, 0.1 + half), rel=1e-3)
+    assert (log(low or 0), log(high or 0)) == pytest.approx(
+        (0.1 - half_width, 0.1 + half_width), rel=1e-3
+    )
 
 
 def test_trend_is_a_significant_change() -> None:

@@ -89,8 +89,8 @@ def start_container(
     text = render_node_script(
         set_data_folder(node, plan), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
     )
-    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    process = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+    return process.stdout.splitlines()
 
 
 @pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])

@@ -31,11 +31,11 @@ def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
         path.write_text("old")
     for folder in (used, file):
         text = command.render_script(folder) + "echo went on\n"
-        ended = subprocess.run(
+        process = subprocess.run(
             ["sh"], input=text, text=True, cwd=tmp_path, capture_output=True, check=True
         )
-        assert ended.stdout == "went on\n"
-        assert ended.stderr
+        assert process.stdout == "went on\n"
+        assert process.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["f", "file", "used"]
     assert (used / "f").read_text() == file.read_text() == "old"
 

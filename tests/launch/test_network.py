@@ -116,7 +116,7 @@ def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
     prefix = () if variables else NO_LOOPBACK
     if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel gives a test no network of its own")
-    done = subprocess.run(
+    process = subprocess.run(
         [
             *prefix,
             sys.executable,
@@ -129,9 +129,9 @@ def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (process.returncode, process.stdout) == (2, "")
     expected_text = "GLOO_SOCKET_IFNAME=eth9" if variables else "loopback interface lo"
-    assert done.stderr.startswith(
+    assert process.stderr.startswith(
         f"trainmark: environment variable {expected_text}"
         if variables
         else f"trainmark: {expected_text}"

@@ -18,9 +18,9 @@ def run_in_folder(folder, command):
     (folder / "json.py").write_text("raise ImportError('planted')")
     (folder / "trainmark").mkdir()
     (folder / "trainmark" / "__init__.py").write_text("raise ImportError('planted')")
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_module_command_imports_nothing_from_working_directory(python_version, tmp_path):

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVendor]:
     """Make plans the same on every machine: two accelerators, four cores."""
-    known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
-    monkeypatch.setattr(devices, "list_vendors", lambda: known)
+    vendors = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
+    monkeypatch.setattr(devices, "list_vendors", lambda: vendors)
     monkeypatch.setattr(torch_version, "_read_version", lambda _: "2.13.0+cpu")
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    return known
+    return vendors
 
 
 @dataclass
@@ -395,11 +395,11 @@ def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
         )
         for index, rate in enumerate(rates, 1)
     )
-    ended = {
+    record_by_launch = {
         index: (folder / f"r{index}", record) for index, record in enumerate(other_launches, 1)
     }
     plan = first_record.plan.model_copy(update={"repeat_count": len(rates)})
-    return replace(outcome, plan=plan, ended=ended)
+    return replace(outcome, plan=plan, ended=record_by_launch)
 
 
 def test_summary_of_a_plan_lists_its_runs(

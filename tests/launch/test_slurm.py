@@ -152,11 +152,11 @@ def test_every_state_of_slurm_has_a_meaning(
 def test_cancelled_job_that_does_not_end_is_killed(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob
 ) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(slurm, "run_program", lambda *words: asked.append(words))
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(slurm, "run_program", lambda *words: commands.append(words))
     for job.num_cancels in (1, 2):
         Slurm().cancel(job)
-    assert asked == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
+    assert commands == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
 
 
 # Programs

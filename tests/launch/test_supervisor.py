@@ -130,7 +130,7 @@ def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_no_process_outlives_a_killed_launcher(plan_folder):
     """Moments are counted calls, from before the first process to the wait for the ranks."""
     moments = [1, 1500, *range(2200, 3700, 150)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, killed_launcher.__file__, str(plan_folder), *map(str, moments)],
         env=os.environ
         | {
@@ -142,17 +142,17 @@ def test_no_process_outlives_a_killed_launcher(plan_folder):
         text=True,
         check=True,
     )
-    ends = [json.loads(line) for line in done.stdout.splitlines()]
+    ends = [json.loads(line) for line in process.stdout.splitlines()]
     assert ends == [{"moment": x, "code": -signal.SIGKILL, "left": []} for x in moments]
 
 
 def test_rank_whose_launcher_is_already_dead_does_nothing(tmp_path):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "trainmark.rank.worker", str(tmp_path)],
         env=os.environ | {"RANK": "0", "LOCAL_RANK": "0", PARENT_VARIABLE: str(2**22 + 1)},
         check=False,
     )
-    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert (process.returncode, list(tmp_path.iterdir())) == (1, [])
 
 
 def test_command_whose_launcher_is_already_dead_is_not_started(tmp_path):

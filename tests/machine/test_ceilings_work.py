@@ -117,16 +117,16 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
 
 def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice) -> None:
     """In any order: partial sums are whole numbers below 2**24."""
-    sent: list[float] = []
+    maxima: list[float] = []
 
     def send_maximum(actual: Any, expected: Any) -> None:
-        sent.append(float(actual.double().max()))
+        maxima.append(float(actual.double().max()))
         assert float(expected.double().max()) < 2**24
         assert float(expected.double().max()) == sum(1023 + rank for rank in range(1024))
 
     ranks = SimpleNamespace(rank=1023, count=1024, find_fault=send_maximum)
     COLLECTIVES["all_reduce"](sync_device, ranks, 8192).fault()
-    assert sent == [1023 + 1023]
+    assert maxima == [1023 + 1023]
 
 
 def test_wrong_result_has_no_rate_and_is_never_the_best(measure_candidates: Any) -> None:

@@ -138,11 +138,11 @@ def test_curves_of_several_runs_share_one_chart() -> None:
 def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPatch) -> None:
     chart = steps.chart_loss(read_record(loss=[3.0, 2.0, 1.5]))
     assert chart is not None
-    asked = []
+    drawn_specs = []
     draw = rendering._draw_svg
-    monkeypatch.setattr(rendering, "_draw_svg", lambda spec: asked.append(spec) or draw(spec))
+    monkeypatch.setattr(rendering, "_draw_svg", lambda spec: drawn_specs.append(spec) or draw(spec))
     pictures = {lang: rendering.draw_static_picture(chart, lang) for lang in ("en", "zh")}
-    assert len(set(asked)) == 1
+    assert len(set(drawn_specs)) == 1
     assert ">step</text>" in pictures["en"]
     assert ">步数</text>" in pictures["zh"]
     assert pictures["zh"].replace("步数", "step") == pictures["en"]

@@ -401,14 +401,14 @@ def list_single_class_rules(sheet):
 def test_site_style_sheet_uses_no_class_of_the_report():
     templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
     markup = "".join(rendering.read_shipped_file(name) for name in templates)
-    used = {
+    classes_in_use = {
         word
         for class_names in re.findall(r'class="([^"{}]*)', markup)
         for word in class_names.split()
     }
-    assert {"title-row", "bar", "columns", "badge"} <= used
+    assert {"title-row", "bar", "columns", "badge"} <= classes_in_use
     site = (Path(lists.__file__).with_name("static") / "site.css").read_text(encoding="utf-8")
-    assert not list_single_class_rules(site) & used
+    assert not list_single_class_rules(site) & classes_in_use
 
 
 def test_run_is_named_by_the_end_of_its_id():

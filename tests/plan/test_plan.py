@@ -35,8 +35,8 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 @pytest.fixture(autouse=True)
 def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine: two accelerators, four cores, one torch."""
-    known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
-    monkeypatch.setattr(devices, "list_vendors", lambda: known)
+    vendors = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
+    monkeypatch.setattr(devices, "list_vendors", lambda: vendors)
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr("trainmark.__version__", "0.0.0")
 
@@ -69,11 +69,11 @@ def test_plan_of_the_toy_case_matches_its_golden_file(resolve: Any, tmp_path: Pa
 
 
 def test_written_plan_is_read_back(resolve: Any, tmp_path: Path) -> None:
-    written = resolve(assignments=["bs=96", "precision=bf16"])
-    written.save(tmp_path)
-    assert plan.Plan.read(tmp_path) == written
-    assert written.load_recipe().micro_batch_size == 96
-    assert written.load_case() is cases.load("toy")
+    saved_plan = resolve(assignments=["bs=96", "precision=bf16"])
+    saved_plan.save(tmp_path)
+    assert plan.Plan.read(tmp_path) == saved_plan
+    assert saved_plan.load_recipe().micro_batch_size == 96
+    assert saved_plan.load_case() is cases.load("toy")
 
 
 def test_plan_from_a_key_equals_plan_from_options(resolve: Any) -> None:
@@ -325,13 +325,13 @@ def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.Mo
             raise EnvironmentFault("does not fit")
 
     calls: list[tuple[int, RankMemory]] = []
-    known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
-    monkeypatch.setattr(devices, "list_vendors", lambda: known)
+    vendors = {"cpu": FakeVendor("cpu", memory_bytes=64)}
+    monkeypatch.setattr(devices, "list_vendors", lambda: vendors)
     monkeypatch.setattr(data, "check_fit", refuse, raising=False)
     resolve(nproc=1)
     with pytest.raises(EnvironmentFault, match="does not fit"):
         resolve(nproc=2)
-    known["cpu"].memory_bytes = None  # unknown: the ranks check it
+    vendors["cpu"].memory_bytes = None  # unknown: the ranks check it
     resolve(nproc=2)
     assert calls == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
 

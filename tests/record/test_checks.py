@@ -172,10 +172,10 @@ def test_parameter_changed_by_no_rank_is_named(
 
 
 def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
-    known = findings.find_findings(
+    run_findings = findings.find_findings(
         measure(timeline, device=device), compute_run_figures(timeline), timeline
     )
-    return [finding for finding in known if finding.code != "steadiness_unknown"]
+    return [finding for finding in run_findings if finding.code != "steadiness_unknown"]
 
 
 def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
         stop_ns = (begun_s + 60 + node) * S
         stop = make_event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)
         launch = launch_event(begun_s * S, node=node)
-        ended = make_event("ranks_ended", stop_ns, failures=[])
-        write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, ended])
+        end_event = make_event("ranks_ended", stop_ns, failures=[])
+        write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, end_event])
     failure = find_failure(read_run(run_dir, 4, 2), None)
     assert failure is not None
     assert [(item["ranks"], item["state"], item["call"]) for item in failure.hang] == [

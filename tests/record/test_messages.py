@@ -73,11 +73,11 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
 def test_every_code_that_is_emitted_has_its_sentences() -> None:
     for place, code, names in list_emitted():
         texts = MESSAGES if place.startswith("record/") else TEXTS
-        known = [name for name in texts if re.fullmatch(code, name)]
-        assert known, f"{place}: no sentence for {code}"
+        matching_codes = [name for name in texts if re.fullmatch(code, name)]
+        assert matching_codes, f"{place}: no sentence for {code}"
         if names is None:  # passed as ``**arguments``
             continue
-        for name in known:
+        for name in matching_codes:
             assert list_placeholders(TEXTS[name].en) <= names, f"{place}: {name}"
 
 
@@ -93,8 +93,10 @@ def test_every_sentence_can_be_emitted() -> None:
     patterns = {pattern for _, pattern, _ in list_emitted()}
     source = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
     for code in TEXTS:
-        written = f'"{code}"' in source or f'"{code.partition(".")[0]}.{{' in source
-        assert written or any(re.fullmatch(known_pattern, code) for known_pattern in patterns), code
+        is_in_source = f'"{code}"' in source or f'"{code.partition(".")[0]}.{{' in source
+        assert is_in_source or any(
+            re.fullmatch(known_pattern, code) for known_pattern in patterns
+        ), code
 
 
 @pytest.mark.parametrize(

@@ -55,22 +55,22 @@ def edit_record(document: dict[str, Any], changes: dict[str, Any]) -> Record | N
 def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
     """Return records of real runs: GPT without and with a peak, a changed and a repeated toy."""
     threads = torch.get_num_threads()
-    few = {"max_steps": "4", "warmup_steps": "1", "target_value": "none"}
+    few_steps = {"max_steps": "4", "warmup_steps": "1", "target_value": "none"}
     changed = {
         "weight_decay": "0.1",
         "micro_batch_size": "32",
         "max_epochs": "2",
         "target_value": "none",
     }
-    asked: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
-        "gpt": ("gpt_megatron", few, {}),
-        "peak": ("gpt_megatron", few, {"peak_tflops": 2.0}),
+    requests: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+        "gpt": ("gpt_megatron", few_steps, {}),
+        "peak": ("gpt_megatron", few_steps, {"peak_tflops": 2.0}),
         "toy": ("toy", changed, {}),
     }
     records = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
-        for name, (case, overrides, request) in asked.items():
+        for name, (case, overrides, request) in requests.items():
             root = tmp_path_factory.mktemp(name)
             run_dir = run_rank(root, case, overrides=overrides, **request)
             records[name] = json.loads(serialize_record(reduce.reduce(run_dir)))

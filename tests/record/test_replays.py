@@ -71,8 +71,8 @@ def measure_replays(tmp_path: Path) -> Any:
 
 
 def find_findings(measurement: Measurement) -> list[tuple[str, dict[str, Any]]]:
-    known = findings.find_in_measurement(measurement, {})
-    return [(item.code, dict(item.args)) for item in known if item.code.startswith("replay")]
+    all_findings = findings.find_in_measurement(measurement, {})
+    return [(item.code, dict(item.args)) for item in all_findings if item.code.startswith("replay")]
 
 
 def test_time_of_window_repeats_is_a_span_excluded_from_rates(measure_replays: Any) -> None:

@@ -47,8 +47,8 @@ def find_skew(tmp_path: Path) -> Any:
 def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
     """Return the findings on slow ranks."""
     measurement = measure(read_run(run_dir, ranks), nproc=nproc)
-    known = findings.find_in_measurement(measurement, {})
-    return [finding for finding in known if finding.code in {"slow_rank", "slow_data"}]
+    all_findings = findings.find_in_measurement(measurement, {})
+    return [finding for finding in all_findings if finding.code in {"slow_rank", "slow_data"}]
 
 
 def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_skew: Any) -> None:

@@ -95,8 +95,8 @@ def make_launches(count: int, **changes: Any) -> list[Record]:
 
 def test_five_launches_that_agree_are_usable() -> None:
     assert read_grade(grade_repeats(make_launches(5))) == ("usable", [])
-    few = grade_repeats(make_launches(4))
-    assert (few.grade, few.reasons) == (
+    trust_of_four = grade_repeats(make_launches(4))
+    assert (trust_of_four.grade, trust_of_four.reasons) == (
         "noisy",
         [message("trust_few_launches", launches=4, least=5)],
     )

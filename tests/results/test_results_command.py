@@ -103,9 +103,9 @@ def test_command_without_its_extra_names_the_extra(package, args, extra, tmp_pat
         "from trainmark.cli.app import main\nmain()\n"
     )
     command = [sys.executable, "-c", script]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert ended.returncode == 2
-    assert f"pip install 'trainmark[{extra}]'" in ended.stderr
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert process.returncode == 2
+    assert f"pip install 'trainmark[{extra}]'" in process.stderr
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
     secrets = {tokens.create(f"t{number}") for number in range(5)}
     assert len(secrets) == 5
     assert all(re.fullmatch(r"trainmark_[A-Za-z0-9_-]{43}", secret) for secret in secrets)
-    written = [path.read_text() for path in (tmp_path / ".serve").iterdir()]
-    assert not [secret for secret in secrets for text in written if secret[10:] in text]
+    texts = [path.read_text() for path in (tmp_path / ".serve").iterdir()]
+    assert not [secret for secret in secrets for text in texts if secret[10:] in text]
     assert (tmp_path / ".serve").stat().st_mode & 0o777 == 0o700
 
 

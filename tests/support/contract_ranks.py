@@ -47,9 +47,9 @@ def exchange(device, rank, world):
     assert [part.tolist() for part in parts] == [[10 * x, 10 * x + 1, 10 * x + 2] for x in ranks]
     # Rank r sends s + 1 numbers to rank s.
     sizes = [other + 1 for other in ranks]
-    sent = device.place(torch.cat([torch.full((size,), 100.0 * rank + size) for size in sizes]))
-    received = sent.new_empty(world * (rank + 1))
-    work = dist.all_to_all_single(received, sent, [rank + 1] * world, sizes, async_op=True)
+    outgoing = device.place(torch.cat([torch.full((size,), 100.0 * rank + size) for size in sizes]))
+    received = outgoing.new_empty(world * (rank + 1))
+    work = dist.all_to_all_single(received, outgoing, [rank + 1] * world, sizes, async_op=True)
     work.wait()
     assert received.tolist() == [100.0 * x + rank + 1 for x in ranks for _ in range(rank + 1)]
 

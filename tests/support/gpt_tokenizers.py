@@ -40,7 +40,7 @@ def write_one_file(folder, change=lambda document: None):
 
 def encode_by_hand(text):
     """Return the ids by hand: cut as GPT-2 does for ASCII words, merge in order."""
-    known = make_vocabulary()
+    vocabulary = make_vocabulary()
     tokens = ["Ġ" if letter == " " else letter for letter in text]
     for first, second in MERGES:
         place = 0
@@ -48,4 +48,4 @@ def encode_by_hand(text):
             if tokens[place] == first and tokens[place + 1] == second:
                 tokens[place : place + 2] = [first + second]
             place += 1
-    return [known[token] for token in tokens]
+    return [vocabulary[token] for token in tokens]

@@ -24,8 +24,8 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
         request: further fields of ``RunRequest``.
     """
     run_dir = root / "run"
-    asked = RunRequest(case=case, overrides=overrides, device="cpu", **request)
-    plan = resolve(asked, generated_root=root / "data")
+    run_request = RunRequest(case=case, overrides=overrides, device="cpu", **request)
+    plan = resolve(run_request, generated_root=root / "data")
     run_dir.mkdir()
     placed = plan.model_copy(update={"run_dir": str(run_dir)})
     (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")

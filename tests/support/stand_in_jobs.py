@@ -54,8 +54,10 @@ def new_job(case_name: str, device: Device, cache: Path, **changes: Any) -> Job:
     case = cases.load(case_name)
     # A thread that reads ahead would place batches in any step; MMLU takes minutes.
     fields = {"read_ahead_batches": 0, "mmlu_mode": "off", **changes}
-    known = {name: value for name, value in fields.items() if hasattr(case.recipe_type, name)}
-    recipe = replace(case.recipes["tiny"], **known)
+    fields_of_recipe = {
+        name: value for name, value in fields.items() if hasattr(case.recipe_type, name)
+    }
+    recipe = replace(case.recipes["tiny"], **fields_of_recipe)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
     module = cases.import_part(case_name, "job")
@@ -98,7 +100,7 @@ def train(
     job = new_job(case_name, device, cache, **changes)
     change_job(job)
     timeline = None if on_cpu else device.timeline
-    asked: list[tuple[int, int]] = []
+    counts_of_steps: list[tuple[int, int]] = []
     inner = job.step
 
     def step(batches: Any) -> Any:
@@ -107,7 +109,7 @@ def train(
         before = timeline.operations, timeline.waits.total()
         loss = inner(batches)
         after = timeline.operations, timeline.waits.total()
-        asked.append((after[0] - before[0], after[1] - before[1]))
+        counts_of_steps.append((after[0] - before[0], after[1] - before[1]))
         return loss
 
     job.step = step
@@ -133,8 +135,8 @@ def train(
         "windows": windows,
         "trained": events[-1],
         "queued_before_ns": queued_ns,
-        "operations": [count for count, _ in asked],
-        "synchronizations": [count for _, count in asked],
+        "operations": [count for count, _ in counts_of_steps],
+        "synchronizations": [count for _, count in counts_of_steps],
         "waits": waits,
     }
 

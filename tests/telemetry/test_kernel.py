@@ -92,14 +92,14 @@ class FakeSource:
 
 
 def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> None:
-    written: list[tuple[str, dict[str, Any]]] = []
+    events: list[tuple[str, dict[str, Any]]] = []
     source = FakeSource([XID, "usb 1-1: new device", XID.replace("79", "48"), MCE], [], [XID])
-    reader = KernelReader(lambda name, **fields: written.append((name, fields)), lambda: source)
+    reader = KernelReader(lambda name, **fields: events.append((name, fields)), lambda: source)
 
     for _ in range(3):
         reader.take()
 
-    assert written == [
+    assert events == [
         ("kernel_log", {"source": "fake kmsg"}),
         ("kernel", {"kind": "xid", "count": 2, "kernel_text": XID}),
         ("kernel", {"kind": "mce", "count": 1, "kernel_text": MCE}),

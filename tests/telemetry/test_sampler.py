@@ -174,8 +174,10 @@ def test_sampler_starts_without_torch_and_pydantic() -> None:
         "import sys, trainmark.telemetry.sampler, trainmark.devices\n"
         "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "[]\n"
 
 
 def sample_run(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ def write_wheel(
 def run_tool(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
     """Return the exit code, the packages named as missing, and the commands."""
     (folder / "needed.txt").write_text("# a comment\n" + "\n".join(lines) + "\n")
-    done = subprocess.run(
+    process = subprocess.run(
         [
             *(sys.executable, str(TOOL)),
             *("--wheels", str(folder)),
@@ -39,12 +39,12 @@ def run_tool(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
         text=True,
         check=False,
     )
-    assert done.stderr == ""
-    package_names = re.findall(r"^  ([\w-]+)\S* \(for", done.stdout, re.MULTILINE)
+    assert process.stderr == ""
+    package_names = re.findall(r"^  ([\w-]+)\S* \(for", process.stdout, re.MULTILINE)
     return (
-        done.returncode,
+        process.returncode,
         package_names,
-        re.findall(r"^    (python3 .*)", done.stdout, re.MULTILINE),
+        re.findall(r"^    (python3 .*)", process.stdout, re.MULTILINE),
     )
 
 

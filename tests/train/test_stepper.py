@@ -69,15 +69,15 @@ def test_the_learning_rate_follows_the_schedule() -> None:
     stepper = new_stepper(
         new_model(), learning_rate=0.08, schedule_lr=lambda finished: factors[finished]
     )
-    used: list[float] = []
+    learning_rates: list[float] = []
     stepper.optimizer.register_step_pre_hook(
-        lambda optimizer, *_: used.append(optimizer.param_groups[0]["lr"])
+        lambda optimizer, *_: learning_rates.append(optimizer.param_groups[0]["lr"])
     )
     batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
     for _ in factors:
         before = read_weights(stepper.model)
         stepper.step(iter([batch]))
-    assert used == [0.08, 0.04, 0.02, 0.0]
+    assert learning_rates == [0.08, 0.04, 0.02, 0.0]
     torch.testing.assert_close(read_weights(stepper.model), before)  # the last rate was 0
 
 

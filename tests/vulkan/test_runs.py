@@ -6,9 +6,9 @@ from trainmark.record.record import read_record
 
 
 def test_run_of_the_toy_case_passes_and_is_verified(trainmark, tmp_path):
-    done = trainmark("run", "toy", "--device", "vulkan", "--out", "run")
+    process = trainmark("run", "toy", "--device", "vulkan", "--out", "run")
     record = read_record(tmp_path / "run")
-    assert (done.returncode, record.status, record.cause) == (0, "passed", None), done.stderr
+    assert (process.returncode, record.status, record.cause) == (0, "passed", None), process.stderr
     assert record.plan.device.vendor == record.plan.device.torch_type == "vulkan"
     assert record.environment["devices"][0]["name"].startswith("llvmpipe")
-    assert "passed, do not quote, verified" in done.stdout
+    assert "passed, do not quote, verified" in process.stdout

@@ -28,8 +28,8 @@ def _runs(tmp_path_factory) -> Path:
     for name, steps in (("first", 20), ("second", 20), ("longer", 30)):
         command = [sys.executable, str(PROGRAMS / "plain.py"), "--steps", str(steps)]
         words = ["run", "--witness", str(folder / "work.toml"), "--device", "cpu"]
-        done = call(*words, "--out", str(folder / name), "--", *command)
-        assert done.returncode == 0, done.stderr
+        process = call(*words, "--out", str(folder / name), "--", *command)
+        assert process.returncode == 0, process.stderr
     return folder
 
 
@@ -40,9 +40,9 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_launches_of_one_program_compare(runs):
-    done = call("compare", str(runs / "first"), str(runs / "second"))
-    assert done.returncode == 3  # too few launches to tell
-    assert done.stdout.count("witnessed") == 2
+    process = call("compare", str(runs / "first"), str(runs / "second"))
+    assert process.returncode == 3  # too few launches to tell
+    assert process.stdout.count("witnessed") == 2
 
 
 def test_another_command_is_other_work(runs):
@@ -58,23 +58,23 @@ def test_case_is_other_work(runs):
 
 def test_gate_holds_a_program_against_its_earlier_runs(runs):
     words = ["gate", str(runs / "second"), "--baseline", str(runs / "first"), "--worse-by", "1"]
-    done = call(*words, "--figure", "mem")
-    assert done.returncode == 0, done.stderr
-    assert "witnessed" in done.stdout
+    process = call(*words, "--figure", "mem")
+    assert process.returncode == 0, process.stderr
+    assert "witnessed" in process.stdout
     assert call("gate", str(runs / "longer"), "--baseline", str(runs / "first")).returncode == 2
 
 
 def test_audit_takes_witnessed_records(runs):
-    done = call("audit", str(runs / "first"), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["findings"] == []
+    process = call("audit", str(runs / "first"), "--json")
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["findings"] == []
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_page_and_terminal_say_that_it_is_witnessed(runs, lang):
     assert "witnessed" in (runs / "first" / f"page.{lang}.md").read_text().splitlines()[0]
-    done = call("report", str(runs / "first"), "--lang", lang)
-    assert done.returncode == 0, done.stderr
+    process = call("report", str(runs / "first"), "--lang", lang)
+    assert process.returncode == 0, process.stderr
     assert "witnessed" in (runs / "first" / "page.html").read_text()
 
 
@@ -86,8 +86,8 @@ def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
     bundle = str(tmp_path / "first.trainmark.zip")
     assert call("bundle", str(runs / "first"), "-o", bundle).returncode == 0
     assert call("verify", bundle).returncode == 0
-    done = call("site", str(runs), "-o", str(tmp_path / "site"))
-    assert done.returncode == 0, done.stderr
+    process = call("site", str(runs), "-o", str(tmp_path / "site"))
+    assert process.returncode == 0, process.stderr
     pages = [page.read_text() for page in (tmp_path / "site" / "runs").glob("*program*.html")]
     assert ["witnessed" in page for page in pages] == [True] * 3
 
@@ -95,8 +95,8 @@ def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
 def test_follower_takes_the_steps_of_a_program(runs, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     monkeypatch.setenv("STAND_IN_CALLS", str(runs / "calls.jsonl"))
-    done = call("follow", str(runs / "first"), "--to", "wandb=keep")
-    assert done.returncode == 0, done.stderr
+    process = call("follow", str(runs / "first"), "--to", "wandb=keep")
+    assert process.returncode == 0, process.stderr
     calls = [json.loads(line) for line in (runs / "calls.jsonl").read_text().splitlines()]
     losses = [call["train/loss"] for call in calls if "train/step" in call]
     assert losses == read_record(runs / "first").steps.loss

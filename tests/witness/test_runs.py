@@ -90,12 +90,12 @@ def test_exit_code_says_how_the_run_ended(tmp_path, words, work, exit_code):
     (tmp_path / "work.toml").write_text(work)
     options = ["--witness", str(tmp_path / "work.toml"), "--out", str(tmp_path / "run")]
     program = [sys.executable, str(PROGRAMS / words[0]), *words[1:]]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "trainmark", "run", *options, "--device", "cpu", "--", *program],
         capture_output=True,
         check=False,
     )
-    assert done.returncode == exit_code
+    assert process.returncode == exit_code
     assert (tmp_path / "run").exists() == (exit_code == 1)
 
 
@@ -104,14 +104,14 @@ def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
     work.write_text(WORK)
     args = ["run", "--witness", str(work), "--out", str(out), "--device", "cpu", "--json"]
     program = [sys.executable, str(PROGRAMS / "plain.py"), "--steps", "10"]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "trainmark", *args, "--", *program],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
     assert document["status"] == "passed"
     assert document["plan"]["witness"]["command"] == program
     assert "witnessed" in (out / "page.en.md").read_text()

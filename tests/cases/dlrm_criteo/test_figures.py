@@ -71,9 +71,11 @@ def compute_case_figures(
     tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int] | None = None
 ) -> dict[str, Figure]:
     run = write_run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
-    known = compute_figures(measure(run, warmup_steps=0))
-    return known | dict(
-        case_figures.compute([rank.make_work(rank.result.job) for rank in run.ranks], known).figures
+    general_figures = compute_figures(measure(run, warmup_steps=0))
+    return general_figures | dict(
+        case_figures.compute(
+            [rank.make_work(rank.result.job) for rank in run.ranks], general_figures
+        ).figures
     )
 
 

@@ -122,8 +122,8 @@ def test_job_on_four_ranks_trains_as_on_one(
     dense = set(single_rank["trained"]) - set(rows_of_tables)
     assert all(dense <= set(job["trained"]) for job in jobs)
     # Each table sends a vector and gets its gradient, unless it shares a rank with the sample.
-    sent = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
-    assert sum(sent) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS
+    bytes_per_sample = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
+    assert sum(bytes_per_sample) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS
 
 
 @pytest.mark.parametrize("name", SPREADS)

@@ -281,13 +281,13 @@ STAGES = [
 def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     raw_days, tmp_path, monkeypatch, stop_after
 ):
-    done = []
+    saved_stages = []
     save_result = PartialFolder.save_result
 
     def save_and_stop(partial_folder, name, result):
         save_result(partial_folder, name, result)
-        done.append(name)
-        if not resumed and len(done) == stop_after + 1:
+        saved_stages.append(name)
+        if not resumed and len(saved_stages) == stop_after + 1:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(PartialFolder, "save_result", save_and_stop)
@@ -297,7 +297,7 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]
     resumed.append(True)
     run_prepare(raw_days, data)
-    assert done == STAGES
+    assert saved_stages == STAGES
     assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS)[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert run_prepare(raw_days, data)[-1].startswith(f"{data} is already prepared")

@@ -59,11 +59,11 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
     generator = torch.Generator().manual_seed(1)
     counted = (torch.rand(3, length, generator=generator) < 0.3).float()
     targets = torch.randint(0, SHAPE.vocab_size, (3, length), generator=generator)
-    asked = counted.flatten().nonzero().squeeze(1)
+    target_positions = counted.flatten().nonzero().squeeze(1)
     chances = our_model.compute_target_log_probs(
-        *inputs, separators, asked, targets.flatten()[asked]
+        *inputs, separators, target_positions, targets.flatten()[target_positions]
     )
-    sums = torch.zeros(3).index_add(0, asked // length, chances)
+    sums = torch.zeros(3).index_add(0, target_positions // length, chances)
     expected = plain(*inputs, separators, targets, counted)
     assert_near(sums, expected)
     right = torch.tensor([1])
@@ -81,8 +81,8 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
 def compute_gradients(model: Glm) -> list[torch.Tensor]:
     inputs = make_sequences(2, 150)
     torch.manual_seed(8)
-    asked = torch.tensor([140, 290])
-    chances = model(*inputs, torch.tensor([11, 139]), asked, torch.tensor([3, 5]))
+    target_positions = torch.tensor([140, 290])
+    chances = model(*inputs, torch.tensor([11, 139]), target_positions, torch.tensor([3, 5]))
     return [chances.detach(), *torch.autograd.grad(chances.sum(), list(model.parameters()))]
 
 

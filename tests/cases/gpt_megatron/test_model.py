@@ -152,8 +152,8 @@ def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
         learning_rate=1e-3, min_learning_rate=1e-4, lr_decay_steps=100, lr_warmup_fraction=0.1
     )
     factors = [compute_lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
-    half = 0.1 + 0.9 / 2
-    assert factors == pytest.approx([0.0, 0.4, 0.9, 1.0, half, 0.1, 0.1])
+    halfway_factor = 0.1 + 0.9 / 2
+    assert factors == pytest.approx([0.0, 0.4, 0.9, 1.0, halfway_factor, 0.1, 0.1])
     assert compute_lr_factor(GptRecipe(lr_warmup_fraction=0.0), 0) == 1.0
     assert compute_lr_factor(GptRecipe(), 3200) == 1.0  # 1% of 320,000 steps
     assert math.isclose(compute_lr_factor(GptRecipe(), 3199), 3199 / 3200)

@@ -102,8 +102,8 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         if changes.get("expert_parallel") == ranks:  # the first rank has the first experts
             assignments = [row["assignments"] for row in facts["loads_of_experts"]]
             assert of_ranks[0] == sum(assignments[: 8 // ranks])
-            sent = sum(result["facts"]["sent_assignments"] for result in training)
-            assert 0 < sent < facts["assignments"]
+            num_sent = sum(result["facts"]["sent_assignments"] for result in training)
+            assert 0 < num_sent < facts["assignments"]
 
 
 def test_recomputing_changes_no_loss() -> None:
@@ -154,8 +154,8 @@ def test_learning_rates_are_the_published_ones() -> None:
         3.125e-6
     )  # as logged
     assert compute_lr_factor(recipe, 128) == 1.0
-    half = 128 + (1_199_872 - 128) // 2
-    assert compute_lr_factor(recipe, half) == pytest.approx(0.55)
+    halfway_step = 128 + (1_199_872 - 128) // 2
+    assert compute_lr_factor(recipe, halfway_step) == pytest.approx(0.55)
     assert compute_lr_factor(recipe, 1_199_872) == pytest.approx(0.1)
 
 

@@ -67,10 +67,10 @@ def test_the_table_has_57_subjects_in_4_groups():
 
 def test_a_prompt_is_the_published_one():
     shot = Question("One?", ("a", "b", "c", "d"), 2)
-    asked = Question(" Two?\n", ("e", "f", "g", "h"), 0)
+    question = Question(" Two?\n", ("e", "f", "g", "h"), 0)
     head = "The following are multiple choice questions (with answers) about world religions.\n\n"
     example_text = "One?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"
-    assert format_prompt("world_religions", [shot], asked) == (
+    assert format_prompt("world_religions", [shot], question) == (
         head + example_text + "Two?\nA. e\nB. f\nC. g\nD. h\nAnswer:"
     )
 

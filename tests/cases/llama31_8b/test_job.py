@@ -70,8 +70,8 @@ def test_learning_rates_are_the_published_ones() -> None:
     assert compute_lr_factor(recipe, 0) == 1 / 513
     assert compute_lr_factor(recipe, 511) == 512 / 513
     assert compute_lr_factor(recipe, 512) == 1.0
-    half = 512 + (1_200_000 - 512) // 2
-    assert compute_lr_factor(recipe, half) == pytest.approx(0.55)
+    halfway_step = 512 + (1_200_000 - 512) // 2
+    assert compute_lr_factor(recipe, halfway_step) == pytest.approx(0.55)
     assert compute_lr_factor(recipe, 1_200_000) == pytest.approx(0.1)
 
 
