@@ -146,7 +146,9 @@ def test_valid_device_has_no_fault():
 def test_every_required_member_and_key_is_documented(page):
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     protocols = (Vendor, Device, Monitor, DeviceSample, Diagnoses)
-    required = {name for protocol in protocols for name in list_members(protocol)} - {"known_fields"}
+    required = {name for protocol in protocols for name in list_members(protocol)} - {
+        "known_fields"
+    }
     required |= {*DESCRIBE_KEYS, *PRECISION_KEYS}
     required |= {protocol.__name__ for protocol in protocols}
     assert [

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 # Optional packages that commands need, with the extra of this project that installs them.
 _EXTRAS = {
     "httpx2": "server",
-    "markdown_it": "published", "pyarrow": "published", "starlette": "server",
-    "uvicorn": "server", "vl_convert": "pages",
-}  # fmt: skip
+    "markdown_it": "published",
+    "pyarrow": "published",
+    "starlette": "server",
+    "uvicorn": "server",
+    "vl_convert": "pages",
+}
 _CTRL_C = 130  # typer's exit code after Ctrl-C; no command of this program uses it
 EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data on this machine

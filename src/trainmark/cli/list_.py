@@ -37,10 +37,14 @@ _JSON_ONLY = ("world", "accumulation", "data", "model", "collectives")
 _INDENT = "  "
 _GAP = "   "  # between two columns
 _RECIPE_COLUMNS = {
-    "data": "data", "world": "world", "batch": "micro_batch_size",
-    "accumulation": "grad_accum_steps", "lr": "learning_rate", "precision": "precision",
+    "data": "data",
+    "world": "world",
+    "batch": "micro_batch_size",
+    "accumulation": "grad_accum_steps",
+    "lr": "learning_rate",
+    "precision": "precision",
     "target": "target_value",
-}  # fmt: skip
+}
 What = Literal[
     "cases",
     "recipes",

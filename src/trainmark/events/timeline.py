@@ -53,9 +53,20 @@ NO_FACTS = Facts(t_ns=0)
 NO_RESULT = Result(t_ns=0)
 PHASES: tuple[PhaseName, ...] = ("compile", "warmup", "train")
 SPAN_NAMES = (
-    "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",
-    "train", "evaluate", "checkpoint", "finish", "unfinished",
-)  # fmt: skip
+    "launch",
+    "init",
+    "preflight",
+    "data_build",
+    "model_build",
+    "check",
+    "compile",
+    "warmup",
+    "train",
+    "evaluate",
+    "checkpoint",
+    "finish",
+    "unfinished",
+)
 
 
 @dataclass(slots=True)

@@ -27,9 +27,18 @@ if TYPE_CHECKING:
     LocatedEvent = dict[str, Any]
 
 MomentKind = Literal[
-    "launch", "ready", "epoch_start", "epoch_end", "window_start", "window_end",
-    "evaluation_start", "evaluation_end", "trained", "broke_off", "end",
-]  # fmt: skip
+    "launch",
+    "ready",
+    "epoch_start",
+    "epoch_end",
+    "window_start",
+    "window_end",
+    "evaluation_start",
+    "evaluation_end",
+    "trained",
+    "broke_off",
+    "end",
+]
 _MLPERF_STARTS: dict[MomentKind, str] = {
     "epoch_start": "epoch_start",
     "window_start": "block_start",

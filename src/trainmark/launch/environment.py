@@ -19,15 +19,31 @@ if TYPE_CHECKING:
     from trainmark.protocols import Vendor
 
 PACKAGES = (
-    "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow",
+    "torch",
+    "transformers",
+    "peft",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "pyarrow",
     "pydantic",
-)  # fmt: skip
+)
 # Variables that affect measurements on any device and contain no secrets.
 VARIABLES = (
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PROC_BIND",
-    "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "PYTORCH_ALLOC_CONF", "TORCH_COMPILE_DISABLE",
-    "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "LD_PRELOAD", "MALLOC_CONF",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "KMP_BLOCKTIME",
+    "KMP_AFFINITY",
+    "OMP_PROC_BIND",
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "PYTORCH_ALLOC_CONF",
+    "TORCH_COMPILE_DISABLE",
+    "ONEDNN_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+)
 
 
 def read_node_name() -> str:

@@ -38,9 +38,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _STYLES: dict[Tone, str] = {
-    "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "doubt": "bold yellow",
-    "bad": "bold red", "heading": "bold",
-}  # fmt: skip
+    "plain": "",
+    "muted": "dim",
+    "good": "bold green",
+    "warn": "yellow",
+    "doubt": "bold yellow",
+    "bad": "bold red",
+    "heading": "bold",
+}
 
 Extent = Literal["head", "screen", "all"]
 # Anchors of sections that a terminal never shows, because their lists are long.

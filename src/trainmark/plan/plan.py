@@ -34,9 +34,15 @@ CHECKPOINTS_DIR = "checkpoints"  # in a run's folder
 SIMULATED = "simulated-device"  # label
 BALANCED_BOUND = "balanced-bound"  # label of a recipe that is a bound, see ``Recipe.is_bound``
 _REQUIRED_FIELDS = (
-    "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
-    "target_value", "timeout_s",
-)  # fmt: skip
+    "precision",
+    "micro_batch_size",
+    "grad_accum_steps",
+    "warmup_steps",
+    "max_epochs",
+    "max_steps",
+    "target_value",
+    "timeout_s",
+)
 _EVALUATION_FIELDS = ("eval_every_epochs", "eval_every_samples")
 # A text whose placeholders all have the form `{name}` or `{name:,.2f}`; `{{` and `}}` are braces.
 _PLACEHOLDERS = re.compile(r"(?:[^{}]|\{\{|\}\}|\{[^\W\d]\w*(?::[+,]?(?:\.\d)?[dfgs%]?)?\})*")

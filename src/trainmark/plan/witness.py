@@ -27,10 +27,16 @@ AUTO: Literal["auto"] = "auto"
 MIN_WARMUP_STEPS = 3  # the first step compiles, and FLOPs are counted in one after it
 # Groups of ``speed_line`` by the unit in which a program prints the number.
 SPEED_GROUPS = (
-    "tokens_per_second", "tokens_per_second_per_device", "samples_per_second",
-    "samples_per_second_per_device", "steps_per_second", "step_s", "step_ms",
-    "tflops_per_device", "mfu_percent",
-)  # fmt: skip
+    "tokens_per_second",
+    "tokens_per_second_per_device",
+    "samples_per_second",
+    "samples_per_second_per_device",
+    "steps_per_second",
+    "step_s",
+    "step_ms",
+    "tflops_per_device",
+    "mfu_percent",
+)
 _FIX = "see docs/witness.md for a complete file"
 _MAX_DIMENSION = 8
 

@@ -44,9 +44,16 @@ if TYPE_CHECKING:
 _CASE_OPTIONS = ("recipe", "data", "seed", "resume", "overrides")  # only for runs of a case
 # Fields of the plan's recipe; the others are not known of a program of the user's own.
 _KNOWN_FIELDS = (
-    "micro_batch_size", "grad_accum_steps", "precision", "max_epochs", "max_steps",
-    "warmup_steps", "window_steps", "target_value", "timeout_s",
-)  # fmt: skip
+    "micro_batch_size",
+    "grad_accum_steps",
+    "precision",
+    "max_epochs",
+    "max_steps",
+    "warmup_steps",
+    "window_steps",
+    "target_value",
+    "timeout_s",
+)
 _MAX_CHECK_S = 120.0
 
 

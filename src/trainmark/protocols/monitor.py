@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 SET_LIMITS = frozenset({"power_cap", "set_clocks"})
 # Counters of a sample that only rise while the driver is loaded.
 ERROR_COUNTERS = (
-    "ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_replays", "link_errors",
-)  # fmt: skip
+    "ecc_corrected",
+    "ecc_uncorrected",
+    "remapped_rows",
+    "link_replays",
+    "link_errors",
+)
 FaultKind = Literal["absent", "hung", "failed", "unreadable"]
 Measured = Annotated[float, Interval(ge=0, le=1e15)]  # tools print larger numbers for "unknown"
 Bytes = Annotated[int, Interval(ge=0, le=10**15)]

@@ -29,9 +29,14 @@ if TYPE_CHECKING:
 
 # By the code of a cause's message or by its kind; any other run that did not pass failed.
 _STATUS: dict[str, Status] = {
-    "launcher_killed": "interrupted", "job_lost": "interrupted", "stopped_by_signal": "interrupted",
-    "oom": "oom", "diverged": "diverged", "timeout": "timed_out", "target_missed": "target_missed",
-}  # fmt: skip
+    "launcher_killed": "interrupted",
+    "job_lost": "interrupted",
+    "stopped_by_signal": "interrupted",
+    "oom": "oom",
+    "diverged": "diverged",
+    "timeout": "timed_out",
+    "target_missed": "target_missed",
+}
 # A rank that fails makes its peers fail within this time: among failures this close, the most
 # specific one is the cause, not the earliest one.
 _SAME_MOMENT_NS = 3_000_000_000

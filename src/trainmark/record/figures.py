@@ -39,9 +39,14 @@ FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own 
 _FINAL_SHARE = 0.1  # part of the steps, at the end, over which the final loss is the mean
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}  # in names of columns
 _FIGURES_AFTER_WARMUP = (
-    "final_result", "step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad",
-    "step_time_cv", "model_flops_per_device",
-)  # fmt: skip
+    "final_result",
+    "step_time_p50",
+    "step_time_p90",
+    "step_time_p99",
+    "step_time_mad",
+    "step_time_cv",
+    "model_flops_per_device",
+)
 FIGURES = {spec.name: spec for spec in read_page(Path(__file__).with_suffix(".toml")).figures}
 
 

@@ -68,9 +68,13 @@ CODES_OF_RECORD = {
     *witnessed.CODES, *printed.CODES,
 }  # fmt: skip
 CODES_OF_EVENTS = {
-    "own_epoch", "few_updates", "rows_repeated", "flops_above_counted", "evaluation_unchecked",
+    "own_epoch",
+    "few_updates",
+    "rows_repeated",
+    "flops_above_counted",
+    "evaluation_unchecked",
     "evaluation_rows_repeated",
-}  # fmt: skip
+}
 
 
 def find_findings(

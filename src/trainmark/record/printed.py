@@ -48,9 +48,15 @@ _REASONS: dict[str, str] = {
 # Rules for programs that print a mean or best over all steps so far: the last value counts.
 _RULES_ON_MEANS_SINCE_START = ("warmup", "whole", "fastest")
 CODES = {
-    "printed_agrees", "printed_differs", "printed_unmeasured", "printed_nothing", "printed_unknown",
-    "printed_because_peak", "printed_because_formula", *_REASONS.values(),
-}  # fmt: skip
+    "printed_agrees",
+    "printed_differs",
+    "printed_unmeasured",
+    "printed_nothing",
+    "printed_unknown",
+    "printed_because_peak",
+    "printed_because_formula",
+    *_REASONS.values(),
+}
 
 
 class _MeasuredQuantity(NamedTuple):

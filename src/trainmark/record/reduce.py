@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     from trainmark.telemetry.summary import Telemetry
 
 _OUTPUT_PATTERNS = (
-    "events.*.jsonl", "telemetry*.jsonl", "log.*.txt", "stacks.*.txt",
-    "*.json", "*.sh", "*.sbatch", "*.yaml",  # the plan, the cluster's file and what was submitted
-)  # fmt: skip
+    "events.*.jsonl",
+    "telemetry*.jsonl",
+    "log.*.txt",
+    "stacks.*.txt",
+    "*.json",
+    "*.sh",
+    "*.sbatch",
+    "*.yaml",  # the plan, the cluster's file and what was submitted
+)
 
 
 def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:

@@ -24,22 +24,43 @@ MAX_SWING = 0.1  # relative change of a device's matmul rate while it was measur
 
 # Codes of findings and reasons by the grade that they lead to.
 _NOISY = {
-    "not_steady", "steadiness_unknown", "machine_busy",
-    "compiled_while_measured", "read_before_measured", "slow_device", "slow_rank", "slow_data",
-    "throttled_while_measured", "kernel_messages",
-    "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
-}  # fmt: skip
+    "not_steady",
+    "steadiness_unknown",
+    "machine_busy",
+    "compiled_while_measured",
+    "read_before_measured",
+    "slow_device",
+    "slow_rank",
+    "slow_data",
+    "throttled_while_measured",
+    "kernel_messages",
+    "trust_cv",
+    "trust_swing",
+    "trust_launch_cv",
+    "trust_few_launches",
+}
 _SERIOUS = {
-    "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
-    "few_updates", "rows_repeated", "quality_above_best", "device_shared", "evaluated_rows",
-    "evaluation_rows_repeated", "evaluation_rows_change", "replay_differs", "device_errors",
+    "flops_above_preflight",
+    "flops_above_counted",
+    "loss_never_changes",
+    "steps_beside_windows",
+    "few_updates",
+    "rows_repeated",
+    "quality_above_best",
+    "device_shared",
+    "evaluated_rows",
+    "evaluation_rows_repeated",
+    "evaluation_rows_change",
+    "replay_differs",
+    "device_errors",
     *GRAVE_CODES,
-}  # fmt: skip
+}
 _CODES_OF_LABELS = {
-    SIMULATED: "trust_simulated_device", "generated-data": "trust_generated_data",
+    SIMULATED: "trust_simulated_device",
+    "generated-data": "trust_generated_data",
     BALANCED_BOUND: "trust_balanced_bound",
     "oversubscribed": "oversubscribed",
-}  # fmt: skip
+}
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = {
     "evidence_absent",

@@ -37,17 +37,34 @@ _MATMUL_TYPES: dict[str, tuple[str, ...]] = {
 }
 # Figures that need the work of a step, and those that need the steps themselves.
 _OF_WORK = (
-    "p_whole", "p_train", "p_core", "token/p/s", "p_train_sequences", "p_train_tokens",
-    "final_result", "model_flops_per_device", "MFU", "MAMFU", "energy_per_sample",
+    "p_whole",
+    "p_train",
+    "p_core",
+    "token/p/s",
+    "p_train_sequences",
+    "p_train_tokens",
+    "final_result",
+    "model_flops_per_device",
+    "MFU",
+    "MAMFU",
+    "energy_per_sample",
     "estimated_energy_per_sample",
-)  # fmt: skip
+)
 _OF_STEPS = ("step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad", "step_time_cv")
 CODES = {
-    "witness_batch", "witness_tokens", "witness_precision", "witness_no_gradients",
-    "witness_pauses", "witness_gradients", "witness_changed_outside",
-    "witness_loss_not_finite", "witness_batches_unseen",
-    "parameters_unchanged_in_window", "gradients_zero", "parameters_changed_after_training",
-}  # fmt: skip
+    "witness_batch",
+    "witness_tokens",
+    "witness_precision",
+    "witness_no_gradients",
+    "witness_pauses",
+    "witness_gradients",
+    "witness_changed_outside",
+    "witness_loss_not_finite",
+    "witness_batches_unseen",
+    "parameters_unchanged_in_window",
+    "gradients_zero",
+    "parameters_changed_after_training",
+}
 GRAVE_CODES = CODES - {"witness_batches_unseen"}
 
 

@@ -29,16 +29,33 @@ if TYPE_CHECKING:
 
 FAILURES = ("run_not_successful", "run_not_converged", "run_aborted")
 # Notes of a row that was read from a log of events which contradicts itself.
-LOG_CONTRADICTIONS = frozenset({
-    "log_time_falls", "log_samples_fall", "log_samples_above_steps", "log_samples_below_steps",
-    "log_samples_and_epochs", "log_batch_and_devices", "log_speeds_differ", "log_ends_twice",
-})  # fmt: skip
+LOG_CONTRADICTIONS = frozenset(
+    {
+        "log_time_falls",
+        "log_samples_fall",
+        "log_samples_above_steps",
+        "log_samples_below_steps",
+        "log_samples_and_epochs",
+        "log_batch_and_devices",
+        "log_speeds_differ",
+        "log_ends_twice",
+    }
+)
 _SIZE_TOLERANCE = 0.01  # relative difference of models of one size, which may have another head
 # Names of differences between a run and a published row.
 _MOST_SERIOUS_FIRST = (
-    "case", "data", "bound", "parameters", "seq_length", "precision", "micro_batch_size",
-    "sample_count", "fix_hp", "ran_world", "train_samples",
-)  # fmt: skip
+    "case",
+    "data",
+    "bound",
+    "parameters",
+    "seq_length",
+    "precision",
+    "micro_batch_size",
+    "sample_count",
+    "fix_hp",
+    "ran_world",
+    "train_samples",
+)
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
 

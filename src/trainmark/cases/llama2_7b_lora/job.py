@@ -254,10 +254,22 @@ class LlamaJob:
 
 # The fields of peft's configuration that the published page prints, in this order.
 PUBLISHED_LORA_FIELDS = (
-    "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r",
-    "target_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias",
-    "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern",
-)  # fmt: skip
+    "auto_mapping",
+    "base_model_name_or_path",
+    "revision",
+    "task_type",
+    "inference_mode",
+    "r",
+    "target_modules",
+    "lora_alpha",
+    "lora_dropout",
+    "fan_in_fan_out",
+    "bias",
+    "modules_to_save",
+    "init_lora_weights",
+    "layers_to_transform",
+    "layers_pattern",
+)
 
 
 def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:

@@ -67,9 +67,14 @@ class Ascend(TorchVendor):
     ray_resource = "NPU"  # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
     visible_devices: str | None = "ASCEND_RT_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
-        "ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ASCEND_LAUNCH_BLOCKING",
-        "PYTORCH_NPU_ALLOC_CONF", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "HCCL_*",
-    )  # fmt: skip
+        "ASCEND_RT_VISIBLE_DEVICES",
+        "ASCEND_VISIBLE_DEVICES",
+        "ASCEND_LAUNCH_BLOCKING",
+        "PYTORCH_NPU_ALLOC_CONF",
+        "TASK_QUEUE_ENABLE",
+        "CPU_AFFINITY_CONF",
+        "HCCL_*",
+    )
     nodes = "/dev/davinci[0-9]*"
     package = "torch_npu"
     module = None

@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SHOWN = (
-    "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
-    "--showproductname", "--showuniqueid", "--showbus", "--json",
-)  # fmt: skip
+    "--showtemp",
+    "--showpower",
+    "--showuse",
+    "--showmeminfo",
+    "vram",
+    "--showclocks",
+    "--showproductname",
+    "--showuniqueid",
+    "--showbus",
+    "--json",
+)
 _CARD = re.compile(r"card(\d{1,6})")
 # "80.0""Average GFX Core Power (W)": a value and the next name without a comma between them.
 _MISSING_COMMA = re.compile(r'(?<=[^\s:,{\[\\])""(?=[^\s:,}\]])')

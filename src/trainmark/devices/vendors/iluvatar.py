@@ -64,9 +64,13 @@ class Iluvatar(TorchVendor):
     kubernetes_resource = "iluvatar.com/gpu"
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
-        "CUDA_VISIBLE_DEVICES", "ILUVATAR_COREX_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING",
-        "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_*", "NCCL_*",
-    )  # fmt: skip
+        "CUDA_VISIBLE_DEVICES",
+        "ILUVATAR_COREX_VISIBLE_DEVICES",
+        "CUDA_LAUNCH_BLOCKING",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "TORCH_NCCL_*",
+        "NCCL_*",
+    )
     nodes = "/dev/iluvatar[0-9]*"
     package = None
     build_field = "maker"

@@ -127,10 +127,14 @@ class Intel(TorchVendor):
     kubernetes_resource = "gpu.intel.com/i915"
     visible_devices: str | None = "ZE_AFFINITY_MASK"
     recorded_variables: tuple[str, ...] = (
-        "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
-        "ONEAPI_DEVICE_SELECTOR", "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS",
-        "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "CCL_*",
-    )  # fmt: skip
+        "ZE_AFFINITY_MASK",
+        "ZE_FLAT_DEVICE_HIERARCHY",
+        "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
+        "ONEAPI_DEVICE_SELECTOR",
+        "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS",
+        "UR_L0_USE_IMMEDIATE_COMMANDLISTS",
+        "CCL_*",
+    )
     nodes = "dev/dri/renderD*"
     # https://www.intel.com/content/www/us/en/docs/oneapi-base-toolkit/get-started-guide-linux/2025-1/
     # using-containers-with-the-command-line.html; the links by PCI address:

@@ -72,10 +72,15 @@ class Kunlunxin(TorchVendor):
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
     hiding_variables = (("XPU_VISIBLE_DEVICES",), ("CUDA_VISIBLE_DEVICES",))
     recorded_variables: tuple[str, ...] = (
-        "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",
-        "XPU_FORCE_USERMODE_LAUNCH", "XMLIR_CUDNN_ENABLED", "XDNN_USE_FAST_GELU",
+        "CUDA_VISIBLE_DEVICES",
+        "XPU_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "XPU_PAGING_MODE",
+        "XPU_FORCE_USERMODE_LAUNCH",
+        "XMLIR_CUDNN_ENABLED",
+        "XDNN_USE_FAST_GELU",
         "BKCL_*",
-    )  # fmt: skip
+    )
     nodes = "dev/xpu[0-9]*"
     shared = ("dev/xpuctrl",)
     package = "torch_xmlir"

@@ -77,9 +77,14 @@ class MetaX(TorchVendor):
     # MACA reads both variables; its own applies if CUDA's is not set.
     hiding_variables = (("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"),)
     recorded_variables: tuple[str, ...] = (
-        "CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "MACA_MPS_MODE", "CUDA_LAUNCH_BLOCKING",
-        "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_*", "MCCL_*",
-    )  # fmt: skip
+        "CUDA_VISIBLE_DEVICES",
+        "MACA_VISIBLE_DEVICES",
+        "MACA_MPS_MODE",
+        "CUDA_LAUNCH_BLOCKING",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "TORCH_NCCL_*",
+        "MCCL_*",
+    )
     nodes = "/dev/dri/renderD[0-9]*"
     shared = ("dev/mxcd",)  # through which all cards are given work
     package = None

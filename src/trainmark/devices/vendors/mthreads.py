@@ -69,9 +69,12 @@ class MThreads(TorchVendor):
     kubernetes_resource = "mthreads.com/gpu"
     visible_devices: str | None = "MUSA_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
-        "MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "PYTORCH_MUSA_ALLOC_CONF",
-        "MUSA_LAUNCH_BLOCKING", "MCCL_*",
-    )  # fmt: skip
+        "MUSA_VISIBLE_DEVICES",
+        "MTHREADS_VISIBLE_DEVICES",
+        "PYTORCH_MUSA_ALLOC_CONF",
+        "MUSA_LAUNCH_BLOCKING",
+        "MCCL_*",
+    )
     nodes = "/dev/mtgpu.[0-9]*"
     package = "torch_musa"
     module = "mtgpu"

@@ -34,9 +34,17 @@ if TYPE_CHECKING:
     from trainmark.spec import FigureSpec, Message
 
 ComparisonVerdict = Literal[
-    "slower", "worse", "target_missed", "too_noisy", "too_little_data",
-    "no_difference", "no_direction", "faster", "better", "other_world",
-]  # fmt: skip
+    "slower",
+    "worse",
+    "target_missed",
+    "too_noisy",
+    "too_little_data",
+    "no_difference",
+    "no_direction",
+    "faster",
+    "better",
+    "other_world",
+]
 REGRESSIONS: tuple[ComparisonVerdict, ...] = ("slower", "worse", "target_missed")
 INCONCLUSIVE: tuple[ComparisonVerdict, ...] = ("too_noisy", "too_little_data")
 THRESHOLD = 0.03

@@ -42,9 +42,14 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/ and pkg/kubelet in
 # https://github.com/kubernetes/kubernetes, 2026-11-22.
 _OUTSIDE_REASONS = (
-    "NodeLost", "DeletionByTaintManager", "DeletionByPodGC", "PreemptionByScheduler",
-    "EvictionByEvictionAPI", "TerminationByKubelet", "DeadlineExceeded",
-)  # fmt: skip
+    "NodeLost",
+    "DeletionByTaintManager",
+    "DeletionByPodGC",
+    "PreemptionByScheduler",
+    "EvictionByEvictionAPI",
+    "TerminationByKubelet",
+    "DeadlineExceeded",
+)
 
 
 def format_job_name(run_id: str) -> str:

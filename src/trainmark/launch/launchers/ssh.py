@@ -42,9 +42,12 @@ _LOST_EXIT_CODE = 255  # of ssh itself
 _REQUIRED_OPTIONS = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
 # A broken connection is noticed after 15 s. It is not shared, so that it ends with its process.
 _DEFAULT_OPTIONS = (
-    "StrictHostKeyChecking=yes", "ServerAliveInterval=5", "ServerAliveCountMax=3",
-    "ConnectTimeout=10", "ControlPath=none",
-)  # fmt: skip
+    "StrictHostKeyChecking=yes",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "ConnectTimeout=10",
+    "ControlPath=none",
+)
 # A node that lost its connection may still be ending its ranks; its files are complete afterwards.
 _LIST_LARGE = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
 cd {folder} && find . -type f -size +{blocks}"""

@@ -49,9 +49,11 @@ _MIN_SPAN_NS = 1_000_000  # shorter spans are not listed
 _MAX_EVALUATIONS = 5  # that a page lists; the record has all
 # Columns of readings of a device: which end of the range stands beside the mean.
 _READING_COLUMNS = {
-    "utilization_percent": "highest", "power_w": "highest", "temperature_c": "highest",
+    "utilization_percent": "highest",
+    "power_w": "highest",
+    "temperature_c": "highest",
     "clock_mhz": "lowest",
-}  # fmt: skip
+}
 # The figure over all ranks to which a column belongs; it has the reason if nothing was measured.
 _FIGURE_OF_COLUMN = {
     "step_ms": "step_time_p50", "wait_ms": "step_time_p50", "tflops": "matmul_flops_per_device",

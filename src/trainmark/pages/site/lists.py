@@ -46,20 +46,47 @@ if TYPE_CHECKING:
 
 ROWS = 2_000  # of the list, which the site's script filters; of a line over time
 _COLUMNS = (
-    "started_utc", "case", "recipe", "device", "world", "precision", "settings", "speed", "MFU",
+    "started_utc",
+    "case",
+    "recipe",
+    "device",
+    "world",
+    "precision",
+    "settings",
+    "speed",
+    "MFU",
     "quality",
-)  # fmt: skip
+)
 # Columns of the tables on a case's page.
 _CASE_COLUMNS = (
-    "device", "precision", "world", "settings", "speed", "interval", "MFU", "quality", "recipe",
-    "started_utc", "trust", "run_id",
-)  # fmt: skip
+    "device",
+    "precision",
+    "world",
+    "settings",
+    "speed",
+    "interval",
+    "MFU",
+    "quality",
+    "recipe",
+    "started_utc",
+    "trust",
+    "run_id",
+)
 _OPTIONAL = ("settings", "MFU", "quality")  # columns that a list without a value leaves out
 # What the filter of the list compares besides its columns, in the units of the record.
 _FILTERED = (
-    "p_whole", "p_train", "p_core", "token/p/s", "e2e_time", "train_time", "MFU", "MAMFU",
-    "quality_value", "mem", "power",
-)  # fmt: skip
+    "p_whole",
+    "p_train",
+    "p_core",
+    "token/p/s",
+    "e2e_time",
+    "train_time",
+    "MFU",
+    "MAMFU",
+    "quality_value",
+    "mem",
+    "power",
+)
 _FILTERED_TEXTS = ("case", "recipe", "device", "precision", "trust", "rules", "started_utc")
 _MACHINE_KEYS = ("case", "device", "world")  # that are the same in all runs of a case on a machine
 _WORK_KEYS = ("recipe", "precision", "world")  # by which works are named if they differ in them
@@ -196,8 +223,11 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     if first_launch["rules"] == "open" and first_launch["recipe"] != WITNESSED:
         texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
     sort_values = first_launch | {
-        "speed": speed, "MFU": mfu, "quality": quality, "settings": None,
-    }  # fmt: skip
+        "speed": speed,
+        "MFU": mfu,
+        "quality": quality,
+        "settings": None,
+    }
     row_cells = {}
     for name in _COLUMNS:
         text = texts.get(name, first_launch.get(name)) or cells.NOTHING

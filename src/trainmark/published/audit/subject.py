@@ -53,9 +53,15 @@ _MIXED_WORDS = ("amp", "mixed")
 _SIXTEEN_BITS = ("fp16", "bf16")
 # Settings that may be tuned to the number of devices.
 _TUNED_SETTINGS = (
-    "micro_batch_size", "global_batch_size", "global_batch_tokens", "batch_size", "bs", "lr",
-    "grad_accum_steps", "learning_rate",
-)  # fmt: skip
+    "micro_batch_size",
+    "global_batch_size",
+    "global_batch_tokens",
+    "batch_size",
+    "bs",
+    "lr",
+    "grad_accum_steps",
+    "learning_rate",
+)
 _DATA_SHEET_LEVELS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")  # the group has the decimals
 _COUNT = re.compile(r"[0-9][0-9,]*")

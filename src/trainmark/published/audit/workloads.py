@@ -37,9 +37,17 @@ _MILLION = 1e6
 _BILLION = 1e9
 _MIN_PRINTED_COUNT = 1e6  # a smaller number in a cell is not a number of parameters
 _SEQUENCE_SETTINGS = (
-    "seq_length", "seq", "seq_len", "seqlen", "max_seq_length", "max_seq_len", "sequence_length",
-    "max_length", "max_position_embeddings", "mpe",
-)  # fmt: skip
+    "seq_length",
+    "seq",
+    "seq_len",
+    "seqlen",
+    "max_seq_length",
+    "max_seq_len",
+    "sequence_length",
+    "max_length",
+    "max_position_embeddings",
+    "mpe",
+)
 _SEQUENCE = re.compile(r"([0-9]{1,7})(k?)", re.IGNORECASE)
 
 

@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 FORMS = {"[PerfLog]": "perflog", ":::MLLOG": "mlperf"}  # by the mark before an event
 _STARTS = {"INIT_START", "cache_clear", "submission_benchmark", "init_start", "run_start"}
 _TRAINING = {
-    "TRAIN_START", "EPOCH_BEGIN", "STEP_BEGIN", "STEP_END", "EVALUATE",
-    "epoch_start", "block_start", "block_stop", "eval_start", "tracked_stats",
-}  # fmt: skip
+    "TRAIN_START",
+    "EPOCH_BEGIN",
+    "STEP_BEGIN",
+    "STEP_END",
+    "EVALUATE",
+    "epoch_start",
+    "block_start",
+    "block_stop",
+    "eval_start",
+    "tracked_stats",
+}
 # Processes of one run that print without their rank start within this time of each other.
 _SAME_START_S = 30.0
 

@@ -390,9 +390,16 @@ def _make_quality_column(header: str, name: str, unit: Unit | None) -> Column:
 def _is_figure_name(name: str) -> bool:
     """Tell whether a name is that of a figure; which one, only its unit would tell."""
     kinds = (
-        "performance", "step_time", "train_time", "e2e_time", "time", "memory", "flops",
-        "other_utilization", "inference",
-    )  # fmt: skip
+        "performance",
+        "step_time",
+        "train_time",
+        "e2e_time",
+        "time",
+        "memory",
+        "flops",
+        "other_utilization",
+        "inference",
+    )
     return any(has_phrase(name, _PHRASES[kind]) for kind in kinds)
 
 
