@@ -44,7 +44,15 @@ def make_digests(change: int = 0) -> list[StepDigest]:
 
 
 class DeviceEvidence:
-    """Writes evidence; devices and links that are not named have usual times."""
+    """Writes evidence; devices and links that are not named have usual times.
+
+    Args:
+        step_s: seconds of a step, by device.
+        matmul_s: seconds of a matmul, by device.
+        link_s: seconds of a step on a pair of devices, by pair.
+        trainings: what each training of a device gave (lists of digests), by device.
+        products: the product's name, by device.
+    """
 
     def __init__(
         self,
@@ -56,8 +64,11 @@ class DeviceEvidence:
         trainings: dict[str, Any] | None = None,
         products: dict[str, str] | None = None,
     ) -> None:
-        self.step_s, self.matmul_s, self.link_s = step_s or {}, matmul_s or {}, link_s or {}
-        self.trainings, self.products = trainings or {}, products or {}
+        self.step_s = step_s or {}
+        self.matmul_s = matmul_s or {}
+        self.link_s = link_s or {}
+        self.trainings = trainings or {}
+        self.products = products or {}
         self.writer = EvidenceWriter(folder, NODE)
         self.writer.write(
             Joined,
@@ -68,31 +79,29 @@ class DeviceEvidence:
         )
 
     def write_all_phases(self, pair_rounds: int = 2) -> None:
-        """Write all phases."""
+        """Write the rounds of single devices, then ``pair_rounds`` rounds of each pair."""
         self.write_device_phase(DEVICES)
         for number in range(pair_rounds):
             for first, second in combinations(DEVICES, 2):
                 self.write_pair_round(first, second, number)
 
     def write_device_phase(self, names: tuple[str, ...]) -> None:
-        """Write the phase of devices."""
+        """Write five rounds of each device; the first also holds its two trainings."""
         for number, factor in enumerate(_VARIATION):
             for name in names:
                 seconds = {
                     "step": [factor * self.step_s.get(name, 0.1)],
                     "matmul": [factor * self.matmul_s.get(name, 0.01)],
                 }
-                runs = (
-                    self.trainings.get(name, [make_digests(), make_digests()])
-                    if number == 0
-                    else []
-                )
+                runs = []
+                if number == 0:
+                    runs = self.trainings.get(name, [make_digests(), make_digests()])
                 self._write("devices", number, (name,), [self._result(name, 0, seconds, runs)])
 
     def write_pair_round(self, first: str, second: str, number: int = 0) -> None:
-        """Write a round of a pair."""
-        slower_s = 2 * max(self.step_s.get(name, 0.1) for name in (first, second))
-        seconds = {"step": [_VARIATION[number] * self.link_s.get((first, second), slower_s)]}
+        """Write a round of a pair; the usual step takes twice that of its slower device."""
+        usual_s = 2 * max(self.step_s.get(name, 0.1) for name in (first, second))
+        seconds = {"step": [_VARIATION[number] * self.link_s.get((first, second), usual_s)]}
         results = [
             self._result(name, rank, seconds, []) for rank, name in enumerate((first, second))
         ]

@@ -29,13 +29,16 @@ def write_recorded_run(
 
 
 def _stretch_times(events: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
-    """Return events with longer times: no two runs take the same time to the last digit."""
+    """Return events with times stretched by a factor of 1 to 101 that the run's id decides.
+
+    No two runs may take the same time to the last digit: a check would call one a copy.
+    """
     thousandths = 1000 + crc32(run_id.encode()) % 100_000
 
     def lengthen(time_ns: Any) -> Any:
         if isinstance(time_ns, list):
             return [lengthen(duration) for duration in time_ns]
-        assert time_ns % 1000 == 0  # or sums would differ
+        assert time_ns % 1000 == 0  # else rounding would make a sum differ from its parts
         return time_ns * thousandths // 1000
 
     return [
@@ -47,11 +50,17 @@ def _stretch_times(events: list[dict[str, Any]], run_id: str) -> list[dict[str, 
     ]
 
 
-def write_bundle(folder: Path, *run_ids: str, name: str = "", **how: str) -> Path:
-    """Write the bundle of runs of these ids in ``folder``, and return its file."""
+def write_bundle(folder: Path, *run_ids: str, name: str = "", **options: str) -> Path:
+    """Write the bundle of runs of these ids in ``folder``, and return its file.
+
+    Args:
+        name: of the file, without its ending; empty: the first id.
+        options: of ``write_recorded_run``.
+    """
     file = folder / f"{name or run_ids[0]}.trainmark.zip"
     runs = [
-        [write_recorded_run(folder / f"{file.name}-{run_id}", run_id, **how)] for run_id in run_ids
+        [write_recorded_run(folder / f"{file.name}-{run_id}", run_id, **options)]
+        for run_id in run_ids
     ]
     bundle.pack(runs, file)
     return file

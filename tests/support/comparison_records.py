@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 
 @cache
-def _read() -> Record:
+def _read_golden_file() -> Record:
     return Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
 
 
 def read_golden_record(**changes: Any) -> Record:
-    return _read().model_copy(update=changes)
+    """Return the golden record of DistilBERT with other values of these top-level fields."""
+    return _read_golden_file().model_copy(update=changes)
 
 
 def replace_plan_fields(record: Record, **fields: Any) -> Record:
@@ -27,7 +28,14 @@ def replace_plan_fields(record: Record, **fields: Any) -> Record:
 
 
 def make_launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -> Record:
-    """Return a launch; ``figures`` by name, ``recipe`` fields and ``steps_ns`` may be given."""
+    """Return a launch of the golden record's run.
+
+    Args:
+        round_: which repeat of the run it is, from 1.
+        minute: of the hour at which it started.
+        changes: ``figures`` (values by name), ``recipe`` (fields), ``steps_ns`` (times of its
+            steps), or other values of fields of the record.
+    """
     base = read_golden_record()
     plan = base.plan.model_copy(
         update={
@@ -65,9 +73,9 @@ def make_series(
     return [
         make_launch(
             f"{name}{number}",
-            number,
-            first_minute + number - 1,
-            figures=dict.fromkeys(("p_core", "p_train", "p_whole"), rate),
+            round_=number,
+            minute=first_minute + number - 1,
+            figures=_make_throughputs(rate),
             **changes,
         )
         for number, rate in enumerate(rates, 1)
@@ -75,16 +83,38 @@ def make_series(
 
 
 def make_alternating_launches(
-    a: Sequence[float], b: Sequence[float], **of_b: Any
+    rates_a: Sequence[float], rates_b: Sequence[float], **fields_of_b: Any
 ) -> tuple[list[Record], list[Record]]:
-    """Return launches done in turns: A B, B A, A B …"""
-    sides: tuple[list[Record], list[Record]] = ([], [])
-    for number, pair in enumerate(zip(a, b, strict=True), 1):
-        for side, rate in enumerate(pair):
-            minute = 2 * number + (side if number % 2 else 1 - side)
-            rates = dict.fromkeys(("p_core", "p_train", "p_whole"), rate)
-            fields = of_b if side else {}
-            sides[side].append(
-                make_launch("ab"[side] + str(number), number, minute, figures=rates, **fields)
+    """Return launches of A and of B, one a minute in the order A B, B A, A B …
+
+    Args:
+        rates_a: the throughput of each launch of A.
+        rates_b: the throughput of each launch of B.
+        fields_of_b: changes of B's launches, as ``make_launch`` takes them.
+    """
+    launches_a: list[Record] = []
+    launches_b: list[Record] = []
+    for number, (rate_a, rate_b) in enumerate(zip(rates_a, rates_b, strict=True), 1):
+        minute_a, minute_b = 2 * number, 2 * number + 1
+        if number % 2 == 0:
+            minute_a, minute_b = minute_b, minute_a
+        launches_a.append(
+            make_launch(
+                f"a{number}", round_=number, minute=minute_a, figures=_make_throughputs(rate_a)
             )
-    return sides
+        )
+        launches_b.append(
+            make_launch(
+                f"b{number}",
+                round_=number,
+                minute=minute_b,
+                figures=_make_throughputs(rate_b),
+                **fields_of_b,
+            )
+        )
+    return launches_a, launches_b
+
+
+def _make_throughputs(rate: float) -> dict[str, float]:
+    """Return the same rate for all throughputs."""
+    return dict.fromkeys(("p_core", "p_train", "p_whole"), rate)

@@ -35,8 +35,8 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
     os._exit(0)  # for the reason that real_ranks.py gives
 
 
-def exchange(device, rank, world):
-    """Send numbers that identify sender and receiver."""
+def check_exchange(device, rank, world):
+    """Send numbers that identify sender and receiver, and check those that arrive."""
     ranks = range(world)
     numbers_of_rank = device.place(torch.arange(3.0)) + 10 * rank
     total = numbers_of_rank.clone()
@@ -54,7 +54,7 @@ def exchange(device, rank, world):
     assert received.tolist() == [100.0 * x + rank + 1 for x in ranks for _ in range(rank + 1)]
 
 
-def shard(device, rank, world):
+def check_sharding(device, rank, world):
     """Compare loss and gradients of a model sharded with FSDP2 with those of the whole one."""
     recipe = GptRecipe(
         num_layers=2, hidden_size=32, num_heads=2, seq_length=16, vocab_size=64, dropout=0.0
@@ -78,4 +78,4 @@ def shard(device, rank, world):
     torch.testing.assert_close(plain, expected_gradients, rtol=1e-4, atol=1e-4)
 
 
-TASKS = {"exchange": exchange, "shard": shard}
+TASKS = {"exchange": check_exchange, "shard": check_sharding}

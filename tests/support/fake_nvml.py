@@ -75,7 +75,7 @@ def make_nvml_library(
     library.nvmlDeviceGetName = lambda card: card.name
     library.nvmlDeviceGetUUID = lambda card: card.uuid
 
-    def memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
+    def read_memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
         free = card.total - card.used - card.reserved
         if version is None:
             return SimpleNamespace(total=card.total, free=free, used=card.used + card.reserved)
@@ -86,21 +86,21 @@ def make_nvml_library(
             total=card.total, free=free, used=card.used, reserved=card.reserved, version=version
         )
 
-    def process_name(pid: int) -> str:
+    def find_process_name(pid: int) -> str:
         if pid not in (names or {}):
             raise NVMLError("Not Found")
         return (names or {})[pid]
 
-    def list_processes(which: str) -> Any:
+    def make_process_lister(field_name: str) -> Any:
         return lambda card: [
             SimpleNamespace(pid=pid, usedGpuMemory=used)
-            for pid, used in getattr(card, which).items()
+            for pid, used in getattr(card, field_name).items()
         ]
 
-    library.nvmlDeviceGetMemoryInfo = memory
-    library.nvmlDeviceGetComputeRunningProcesses = list_processes("computing")
-    library.nvmlDeviceGetGraphicsRunningProcesses = list_processes("drawing")
-    library.nvmlSystemGetProcessName = process_name
+    library.nvmlDeviceGetMemoryInfo = read_memory
+    library.nvmlDeviceGetComputeRunningProcesses = make_process_lister("computing")
+    library.nvmlDeviceGetGraphicsRunningProcesses = make_process_lister("drawing")
+    library.nvmlSystemGetProcessName = find_process_name
     library.NVML_CLOCK_SM, library.NVML_TEMPERATURE_GPU = 1, 0
 
     def find_by_uuid(uuid: str) -> FakeCard:
@@ -131,7 +131,7 @@ def make_nvml_library(
 
 
 def _put_state(library: Any, *, old: bool) -> None:
-    """Add what monitors ask besides."""
+    """Add the functions for energy, utilization, throttling and errors."""
 
     def require_supported(value: Any) -> Any:
         if value is None:
@@ -150,25 +150,34 @@ def _put_state(library: Any, *, old: bool) -> None:
     )
 
 
-def _put_errors(library: Any, supported: Any, *, old: bool) -> None:
-    """Add error counters and events; an older driver has no fields of links."""
+def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
+    """Add error counters and events; an older driver has no fields of links.
+
+    Args:
+        require_supported: returns a value, or raises the library's error for None.
+    """
     library.NVML_MEMORY_ERROR_TYPE_CORRECTED, library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
     library.NVML_VOLATILE_ECC = 0
     library.nvmlEventTypeXidCriticalError = 8
-    library.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: supported(card.ecc)[kind]
-    library.nvmlDeviceGetRemappedRows = lambda card: (*supported(card.remapped), 0, 0)
-    library.nvmlDeviceGetPcieReplayCounter = lambda card: supported(card.pcie_replays)
-    library.nvmlDeviceGetPowerManagementLimit = lambda card: supported(card.power_limit_mw)
+
+    def count_ecc_errors(card: FakeCard, kind: int, counter: int) -> int:
+        counts: tuple[int, int] = require_supported(card.ecc)
+        return counts[kind]
+
+    library.nvmlDeviceGetTotalEccErrors = count_ecc_errors
+    library.nvmlDeviceGetRemappedRows = lambda card: (*require_supported(card.remapped), 0, 0)
+    library.nvmlDeviceGetPcieReplayCounter = lambda card: require_supported(card.pcie_replays)
+    library.nvmlDeviceGetPowerManagementLimit = lambda card: require_supported(card.power_limit_mw)
     library.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
-    library.nvmlDeviceGetPersistenceMode = lambda card: supported(card.persistence)
-    library.nvmlDeviceGetEccMode = lambda card: [supported(card.ecc_mode), 0]
-    library.nvmlDeviceGetMigMode = lambda card: [supported(card.mig_mode), 1]
+    library.nvmlDeviceGetPersistenceMode = lambda card: require_supported(card.persistence)
+    library.nvmlDeviceGetEccMode = lambda card: [require_supported(card.ecc_mode), 0]
+    library.nvmlDeviceGetMigMode = lambda card: [require_supported(card.mig_mode), 1]
     kinds = ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA")
     for place, kind in enumerate(kinds):
         setattr(library, f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL", place)
 
-    def fields(card: FakeCard, places: list[int]) -> list[SimpleNamespace]:
-        counts = supported(None if old else card.nvlink or (None,) * 4)
+    def read_fields(card: FakeCard, places: list[int]) -> list[SimpleNamespace]:
+        counts = require_supported(None if old else card.nvlink or (None,) * 4)
         return [
             SimpleNamespace(
                 nvmlReturn=3 if counts[place] is None else 0,  # 3: not supported
@@ -189,7 +198,7 @@ def _put_errors(library: Any, supported: Any, *, old: bool) -> None:
                 return SimpleNamespace(eventType=8, eventData=card.xids.pop(0))
         raise NVMLError("Timeout")
 
-    library.nvmlDeviceGetFieldValues = fields
+    library.nvmlDeviceGetFieldValues = read_fields
     library.nvmlEventSetCreate = list[FakeCard]
     library.nvmlDeviceRegisterEvents = register
     library.nvmlEventSetWait_v2 = wait
@@ -226,36 +235,41 @@ def put_cards(
 
 
 def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) -> Any:
-    """Return the driver's library: name, bus and own UUID of each device."""
+    """Return the driver's library.
 
-    def tell(value: int) -> Any:
-        def ask(pointer: Any) -> int:
+    Args:
+        devices: name, PCI bus address and UUID of each.
+        version: of CUDA that the driver supports: 1000 * major + 10 * minor.
+    """
+
+    def make_number_reader(value: int) -> Any:
+        def write_number(pointer: Any) -> int:
             pointer._obj.value = value
-            return 0
+            return 0  # CUDA_SUCCESS
 
-        return ask
+        return write_number
 
-    def get(pointer: Any, ordinal: int) -> int:
+    def write_device_handle(pointer: Any, ordinal: int) -> int:
         pointer._obj.value = ordinal
         return 0
 
-    def text(index: int) -> Any:
-        def ask(buffer: Any, *pointers: Any) -> int:
+    def make_text_reader(index: int) -> Any:
+        def write_text(buffer: Any, *pointers: Any) -> int:
             device_value = devices[pointers[-1].value][index]
             buffer.raw = (
                 device_value.encode() if isinstance(device_value, str) else device_value
             ).ljust(len(buffer), b"\0")
             return 0
 
-        return ask
+        return write_text
 
     return SimpleNamespace(
-        cuInit=lambda flags: 0 if devices else 100,
-        cuDeviceGetCount=tell(len(devices)),
-        cuDeviceGet=get,
-        cuDeviceGetName=text(0),
-        cuDeviceGetPCIBusId=text(1),
+        cuInit=lambda flags: 0 if devices else 100,  # CUDA_ERROR_NO_DEVICE
+        cuDeviceGetCount=make_number_reader(len(devices)),
+        cuDeviceGet=write_device_handle,
+        cuDeviceGetName=make_text_reader(0),
+        cuDeviceGetPCIBusId=make_text_reader(1),
         cuDeviceGetUuid=None,
-        cuDeviceGetUuid_v2=text(2),
-        cuDriverGetVersion=tell(version),
+        cuDeviceGetUuid_v2=make_text_reader(2),
+        cuDriverGetVersion=make_number_reader(version),
     )

@@ -142,7 +142,7 @@ class Micro:
     launch_ns: int = 0
     closes_step: bool = True
     loss: float = 1.0
-    step_samples: int | None = None  # of all ranks; none: this rank is alone
+    step_samples: int | None = None  # of all ranks; None: this rank is alone
 
 
 def _step_of(micros: list[Micro], number: int) -> list[Micro]:
@@ -182,10 +182,10 @@ class ScriptedJob:
         for number, micro in enumerate(micros):
             self.clock.advance(micro.fetch_ns)
             counts = Counts(micro.samples, micro.samples, 10 * micro.samples, 16 * micro.samples)
-            of_all = micro.step_samples
-            if of_all is None:
-                of_all = sum(item.samples for item in _step_of(micros, number))
-            yield Batch(micro, counts, of_all, micro.closes_step)
+            step_samples = micro.step_samples
+            if step_samples is None:
+                step_samples = sum(item.samples for item in _step_of(micros, number))
+            yield Batch(micro, counts, step_samples, micro.closes_step)
         self.clock.advance(self.end_of_epoch_ns)
 
     def step(self, batches: Iterator[Batch]) -> float | None:
@@ -406,11 +406,11 @@ def write_run(
     return run_dir
 
 
-S = 1_000_000_000
+S = 1_000_000_000  # nanoseconds of a second
 TICK = S // 8  # exact in binary, so that sums of it are the same on every machine
 
 
-# Places of events in ``rank_events``.
+# Indexes of events in the list that ``rank_events`` returns.
 WARMUP_WINDOW = 7
 MEASURED_WINDOW = 8
 EVALUATION = 9

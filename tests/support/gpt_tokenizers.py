@@ -10,12 +10,13 @@ LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def make_vocabulary():
-    """256 bytes, then the merges in their order, then the end of a document: 264 ids."""
+    """Return ids by token: 256 bytes, the 7 merges in order, the end of a document; 264 in all."""
     tokens = [*LETTERS, *("".join(pair) for pair in MERGES), END]
     return {token: number for number, token in enumerate(tokens)}
 
 
 def write_two_files(folder, *, ids=None, merges=MERGES):
+    """Write vocab.json and merges.txt; ``ids`` None: those of ``make_vocabulary``."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.json").write_text(json.dumps(make_vocabulary() if ids is None else ids))
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
@@ -24,7 +25,7 @@ def write_two_files(folder, *, ids=None, merges=MERGES):
 
 
 def write_one_file(folder, change=lambda document: None):
-    """Write tokenizer.json after ``change`` had its way with the document."""
+    """Write tokenizer.json after ``change`` has edited the document in place."""
     folder.mkdir(exist_ok=True)
     library = Tokenizer(
         models.BPE({k: v for k, v in make_vocabulary().items() if k != END}, MERGES)

@@ -1,4 +1,4 @@
-"""What an indexed pair holds, for tests."""
+"""Read the tokens of a pair of index and data file."""
 
 
 def make_document_tokens(reader, number):

@@ -259,7 +259,15 @@ def _measure_here(case: str, recipe_name: str) -> Memory:
     if ranks > 1:
         join_alone(ranks, sharded=getattr(recipe, "fsdp", False))
     loaded, batch, predicted = builder(recipe, ranks)
-    row = Memory(case, recipe_name, recipe.precision, ranks, predicted, None, None)
+    row = Memory(
+        case=case,
+        recipe=recipe_name,
+        precision=recipe.precision,
+        ranks=ranks,
+        predicted=predicted,
+        allocated=None,
+        reserved=None,
+    )
     device.set_precision(recipe.precision)
     context = JobContext(recipe=recipe, data_dir=Path(), rank=0, world_size=ranks, device=device)
     try:

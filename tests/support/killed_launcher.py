@@ -37,11 +37,11 @@ def launch_and_die(plan: Plan, moment: int) -> None:
 
     run_ranks = local.run_ranks
 
-    def counted(*arguments: Any, **more: Any) -> bool:
+    def run_counted_ranks(*arguments: Any, **more: Any) -> bool:
         sys.setprofile(count)
         return run_ranks(*arguments, **more)
 
-    local.run_ranks = counted
+    local.run_ranks = run_counted_ranks
     local.launch(plan, StopRequest())
     os._exit(0)
 
@@ -67,11 +67,11 @@ def launch_and_list_survivors(plan: Plan, moment: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     adopt_orphans()
-    planned = Plan.read(Path(sys.argv[1]))
+    base_plan = Plan.read(Path(sys.argv[1]))
     for number in map(int, sys.argv[2:]):
-        folder = f"{planned.run_dir}-{number}"
-        changed = {"run_dir": folder, "run_id": f"{planned.run_id}-{number}"}
+        folder = f"{base_plan.run_dir}-{number}"
+        changed = {"run_dir": folder, "run_id": f"{base_plan.run_id}-{number}"}
         print(
-            json.dumps(launch_and_list_survivors(planned.model_copy(update=changed), number)),
+            json.dumps(launch_and_list_survivors(base_plan.model_copy(update=changed), number)),
             flush=True,
         )

@@ -114,7 +114,7 @@ class Card(FakeVendor):
     users: tuple[Occupant, ...] = ()
     refusal: Refusal | None = None
     refused: tuple[str, ...] = ()
-    reads: int | str | None = 2  # devices; a fault's kind; None: no monitor
+    reads: int | str | None = 2  # number of devices read, or a fault's kind; None: no monitor
     pci_vendor: int = 0x1FFF
 
     def unusable(self) -> Refusal | None:

@@ -36,7 +36,9 @@ def write_runs(folder: Path) -> list[str]:
             for repeat in range(1, REPEATS + 1):
                 name = f"bert-{index}-{precision}-{repeat}"
                 rate = 400.0 * (index + 1) * (1.5 if precision == "bf16" else 1.0) + repeat
-                write_record_file(folder / name, _bert(name, device, precision, repeat, rate=rate))
+                write_record_file(
+                    folder / name, _make_bert_document(name, device, precision, repeat, rate=rate)
+                )
     failed = make_document(
         "failed",
         status="oom",
@@ -55,7 +57,9 @@ def write_runs(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def _bert(name: str, device: str, precision: str, repeat: int, *, rate: float) -> dict[str, Any]:
+def _make_bert_document(
+    name: str, device: str, precision: str, repeat: int, *, rate: float
+) -> dict[str, Any]:
     document = make_document(
         name,
         plan__run_id=name,

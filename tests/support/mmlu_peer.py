@@ -24,7 +24,7 @@ ITEMS = 9
 
 
 def make_subjects():
-    """Return four subjects: blanks around some questions, choices in any order, a long one."""
+    """Return four subjects; some questions have blanks around them, and one is very long."""
     made_subjects = []
     for number, name in enumerate(NAMES):
         rng = np.random.default_rng(number)

@@ -151,11 +151,11 @@ EDITS = (
 
 def apply(record: dict[str, Any], edit: Edit) -> dict[str, Any]:
     """Return the record as it is after the edit; its whole numbers stay whole."""
-    *way, last = edit.path.split(".")
+    *parent_keys, last_key = edit.path.split(".")
     place: Any = record
-    for key in way:
-        place = place[int(key)] if isinstance(place, list) else place[key]
-    key = int(last) if isinstance(place, list) else last
+    for parent_key in parent_keys:
+        place = place[int(parent_key)] if isinstance(place, list) else place[parent_key]
+    key = int(last_key) if isinstance(place, list) else last_key
     if edit.change is None:
         del place[key]
         return record

@@ -21,11 +21,11 @@ def call_on_ranks(ranks: int, place: Path, work: Callable[..., Any], *more: Any)
     Args:
         place: an empty folder.
     """
-    torch.multiprocessing.spawn(_rank, (ranks, place, work, more), nprocs=ranks)
+    torch.multiprocessing.spawn(_work_on_rank, (ranks, place, work, more), nprocs=ranks)
     return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
 
 
-def _rank(rank: int, ranks: int, place: Path, work: Callable[..., Any], more: Any) -> None:
+def _work_on_rank(rank: int, ranks: int, place: Path, work: Callable[..., Any], more: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{place}/rendezvous", rank=rank, world_size=ranks

@@ -101,13 +101,13 @@ def train(
     change_job(job)
     timeline = None if on_cpu else device.timeline
     counts_of_steps: list[tuple[int, int]] = []
-    inner = job.step
+    original_step = job.step
 
     def step(batches: Any) -> Any:
         if timeline is None:
-            return inner(batches)
+            return original_step(batches)
         before = timeline.operations, timeline.waits.total()
-        loss = inner(batches)
+        loss = original_step(batches)
         after = timeline.operations, timeline.waits.total()
         counts_of_steps.append((after[0] - before[0], after[1] - before[1]))
         return loss
@@ -182,10 +182,10 @@ def list_wrong_figures(training: dict[str, Any]) -> list[str]:
 
 def read_each_loss(job: Any) -> None:
     """Make a job read its loss within each step."""
-    inner = job.step
+    original_step = job.step
 
     def step(batches: Any) -> Any:
-        loss = inner(batches)
+        loss = original_step(batches)
         loss.item()
         return loss
 

@@ -19,7 +19,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "record_distilbert.json"
 
 
 def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
-    """Return a record as a document; ``figures`` are values by name, None: not known."""
+    """Return a record as a document with another id.
+
+    Args:
+        changes: new values by the path of their keys, joined by ``__``; ``figures``: values by
+            name, None for a figure that is not known.
+    """
     document = json.loads(GOLDEN.read_text(encoding="utf-8"))
     steps = document["steps"]  # two launches never take the same times one after another
     first, third = steps["warmup"], (len(steps["time_ns"]) - steps["warmup"]) // 3

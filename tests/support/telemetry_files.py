@@ -22,15 +22,19 @@ MONITOR = "nvml 13.580"
 TIMES_S = (0.0, 2.0, 4.0, 6.0, 7.0, 8.0, 9.0, 9.625, 10.0, 11.0, 12.0)
 
 
-def make_start_line(
-    *make_devices_line: int, monitor: str | None = MONITOR, **fields: Any
-) -> dict[str, Any]:
-    """Return the first line."""
+def make_start_line(*devices: int, monitor: str | None = MONITOR, **fields: Any) -> dict[str, Any]:
+    """Return the first line of a telemetry file.
+
+    Args:
+        devices: indexes of the devices that are read.
+        monitor: the name of the vendor's monitor; None: the vendor has none.
+        fields: replace or add fields of the event.
+    """
     plain = {
         "pid": 7,
         "interval_s": 1.0,
         "monitor": monitor,
-        "devices": list(make_devices_line),
+        "devices": list(devices),
         "host_sources": ["psutil"],
     }
     return make_event("sampling", 0, **plain | fields)
@@ -52,18 +56,23 @@ def make_end_line(t_s: float = 12.0) -> dict[str, Any]:
 
 
 def make_busy_device(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
-    """Return a device that is idle until 6 s and then draws 400 W, counting its joules."""
+    """Return the reading of a device that draws 100 W until training begins at 6 s, then 400 W.
+
+    Args:
+        facts: replace fields; None: the field is not reported.
+    """
     trains = t_s >= 6.0
     plain = {
         "index": index,
         "name": "Fake Accelerator 1",
-        "memory_used_bytes": (10 + index % 6 if trains else 1) * GIB,  # of 16
+        "memory_used_bytes": (10 + index % 6 if trains else 1) * GIB,  # below the total of 16
         "memory_total_bytes": 16 * GIB,
         "utilization_percent": 90.0 if trains else 0.0,
         "power_w": 400.0 if trains else 100.0,
         "temperature_c": 50.0 + t_s,
         "clock_mhz": 1500.0 if t_s < 9 else 1200.0,
         "throttle_reasons": ["power_cap"] if t_s == 9.0 else [],
+        # The counter began at 5000 J; the power above, multiplied by the time at it.
         "energy_j": 5000.0 + 100.0 * min(t_s, 6.0) + 400.0 * max(0.0, t_s - 6.0),
     }
     return {name: value for name, value in (plain | facts).items() if value is not None}
@@ -95,7 +104,12 @@ def write_sampled_run(
     *,
     ranks: Sequence[Sequence[dict[str, Any]]] | None = None,
 ) -> Path:
-    """Write a run with its telemetry and return its folder; None: a run without."""
+    """Write a run with its telemetry and return its folder.
+
+    Args:
+        lines: events of the telemetry file, or its bytes; None: a run without telemetry.
+        ranks: events of each rank; None: two ranks with a device each.
+    """
     agent = make_event("ranks_ended", 12 * S, failures=[])
     ranks = make_ranks_with_devices() if ranks is None else ranks
     write_run(folder, [launch_event(), agent], *ranks)

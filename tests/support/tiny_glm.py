@@ -21,13 +21,16 @@ VOCAB, LENGTH, SAMPLES, VALIDATION = 40, 24, 22, 13
 
 
 class DrawnExamples(Examples):
-    """Samples of random tokens with 1 to ``most`` candidates; any may be right in evaluation."""
+    """Samples of random tokens with 1 to ``max_choices`` candidates.
+
+    In training the first candidate is right, in evaluation each one by chance.
+    """
 
     def __init__(
-        self, samples: int, *, max_tokens: int, seed: int, evaluation: bool = False
+        self, samples: int, *, max_choices: int, seed: int, evaluation: bool = False
     ) -> None:
         self.seq_length, self.seed, self.evaluation = LENGTH, seed, evaluation
-        self.num_choices = np.random.default_rng(seed).integers(1, max_tokens + 1, samples)
+        self.num_choices = np.random.default_rng(seed).integers(1, max_choices + 1, samples)
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
         rng = np.random.default_rng([self.seed, row])
@@ -45,7 +48,13 @@ class DrawnExamples(Examples):
             targets = np.concatenate([answer, [0]])
             sequences.append(
                 ChoiceSequence(
-                    ids, positions, blocks.astype(np.int64), len(context), rows, targets, right
+                    ids=ids,
+                    positions=positions,
+                    block_positions=blocks.astype(np.int64),
+                    separator=len(context),
+                    target_rows=rows,
+                    target_ids=targets,
+                    correct=right,
                 )
             )
         return sequences
@@ -113,8 +122,8 @@ def new_job(
         device=CpuDevice(threads=1),
     )
     data = SimpleNamespace(
-        train=train or DrawnExamples(SAMPLES, max_tokens=5, seed=3),
-        validation=validation or DrawnExamples(VALIDATION, max_tokens=23, seed=4, evaluation=True),
+        train=train or DrawnExamples(SAMPLES, max_choices=5, seed=3),
+        validation=validation or DrawnExamples(VALIDATION, max_choices=23, seed=4, evaluation=True),
     )
     return build(context, data)
 

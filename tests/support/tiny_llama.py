@@ -40,9 +40,11 @@ def write_data(folder: Path) -> Path:
     """Write few dialogues, all questions and a model without weights."""
     folder.mkdir(exist_ok=True)
     for split, rows in ROWS.items():
-        drawn = generating.draw_dialogues(split, rows=rows, seed=1)
-        listed = [{"id": "", "dialogue": d, "summary": s} for d, s in drawn]
-        (folder / f"{split}.json").write_text(json.dumps(listed))
+        items = [
+            {"id": "", "dialogue": dialogue, "summary": summary}
+            for dialogue, summary in generating.draw_dialogues(split, rows=rows, seed=1)
+        ]
+        (folder / f"{split}.json").write_text(json.dumps(items))
     generating.write_mmlu(folder / "mmlu", seed=1)
     generating.write_model(folder / "model", make_recipe())
     return folder

@@ -42,7 +42,13 @@ def new_model() -> nn.Module:
 
 def make_context(precision: Precision, *, world_size: int = 1) -> JobContext:
     device: Any = SyncDevice(FakeClock())
-    return JobContext(Recipe(precision=precision), Path(), 0, world_size, device)
+    return JobContext(
+        recipe=Recipe(precision=precision),
+        data_dir=Path(),
+        rank=0,
+        world_size=world_size,
+        device=device,
+    )
 
 
 def new_stepper(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def install_tool(folder: Path, name: str, shell: str) -> None:
-    """Put a tool on the PATH that runs ``shell``."""
+    """Put a tool into ``folder``, which is on the PATH, that runs a line of shell."""
     file = folder / name
     file.write_text(f"#!/bin/sh\n{shell}\n")
     file.chmod(0o755)

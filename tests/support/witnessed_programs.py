@@ -37,7 +37,7 @@ def measure(
     """Run a program of ``tests/witness/programs`` and return its record, checked.
 
     Args:
-        words: arguments of the program.
+        args: arguments of the program.
         work: the file of ``--witness``.
         launcher: words before the program, in place of this Python.
         fields: further ones of the request.
