@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _devices_anew() -> None:
+def _forget_devices() -> None:
     """Clear what vendors cached about the machine in earlier tests."""
     if "trainmark.devices" in sys.modules:
         sys.modules["trainmark.devices"].load_all.cache_clear()

@@ -64,7 +64,7 @@ def train_with_flipped_bit(
     handles = []
     calls = [0]
 
-    def on_forward(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
+    def count_forward_pass(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
         calls[0] += 1
         if calls[0] == step and kind == "activation":
             flip_random_bit(output, chance)
@@ -74,17 +74,17 @@ def train_with_flipped_bit(
     if kind == "gradient":
         parameter = chance.choice(parameters)
 
-        def on_gradient(gradient: torch.Tensor) -> torch.Tensor:
+        def count_gradient(gradient: torch.Tensor) -> torch.Tensor:
             calls[0] += 1
             changed = gradient.clone()
             if calls[0] == step:
                 flip_random_bit(changed, chance)
             return changed
 
-        handles.append(parameter.register_hook(on_gradient))
+        handles.append(parameter.register_hook(count_gradient))
     else:
         # The last layer, so that no nonlinearity after it can hide a change.
-        handles.append(model[-1].register_forward_hook(on_forward))
+        handles.append(model[-1].register_forward_hook(count_forward_pass))
     digests = digest_steps(training, STEPS)
     for handle in handles:
         handle.remove()

@@ -458,13 +458,13 @@ def test_rounds_stop_when_time_is_up() -> None:
 
 def test_variant_skipped_for_time_neither_fails_nor_passes_its_bar() -> None:
     measured = Measured(
-        {"ours": [1.0]},
-        {"ours": 1},
-        [1.0],
-        1.0,
-        {"tokens": 1},
-        None,
-        "a card",
+        seconds={"ours": [1.0]},
+        peak_bytes={"ours": 1},
+        matmul=[1.0],
+        flops=1.0,
+        units={"tokens": 1},
+        peak_flops=None,
+        product_name="a card",
         left_out=["trainer"],
     )
     bar = measured.speed_bar("ours", "trainer", "ours / trainer")

@@ -57,12 +57,12 @@ def train_two_steps(
             module.p = 0.0
     gradients: list[dict[str, Tensor]] = []
 
-    def keep(*_: Any) -> None:
+    def record_gradients(*_: Any) -> None:
         trained = job.trained_parameters().items()
         assert all(item.grad is not None for _, item in trained)
         gradients.append({key.replace("_orig_mod.", ""): x.grad.clone() for key, x in trained})
 
-    job.stepper.optimizer.register_step_pre_hook(keep)
+    job.stepper.optimizer.register_step_pre_hook(record_gradients)
     batches = iter(job.batches(0))
     losses = [float(job.step(iter([replace(next(batches), closes_step=True)]))) for _ in range(2)]
     return losses, gradients, job.facts()

@@ -313,18 +313,18 @@ def leave_runs(tmp_path):
     """Leave the record of a toy run under ``runs``, each newer than those before."""
     golden_record = record.read_record(GOLDEN / "record_toy.json")
 
-    def leave(place, index=1, count=1):
+    def write_toy_record(place, index=1, count=1):
         folder = tmp_path / "runs" / place
         folder.mkdir(parents=True)
         plan = golden_record.plan.model_copy(update={"repeat_index": index, "repeat_count": count})
         path = record.write_record(
             golden_record.model_copy(update={"plan": plan, "run_id": place}), folder
         )
-        leave.at_s += 1
-        os.utime(path, (leave.at_s, leave.at_s))
+        write_toy_record.at_s += 1
+        os.utime(path, (write_toy_record.at_s, write_toy_record.at_s))
 
-    leave.at_s = 1_000_000_000
-    return leave
+    write_toy_record.at_s = 1_000_000_000
+    return write_toy_record
 
 
 def test_report_of_a_series_shows_all_its_runs(cli, leave_runs):

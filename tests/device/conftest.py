@@ -40,7 +40,8 @@ def accelerator(vendor: Vendor) -> Vendor:
 
 
 @pytest.fixture(autouse=True)
-def _torch_as_before() -> Iterator[None]:
+def _restore_torch_settings() -> Iterator[None]:
+    """Restore torch's threads and matmul precision, which a device of the CPU changes."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     yield
     torch.set_num_threads(threads)

@@ -165,7 +165,7 @@ def visit(browser: Browser) -> Iterator[Any]:
     """Return a function that opens a window; an error in any window fails the test."""
     visits: list[Visit] = []
 
-    def opened(home: str, *, width: int = 1280, dark: bool = False, **more: Any) -> Visit:
+    def open_window(home: str, *, width: int = 1280, dark: bool = False, **more: Any) -> Visit:
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",
@@ -177,7 +177,7 @@ def visit(browser: Browser) -> Iterator[Any]:
         visits[-1].watch()
         return visits[-1]
 
-    yield opened
+    yield open_window
     for window in visits:
         window.page.context.close()
     wrong = [item for window in visits for item in window.wrong]

@@ -55,7 +55,7 @@ def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: P
     for lines, steps in ((5, 0), (7, 1), (8, 3), (9, 16), (99, 16)):
         write_part(run_dir, source, lines)
         followed.poll()
-        assert (len(backend.steps()), followed.num_steps) == (steps, steps)
+        assert (len(backend.list_steps()), followed.num_steps) == (steps, steps)
     assert (backend.opened, backend.results, backend.destination) == (1, [], "team/project")
     record.write_record(reduce.reduce(run_dir), run_dir)
     followed.finish()
@@ -76,7 +76,7 @@ def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -
     assert (followed.fault, backend.opened) == ("ConnectionError: refused", 0)
     clock.pass_by(0.001)
     followed.poll()
-    assert (followed.fault, backend.opened, backend.steps()) == (None, 1, list(range(1, 17)))
+    assert (followed.fault, backend.opened, backend.list_steps()) == (None, 1, list(range(1, 17)))
     backend.fault = OSError(28, "No space left on device")
     followed.finish()
     assert followed.fault == "OSError: [Errno 28] No space left on device"
@@ -91,7 +91,7 @@ def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> No
     backend.fault = None
     followed.finish()
     assert (followed.fault, followed.is_complete) == (None, True)
-    assert (backend.steps(), len(backend.results)) == (list(range(1, 17)), 1)
+    assert (backend.list_steps(), len(backend.results)) == (list(range(1, 17)), 1)
 
 
 def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
@@ -137,7 +137,7 @@ def test_running_runs_are_followed_until_they_end(
     waits: list[int] = []
 
     def wait(_: float) -> None:
-        waits.append(len(backend.steps()))
+        waits.append(len(backend.list_steps()))
         if len(waits) == 1:
             write_part(live, finished_run, 99)
             record.write_record(reduce.reduce(live), live)

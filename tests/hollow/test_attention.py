@@ -27,7 +27,7 @@ def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.case}-{row.fields.get('dropout')}")
-def test_kernel_of_attention(row, device, generated):
+def test_attention_runs_documented_kernel(row, device, generated):
     for precision in IN_32_BITS + IN_16_BITS:
         fields = {"precision": precision} | row.fields
         expected = row.kernel(precision, torch.__version__)

@@ -33,12 +33,12 @@ def read_job_state(
 ) -> JobState:
     """Return the state of a job for this output of Slurm's programs."""
 
-    def ask(*_: str) -> str:
+    def answer_program(*_: str) -> str:
         if fails:
             raise EnvironmentFault(output)
         return output
 
-    monkeypatch.setattr(slurm, "run_program", ask)
+    monkeypatch.setattr(slurm, "run_program", answer_program)
     return Slurm().read_state(job)
 
 

@@ -54,7 +54,7 @@ def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> 
 @pytest.fixture
 def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
     def call(*candidates: Candidate, budget_ns: float, **more: Any) -> tuple[Point, ...]:
-        def elapsed(device: Any, run: Callable[[], Any]) -> int:
+        def advance_clock(device: Any, run: Callable[[], Any]) -> int:
             took_ns = run()
             clock.advance(took_ns)
             return took_ns
@@ -64,7 +64,7 @@ def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
             candidates,
             budget_ns=budget_ns,
             clock=clock,
-            elapsed=elapsed,
+            elapsed=advance_clock,
             **{"memory_bytes": 1e9, **more},
         )
 
@@ -90,7 +90,7 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
     shares, together = [0.0, 0.0], Barrier(2)
 
     def measure(rank: int) -> list[Point]:
-        def most(value: float) -> float:
+        def find_largest_of_ranks(value: float) -> float:
             shares[rank] = value
             together.wait()
             largest = max(shares)
@@ -103,8 +103,8 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
             [Candidate(Point((i,), size.point.amount), *size[1:]) for i, size in enumerate(sizes)],
             budget_ns=3000,
             memory_bytes=1e9,
-            clock=lambda: int(most(0)),
-            find_max=most,
+            clock=lambda: int(find_largest_of_ranks(0)),
+            find_max=find_largest_of_ranks,
             elapsed=lambda _, run: run(),
         )
 

@@ -122,11 +122,11 @@ def test_missing_device_is_a_condition_and_unknown_device_is_an_error(examine_re
 def register_vendors(monkeypatch):
     """Let the registry have these vendors and faults."""
 
-    def have(*known, faults=()):
-        vendors_by_name = {vendor.name: vendor for vendor in known}
+    def register(*vendors, faults=()):
+        vendors_by_name = {vendor.name: vendor for vendor in vendors}
         monkeypatch.setattr(registry, "load_all", lambda: (vendors_by_name, list(faults)))
 
-    return have
+    return register
 
 
 def test_too_few_devices_stop_a_run(tmp_path):

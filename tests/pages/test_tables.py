@@ -260,16 +260,16 @@ def read_about(case):
 def test_only_a_published_name_replaces_a_precision():
     record = read_golden_record()
 
-    def label(case, precision):
+    def format_label(case, precision):
         recipe = record.plan.recipe | {"precision": precision}
         plan = record.plan.model_copy(
             update={"case": case, "about": read_about(case), "recipe": recipe}
         )
         return tables.format_precision(read_golden_record(plan=plan))
 
-    assert label("dlrm_criteo", "fp16") == label("glm_superglue", "fp16") == "amp"
-    assert label("dlrm_criteo", "bf16") == "bf16"
-    assert label("gpt_megatron", "fp16") == "fp16"
+    assert format_label("dlrm_criteo", "fp16") == format_label("glm_superglue", "fp16") == "amp"
+    assert format_label("dlrm_criteo", "bf16") == "bf16"
+    assert format_label("gpt_megatron", "fp16") == "fp16"
 
 
 FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
+    """Return the directory of a run that passed, with its record and a log."""
     folder = tmp_path / "run"
     agent = make_event("ranks_ended", 13 * S, failures=[])
     write_run(folder, [launch_event(), agent], rank_events())
@@ -27,6 +28,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def packed(run_dir: Path, tmp_path: Path) -> Path:
+    """Return the bundle of ``run_dir``."""
     path = tmp_path / "run.trainmark.zip"
     bundle.pack([[run_dir]], path)
     return path

@@ -53,5 +53,6 @@ class KeptRun:
         if self.fault is not None:
             raise self.fault
 
-    def steps(self) -> list[int]:
+    def list_steps(self) -> list[int]:
+        """Return the steps that have a point, in the order of their first points."""
         return [number for axis, number in self.points if axis == "train/step"]

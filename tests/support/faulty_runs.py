@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_killed_rank(start_run: Any, fifo: Path, *args: str, rank: int) -> Record:
+    """Kill a rank that waits at its fault; check and return the record."""
     process, run_dir = start_run("fault=wait", f"fault_rank={rank}", *args)
     os.kill(wait_for_fault(fifo), signal.SIGKILL)
     code, _, _ = wait_for_end(process)
@@ -35,6 +36,7 @@ def check_killed_rank(start_run: Any, fifo: Path, *args: str, rank: int) -> Reco
 
 
 def check_nan_loss(start_run: Any, *args: str) -> Record:
+    """Let a loss become NaN; check and return the record."""
     process, run_dir = start_run("fault=nan", *args)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
@@ -137,6 +139,7 @@ def _check_missing_rank(record: Record, last: int) -> None:
 
 
 def check_out_of_memory(start_run: Any, *args: str) -> Record:
+    """Let rank 0 allocate more than the device has; check and return the record."""
     process, run_dir = start_run("fault=oom", *args)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
@@ -146,6 +149,7 @@ def check_out_of_memory(start_run: Any, *args: str) -> Record:
 
 
 def check_divergence(start_run: Any, *args: str) -> Record:
+    """Train with a learning rate at which the loss diverges; check and return the record."""
     process, run_dir = start_run("lr=1e38", "window_steps=1", *args, case="toy")
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)

@@ -85,7 +85,7 @@ class Rows:
         return self.num_rows
 
 
-# ---- each case: its data's stand-in, a micro-batch, and the prediction ----
+# ---- each case: its data's stand-in, a micro-batch, and the predicted reserved bytes ----
 
 
 def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
@@ -196,6 +196,7 @@ def build_gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def make_next_token_data(recipe: Any) -> tuple[Any, Batch]:
+    """Return the stand-in for the data of a language model, and a micro-batch."""
     size, length = recipe.micro_batch_size, recipe.seq_length
     ids = torch.ones(size, length + 1, dtype=torch.long)
     loaded = SimpleNamespace(train=Rows(), validation=Rows())

@@ -27,13 +27,20 @@ STEPS = 18  # the choices of the first and of the 17th step are compared with sc
 
 
 def list_routers(job: Any) -> list[Any]:
+    """Return the routers of all layers that have experts."""
     return [layer.router for layer in list_routed_layers(job.model)]
 
 
 def replace_choice(
     job: Any, choose: Callable[[torch.Tensor, torch.Tensor, int], Any], layers: Any
 ) -> None:
-    """Let ``choose(scores, chosen, call)`` choose the experts of some layers."""
+    """Let ``choose(scores, chosen, call)`` choose the experts of some layers.
+
+    Args:
+        choose: gets the scores (T, E), the router's own choice (T, K) and the number of the call,
+            from 0; returns the choice to use (T, K).
+        layers: a slice of the layers that have experts.
+    """
     for router in list_routers(job)[layers]:
         calls = iter(range(10_000))
 
@@ -52,6 +59,7 @@ def replace_choice(
 
 
 def force_even_routing(job: Any) -> None:
+    """Give the experts tokens in turn, whatever the scores."""
     replace_choice(
         job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(None)
     )
@@ -64,6 +72,7 @@ def force_routing_in_one_layer(job: Any) -> None:
 
 
 def force_random_routing(job: Any) -> None:
+    """Choose two experts of each token at random."""
     replace_choice(
         job,
         lambda scores, _, call: (
@@ -74,6 +83,8 @@ def force_random_routing(job: Any) -> None:
 
 
 def force_routing_after_warmup(job: Any) -> None:
+    """Route by the scores for ten steps, then in turn."""
+
     def choose(scores: Any, chosen: Any, call: int) -> Any:
         return chosen if call < 10 else assign_round_robin(chosen, scores.size(1))
 
@@ -97,6 +108,7 @@ def route_half_of_tokens(job: Any) -> None:
 
 
 def drop_tokens_beyond_capacity(job: Any) -> None:
+    """Report that each expert received at most its even share of the tokens."""
     for layer in list_routed_layers(job.model):
         dispatch_all = layer._dispatcher
 
@@ -115,6 +127,7 @@ def use_fewer_experts(job: Any) -> None:
 
 
 def count_tokens_twice(job: Any) -> None:
+    """Let the batches claim twice the tokens that they hold."""
     job_batches = job.batches
 
     def batches(epoch: int) -> Any:
@@ -131,9 +144,16 @@ def count_tokens_twice(job: Any) -> None:
 
 
 def drop_gradient(job: Any, name: str, number: int, layers: Any) -> None:
+    """Set the gradient of one expert to 0.
+
+    Args:
+        name: of the experts' parameter.
+        number: of the expert on this rank.
+        layers: a slice of the layers that have experts.
+    """
     for layer in list_routed_layers(job.model)[layers]:
 
-        def keep(gradient: Any, number: int = number) -> Any:
+        def zero_gradient(gradient: Any, number: int = number) -> Any:
             copied_gradient = gradient.clone()
             local = (
                 copied_gradient.to_local()
@@ -143,7 +163,7 @@ def drop_gradient(job: Any, name: str, number: int, layers: Any) -> None:
             local[number] = 0
             return copied_gradient
 
-        getattr(layer.experts, name).register_hook(keep)
+        getattr(layer.experts, name).register_hook(zero_gradient)
 
 
 def freeze_expert(job: Any) -> None:
@@ -165,6 +185,7 @@ def detach_experts_of_a_layer(job: Any) -> None:
 
 
 def add_noise_of_rank(job: Any) -> None:
+    """Add noise to the routers' biases that differs from rank to rank."""
     rank = job.context.rank
     for router in list_routers(job):
 
@@ -190,6 +211,7 @@ def change_bias_of_rank(job: Any) -> None:
 
 
 def skip_synchronization(job: Any) -> None:
+    """Scale a gradient differently on each rank, as if it had not been averaged."""
     weight, rank = list_routers(job)[0].weight, job.context.rank
 
     def scale(*_: Any) -> None:
@@ -199,6 +221,7 @@ def skip_synchronization(job: Any) -> None:
 
 
 def claim_flops(job: Any, num_experts: int, factor: float = 1.0) -> None:
+    """Claim the FLOPs of a model that uses so many experts a token, times ``factor``."""
     recipe = replace(job.recipe, top_k=num_experts)
     per_token, _ = recipe.flops_per_token
     job.model_flops = lambda counts: factor * per_token * counts.tokens_padded

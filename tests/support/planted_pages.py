@@ -42,10 +42,42 @@ CARDS = (
     Card("MI300X", 192.0, {"amp": 1307, "bf16": 1307}),
 )
 WORKS = (
-    Work("distilbert", "SST-2", "acc", 67_349, 3, 1.45e11, 0.911),
-    Work("resnet50", "ImageNet-1k", "acc", 1_281_167, 45, 2.45e10, 0.7596),
-    Work("vision transformer", "ImageNet-1k", "acc", 1_281_167, 10, 1.05e11, 0.781),
-    Work("bert large uncased", "wikipedia", "mlm_acc", 250_000, 1, 1.0e12, 0.72),
+    Work(
+        model="distilbert",
+        dataset="SST-2",
+        metric="acc",
+        samples=67_349,
+        passes=3,
+        flops=1.45e11,
+        quality=0.911,
+    ),
+    Work(
+        model="resnet50",
+        dataset="ImageNet-1k",
+        metric="acc",
+        samples=1_281_167,
+        passes=45,
+        flops=2.45e10,
+        quality=0.7596,
+    ),
+    Work(
+        model="vision transformer",
+        dataset="ImageNet-1k",
+        metric="acc",
+        samples=1_281_167,
+        passes=10,
+        flops=1.05e11,
+        quality=0.781,
+    ),
+    Work(
+        model="bert large uncased",
+        dataset="wikipedia",
+        metric="mlm_acc",
+        samples=250_000,
+        passes=1,
+        flops=1.0e12,
+        quality=0.72,
+    ),
 )
 # fp8 on the MI300X was removed from the set: the device has it, so it is no error.
 LACKING = {"V100": "bf16", "A100": "fp8", "H100": "fp4", "MI300X": "fp4"}

@@ -49,14 +49,14 @@ DEVICES = (
     Device("B200", 180, {"bf16": 2250, "fp32": 80}),
 )
 LANGUAGE_MODELS = (
-    LanguageModel("llama2 7b", 6.74e9, 32, 4096),
-    LanguageModel("llama3 8b", 8.03e9, 32, 4096),
-    LanguageModel("qwen2.5_7b", 7.0e9, 28, 3584),
-    LanguageModel("mpt-13b", 13.0e9, 40, 5120),
+    LanguageModel(name="llama2 7b", parameters=6.74e9, layers=32, width=4096),
+    LanguageModel(name="llama3 8b", parameters=8.03e9, layers=32, width=4096),
+    LanguageModel(name="qwen2.5_7b", parameters=7.0e9, layers=28, width=3584),
+    LanguageModel(name="mpt-13b", parameters=13.0e9, layers=40, width=5120),
 )
 IMAGE_MODELS = (
-    ImageModel("resnet50", 2.45e10, 90, 76.8),
-    ImageModel("vit", 1.05e11, 300, 79.9),
+    ImageModel(name="resnet50", flops=2.45e10, epochs=90, accuracy=76.8),
+    ImageModel(name="vit", flops=1.05e11, epochs=300, accuracy=79.9),
 )
 
 

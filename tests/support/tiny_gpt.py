@@ -90,6 +90,7 @@ def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptJob:
 
 
 def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor, whole also if it is sharded."""
     plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return plain.detach().clone()
 
@@ -119,6 +120,7 @@ def train(job: GptJob) -> dict[str, Any]:
 
 
 def train_rank(rank: int, new_job: Any, ranks: int, spreads: list[dict[str, Any]]) -> list[Any]:
+    """Train a job for each of ``spreads``, which are changes of the recipe, on one of ``ranks``."""
     return [train(new_job(rank=rank, world_size=ranks, **fields)) for fields in spreads]
 
 

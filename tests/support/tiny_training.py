@@ -30,6 +30,7 @@ ROWS = 71  # in steps of 30 the last holds 11: uneven over 2 ranks and their mic
 
 
 def make_rows() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random features (ROWS, FEATURES) and targets (ROWS, 1), a linear function of them."""
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(ROWS, FEATURES, generator=generator)
     return features, features @ torch.randn(FEATURES, 1, generator=generator)
@@ -79,6 +80,7 @@ def new_stepper(
 
 
 def make_batches(sharding: Sharding, epoch: int) -> Iterator[Batch]:
+    """Yield the micro-batches of a rank in an epoch, as its sharding cuts the rows."""
     features, targets = make_rows()
     for part in sharding.micro_batches(epoch):
         count = 0 if part.weightless else len(part.rows)
@@ -125,6 +127,7 @@ def read_weights(model: nn.Module) -> torch.Tensor:
 
 
 def train_rank(rank: int) -> dict[str, Any]:
+    """Train on one of two ranks; return steps, weights, a sum over ranks, number of all-reduces."""
     model = new_model()
     stepper = new_stepper(model, world_size=2)
     reductions = 0

@@ -149,11 +149,11 @@ def test_hung_reading_is_not_started_again(
 ) -> None:
     go, calls = threading.Event(), []
 
-    def hang() -> None:
+    def wait_for_go() -> None:
         calls.append(1)
         assert go.wait(600)
 
-    background = BackgroundReading("monitor", hang, event_log, clock=clock)
+    background = BackgroundReading("monitor", wait_for_go, event_log, clock=clock)
     background.start()
     background.start()
     background.report_hang(1.5)

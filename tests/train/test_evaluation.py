@@ -97,7 +97,7 @@ def test_rows_beyond_the_limit_are_counted_without_keys() -> None:
 def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
     rows = torch.randint(0, 1 << 60, (101, 4))
 
-    def digest(*parts: slice) -> str:
+    def compute_digest(*parts: slice) -> str:
         events = []
         for part in parts:
             scored = EvaluationSum()
@@ -108,11 +108,11 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
         assert combined.rows == combined.distinct == 101
         return combined.digest
 
-    digest_of_all = digest(slice(0, 101))
+    digest_of_all = compute_digest(slice(0, 101))
     assert (
         digest_of_all
-        == digest(slice(0, 101, 2), slice(1, 101, 2))
-        == digest(slice(60), slice(60, 101))
+        == compute_digest(slice(0, 101, 2), slice(1, 101, 2))
+        == compute_digest(slice(60), slice(60, 101))
     )
 
 

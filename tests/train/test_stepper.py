@@ -103,12 +103,12 @@ def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dty
     features, targets = make_rows()
     dtypes: list[tuple[torch.dtype, torch.dtype]] = []
 
-    def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+    def compute_loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
         out = model(batch.tensors[0])
         dtypes.append((out.dtype, next(model.parameters()).dtype))
         return ((out.float() - batch.tensors[1]) ** 2).sum()
 
-    stepper = new_stepper(new_model(), precision=precision, loss_sum=loss_sum)
+    stepper = new_stepper(new_model(), precision=precision, loss_sum=compute_loss_sum)
     batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
     loss = stepper.step(iter([batch]))
     assert dtypes == [(dtype, torch.float32)]  # weights stay fp32
@@ -120,12 +120,12 @@ def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dty
 def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) -> None:
     features, targets = make_rows()
 
-    def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+    def compute_loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
         factor = batch.tensors[1]
         return (model(batch.tensors[0]).float() * factor).sum()
 
     stepper = new_stepper(
-        new_model(), precision="fp16", loss_sum=loss_sum, max_grad_norm=max_grad_norm
+        new_model(), precision="fp16", loss_sum=compute_loss_sum, max_grad_norm=max_grad_norm
     )
     skipped = []
     for factor in (1e-3, 1e38, 1e-3, 1e38, 1e-3):
@@ -141,10 +141,10 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
 def test_loss_scale_at_its_minimum_ends_the_run() -> None:
     features, targets = make_rows()
 
-    def overflow(model: nn.Module, batch: Batch) -> torch.Tensor:
+    def compute_overflowing_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
         return (model(batch.tensors[0]).float() * 1e38).sum()
 
-    stepper = new_stepper(new_model(), precision="fp16", loss_sum=overflow)
+    stepper = new_stepper(new_model(), precision="fp16", loss_sum=compute_overflowing_loss)
     batch = Batch((features, targets), Counts(samples=ROWS), ROWS, True)
     for _ in range(16):  # 65,536 halved sixteen times is 1
         stepper.step(iter([batch]))

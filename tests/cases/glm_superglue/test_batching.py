@@ -29,11 +29,18 @@ class Held(Examples):
 
 
 def make_sequence(ids, separator, target_ids, *, correct=False):
+    """Return a sequence whose answer begins at ``separator`` and fills the gap at position 1."""
     rows = np.arange(separator, separator + len(target_ids))
     blocks = np.maximum(np.arange(len(ids)) - separator + 1, 0)
     positions = np.where(blocks > 0, 1, np.arange(len(ids)))
     return ChoiceSequence(
-        np.array(ids), positions, blocks, separator, rows, np.array(target_ids), correct
+        ids=np.array(ids),
+        positions=positions,
+        block_positions=blocks,
+        separator=separator,
+        target_rows=rows,
+        target_ids=np.array(target_ids),
+        correct=correct,
     )
 
 
