@@ -185,7 +185,7 @@ class ScriptedJob:
             step_samples = micro.step_samples
             if step_samples is None:
                 step_samples = sum(item.samples for item in _step_of(micros, number))
-            yield Batch(micro, counts, step_samples, micro.closes_step)
+            yield Batch(micro, counts, step_samples=step_samples, closes_step=micro.closes_step)
         self.clock.advance(self.end_of_epoch_ns)
 
     def step(self, batches: Iterator[Batch]) -> float | None:

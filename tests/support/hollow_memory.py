@@ -104,7 +104,7 @@ def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
         torch.zeros(size, dtype=torch.long),
     )
     loaded = SimpleNamespace(config=config, train=Rows(), validation=Rows())
-    batch = Batch(tensors, make_token_counts(size, length), size, True)
+    batch = Batch(tensors, make_token_counts(size, length), step_samples=size, closes_step=True)
     return loaded, batch, data.predict(config, recipe, ranks).reserved
 
 
@@ -123,8 +123,8 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
             ScoreLayout(numbers // GLM_CHOICES, numbers % GLM_CHOICES, samples, GLM_CHOICES),
         ),
         Counts(samples, sequences, sequences * length, sequences * length),
-        samples,
-        True,
+        step_samples=samples,
+        closes_step=True,
     )
     loaded = SimpleNamespace(train=Rows(), validation=Rows())
     prediction = data.predict(recipe, ranks, choices=float(GLM_CHOICES), tokens=None)
@@ -139,7 +139,12 @@ def build_llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     ids = torch.ones(size, length, dtype=torch.long)
     config = PRESETS[recipe.model_size]
     loaded = SimpleNamespace(config=config, train=Rows(), mmlu=None)
-    batch = Batch((ids, ids.clone(), 1e-3), make_token_counts(size, length), size, True)
+    batch = Batch(
+        (ids, ids.clone(), 1e-3),
+        make_token_counts(size, length),
+        step_samples=size,
+        closes_step=True,
+    )
     return loaded, batch, predict_peak_bytes(config, recipe, ranks).reserved
 
 
@@ -164,7 +169,7 @@ def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     loaded = SimpleNamespace(
         spec=SimpleNamespace(num_numerical=num_numerical, cardinalities=CRITEO_ROWS)
     )
-    batch = Batch(tensors, Counts(size, size), size * ranks, True)
+    batch = Batch(tensors, Counts(size, size), step_samples=size * ranks, closes_step=True)
     return loaded, batch, predict(recipe, placement, num_numerical).reserved
 
 
@@ -200,7 +205,7 @@ def make_next_token_data(recipe: Any) -> tuple[Any, Batch]:
     size, length = recipe.micro_batch_size, recipe.seq_length
     ids = torch.ones(size, length + 1, dtype=torch.long)
     loaded = SimpleNamespace(train=Rows(), validation=Rows())
-    return loaded, Batch(ids, make_token_counts(size, length), size, True)
+    return loaded, Batch(ids, make_token_counts(size, length), step_samples=size, closes_step=True)
 
 
 def make_token_counts(size: int, length: int) -> Counts:

@@ -85,7 +85,12 @@ def make_batches(sharding: Sharding, epoch: int) -> Iterator[Batch]:
     for part in sharding.micro_batches(epoch):
         count = 0 if part.weightless else len(part.rows)
         tensors = features[part.rows], targets[part.rows]
-        yield Batch(tensors, Counts(samples=count), part.step_samples, part.closes_step)
+        yield Batch(
+            tensors,
+            Counts(samples=count),
+            step_samples=part.step_samples,
+            closes_step=part.closes_step,
+        )
 
 
 def train(

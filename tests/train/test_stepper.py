@@ -51,7 +51,12 @@ def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
         )
     )
     cut = [
-        Batch((features[a:b], targets[a:b]), Counts(samples=b - a), 11, b == 11)
+        Batch(
+            (features[a:b], targets[a:b]),
+            Counts(samples=b - a),
+            step_samples=11,
+            closes_step=b == 11,
+        )
         for a, b in ((0, 4), (4, 8), (8, 11))
     ]
     loss = stepper.step(iter(cut))
@@ -91,7 +96,11 @@ def test_the_gradient_is_clipped_to_the_norm() -> None:
             float(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm())
         )
     )
-    stepper.step(iter([Batch((features, targets), Counts(samples=ROWS), ROWS, True)]))
+    stepper.step(
+        iter(
+            [Batch((features, targets), Counts(samples=ROWS), step_samples=ROWS, closes_step=True)]
+        )
+    )
     assert norms == [pytest.approx(0.01, rel=1e-4)]
 
 
@@ -131,7 +140,18 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
     for factor in (1e-3, 1e38, 1e-3, 1e38, 1e-3):
         before = read_weights(stepper.model)
         factors = torch.full_like(targets, factor)
-        stepper.step(iter([Batch((features, factors), Counts(samples=ROWS), ROWS, True)]))
+        stepper.step(
+            iter(
+                [
+                    Batch(
+                        (features, factors),
+                        Counts(samples=ROWS),
+                        step_samples=ROWS,
+                        closes_step=True,
+                    )
+                ]
+            )
+        )
         changed = not torch.equal(before, read_weights(stepper.model))
         skipped.append((changed, stepper.skipped_steps()))
     assert skipped == [(True, 0), (False, 1), (True, 1), (False, 2), (True, 2)]
@@ -145,7 +165,7 @@ def test_loss_scale_at_its_minimum_ends_the_run() -> None:
         return (model(batch.tensors[0]).float() * 1e38).sum()
 
     stepper = new_stepper(new_model(), precision="fp16", loss_sum=compute_overflowing_loss)
-    batch = Batch((features, targets), Counts(samples=ROWS), ROWS, True)
+    batch = Batch((features, targets), Counts(samples=ROWS), step_samples=ROWS, closes_step=True)
     for _ in range(16):  # 65,536 halved sixteen times is 1
         stepper.step(iter([batch]))
         stepper.check()
@@ -161,7 +181,15 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     stepper = new_stepper(single_rank_model)
     losses = train(stepper, micro=30, accumulate=1)
     features, targets = make_rows()
-    stepper.step(iter([Batch((features[:1], targets[:1]), Counts(samples=1), 1, True)]))
+    stepper.step(
+        iter(
+            [
+                Batch(
+                    (features[:1], targets[:1]), Counts(samples=1), step_samples=1, closes_step=True
+                )
+            ]
+        )
+    )
     assert [samples for _, samples in losses] == [30, 30, 11] * 7
     together = [
         ((a * n + b * m) / (n + m), n + m)
