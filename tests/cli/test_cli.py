@@ -194,7 +194,7 @@ def test_unusable_accelerator_is_named_and_the_cpu_run_is_labelled(cli, monkeypa
     assert f"{H100} found, but torch 2.13.0+cpu has no CUDA" in err
     assert "runs on cpu instead" in err
     code, out, err = cli("run", "toy", "--dry-run", "--json", "--device", "cpu")
-    assert (code, err) == (0, "")  # it was asked for
+    assert (code, err) == (0, "")  # no hint: the user chose the CPU
     assert "accelerator-not-used" not in json.loads(out)["plan"]["labels"]
     code, out, err = cli("list", "devices")
     assert code == 0
@@ -243,7 +243,7 @@ def test_dry_run_for_other_machines_warns_that_data_was_not_checked(cli, launche
     code, out, err = cli(*args)
     assert (code, out) == (2, "")
     assert "/not/here: no such folder" in err
-    (Path.cwd() / "empty").mkdir()  # it is here: it is checked
+    (Path.cwd() / "empty").mkdir()  # a folder that exists is checked
     code, out, err = cli(*args[:7], "empty", *args[8:], "--dry-run")
     assert (code, out) == (2, "")
     assert "no data files" in err

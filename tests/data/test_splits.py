@@ -118,7 +118,8 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
     load_or_scan(cache, {"values as int64": data}, scan)
     cache.write_text("{")
     load_or_scan(cache, {"values as int64": data}, scan)
-    load_or_scan(data / "nowhere.json", {"values": data}, scan)  # nothing can be written there
+    # A folder that cannot be written: no cache.
+    load_or_scan(data / "nowhere.json", {"values": data}, scan)
     assert len(calls) == 5
 
 

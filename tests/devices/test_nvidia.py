@@ -120,7 +120,7 @@ def test_mig_slice_has_its_own_memory_and_one_rank(
     assert vendor.product_names() == [f"{H100} MIG 1g.10gb"]
     assert vendor.rank_memory(1) == RankMemory(10 * GIB)
     assert vendor.refuse(Recipe(), 1) is None
-    assert vendor.count() == 1  # CUDA shows a process one slice
+    assert vendor.count() == 1  # CUDA shows a process only its first slice
 
 
 def test_rank_memory_excludes_memory_of_other_processes(
@@ -247,7 +247,8 @@ def test_a_card_on_the_bus_without_its_driver_is_named(
 ) -> None:
     monkeypatch.setattr(driver, "is_installed", lambda: False)
     monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
-    add_pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)  # it draws
+    # A display controller (PCI class 0x0300).
+    add_pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)
     assert vendor.unusable() is None
     add_pci_card(tmp_path, "0000:41:00.0", vendor=vendor.pci_vendor, kind="0x030200")
     refusal = vendor.unusable()

@@ -109,7 +109,7 @@ def test_no_name_belongs_to_two_rows() -> None:
     # Not found as printed, nor in another case, nor without the vendor's name.
     folded = [name.lower().removeprefix("nvidia ").removeprefix("amd ") for name in NAMES]
     alike = {name for name in folded if folded.count(name) > 1}
-    assert alike == {"a100-sxm4-40gb"}  # of one row, by drivers of two ages
+    assert alike == {"a100-sxm4-40gb"}  # both spellings come from one row: an old and a new driver
     assert len(NAMES) == len(set(NAMES)) == 31
 
 

@@ -129,7 +129,7 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     set_torch_build(monkeypatch, cuda="13.0")
     assert Amd().count() == 0
     assert (Amd().unusable() is not None) is is_reported
-    (bus / "0000:83:00.0/gpu_metrics").write_bytes(b"\x78\0\x01\x06")  # a card beside it
+    (bus / "0000:83:00.0/gpu_metrics").write_bytes(b"\x78\0\x01\x06")  # now a discrete card
     assert Amd().unusable() is not None
 
 

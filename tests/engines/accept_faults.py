@@ -110,7 +110,7 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
         settings["environment"] |= {
             "TRAINMARK_CACHE": str(folder / "cache"),
             "TRAINMARK_CASE_PATH": str(CASES),
-            "HANDICAPS": str(folder / "hosts" / "root"),  # of each host its own disk
+            "HANDICAPS": str(folder / "hosts" / "root"),  # each host mounts its own disk there
         }
         settings["master_port"] = 29_711
         (folder / "cluster.yaml").write_text(json.dumps(settings))

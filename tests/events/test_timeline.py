@@ -136,7 +136,7 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
             "p_train": 34 / 11,  # less 2 s of evaluation
             "p_core": 34 / 10.0,  # less data wait: rank 0: 12 - 2 - 0.5; rank 1: 13 - 2 - 1
             "token/p/s": 340 / 11 / 2,
-            "final_result": 13 / 4.5,  # 8 + 5 samples over rank 1's window
+            "final_result": 13 / 4.5,  # 8 + 5 samples in rank 1's window of 4.5 s
             # Steps 4 and 5: 2 s on both; 1.5 s on rank 0 and 2 s on rank 1. The slowest counts.
             "step_time_p50": 2.0,
             "step_time_p90": 2.0,

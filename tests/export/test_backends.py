@@ -111,7 +111,7 @@ def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) ->
             for tag in events.Tags()["scalars"]
         }
         got = {(tag, step): value for tag, items in scalars.items() for step, value in items}
-        assert sum(map(len, scalars.values())) == len(got)  # none is there twice
+        assert sum(map(len, scalars.values())) == len(got)  # no step of a series was written twice
         assert_same(got, list_expected(run_dir), time_within_s=1e-5)
         (text,) = events.Tensors("run")
         assert b"| precision | fp32 |" in text.tensor_proto.string_val[0]
@@ -175,7 +175,7 @@ def read_wandb_file(path: Path) -> Iterator[bytes]:
         _, size, kind = struct.unpack_from("<IHB", data, position)
         record_part += data[position + 7 : position + 7 + size]
         position += 7 + size
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # 1: a whole record; 4: the last part of one
             yield record_part
             record_part = b""
 

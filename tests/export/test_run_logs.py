@@ -59,7 +59,7 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
             figure: entry for figure, entry in row.figures.items() if figure in record.figures
         }
         same = {"p_whole", "p_train", "p_core", "e2e_time", "train_time", "final_loss"}
-        if name == "mlperf.log":  # its lines have times and losses alone
+        if name == "mlperf.log":  # its lines hold only times and losses
             assert known_figures["p_train"].value == record.figure("p_train")
             same = set()
         assert same <= known_figures.keys()

@@ -47,7 +47,7 @@ def test_list_devices_shows_the_card(call):
 
 def test_doctor_opens_the_card_in_every_precision(call):
     code, output = call("trainmark", "doctor", "--device", "nvidia")
-    assert code in (0, 1)  # 1: other programs load this machine
+    assert code in (0, 1)  # 1: other programs use this machine
     assert "NVIDIA H200" in output
     assert f"can open each rank's device with {', '.join(PRECISIONS)}" in output
     assert "nvml 13.580.0 reads 1 device" in output

@@ -196,7 +196,7 @@ def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.Mo
     monkeypatch.setattr(RunProgress, "poll", lambda _: [ProgressPart(next(texts), progress._STEP)])
     progress_line = ProgressLine(plan, "a")
     progress_line.show()
-    progress_line.show()  # nothing new: nothing written
+    progress_line.show()  # the text is the same, so nothing is written
     progress_line.show()
     progress.end_line("end")
     assert terminal.getvalue() == "\rone\\u000d \rmore than \rend       \n"

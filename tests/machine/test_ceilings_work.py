@@ -47,7 +47,7 @@ def make_candidate(
     ("memory_gib", "largest_mib"), [(141, 4096), (64, 4096), (24, 1536), (2, 128)]
 )
 def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> None:
-    sizes = choose_copy_sizes(memory_gib * 2**30 / 2)  # half of it, as ``run_rank`` gives
+    sizes = choose_copy_sizes(memory_gib * 2**30 / 2)  # ``run_rank`` passes half of the memory
     assert sizes == [largest_mib * 2**16, largest_mib * 2**18, largest_mib * 2**20]
 
 

@@ -163,7 +163,8 @@ def test_a_machine_without_governors_has_no_condition(tmp_path):
         (("0-3",), "1", "fine", "1 NUMA node"),
         (("0-1", "2-3"), "0", "fine", "2 NUMA nodes"),
         (("0-1", "2-3"), None, "fine", "2 NUMA nodes"),
-        (("0-3", ""), "1", "fine", "1 NUMA node"),  # memory alone, as of an accelerator
+        # A node without cores, such as an accelerator's memory.
+        (("0-3", ""), "1", "fine", "1 NUMA node"),
         (("0-1", "2-3"), "1", "spoils", "2 NUMA nodes, and the kernel moves pages"),
     ],
 )

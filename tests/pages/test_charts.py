@@ -121,7 +121,8 @@ def test_curves_of_several_runs_share_one_chart() -> None:
         overlay.name: overlay
         for overlay in steps.chart_overlays({"A": [record], "B": [read_record(loss=[])]})
     }
-    assert list(overlays) == ["sides-step_time", "sides-quality"]  # of the loss there is one
+    # B has no loss, so no overlay of it.
+    assert list(overlays) == ["sides-step_time", "sides-quality"]
     overlays = {
         overlay.name: overlay for overlay in steps.chart_overlays({"A": [record], "B": [record]})
     }

@@ -533,7 +533,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     assert nodes == [["plain", "warn"]]
     findings = [message("slow_rank", rank=1, share=0.6)]
     (tones,) = build_rank_strip(hot.model_copy(update={"findings": findings})).nodes
-    assert [tone for tone, _ in tones] == ["plain", "bad"]  # the slowest, though it is throttled
+    assert [tone for tone, _ in tones] == ["plain", "bad"]  # slowness is shown before throttling
 
 
 @pytest.mark.parametrize(
@@ -645,7 +645,8 @@ def test_page_rendering_reports_its_progress():
     pages = page.build_documents([make_record(), make_planned_record("b", case="other")])
     rendering.to_html(pages, progress=lambda *report: reports.append(report))
     assert len(pages) == 3
-    assert reports == [(number, 6) for number in range(1, 7)]  # of two works three each
+    # 6 reports: three for each of two cases.
+    assert reports == [(number, 6) for number in range(1, 7)]
     assert list(pictures.list_charts(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
 
 
@@ -826,7 +827,7 @@ def test_page_shows_the_gain_of_balanced_experts():
         assert expected in to_markdown([page.build_document([run], [other])])
         assert expected in "\n".join(list_first_lines([run], [other]))
     both = to_markdown(page.build_documents([make_moe_record(), bound]))
-    assert both.count(expected) == 2  # on the page of each
+    assert both.count(expected) == 2  # once on the page of each run
     document = page.build_document(
         [make_moe_record()], [make_record(run_id="other", plan=make_moe_record().plan)]
     )

@@ -102,7 +102,7 @@ def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
         "precision": "fp16",
         "compile": True,
     }
-    assert resolved.extra == {"target_value": None}  # max_steps is none already: no change
+    assert resolved.extra == {"target_value": None}  # max_steps was none before, so it is no change
     assert resolved.recipe["target_value"] is None
     assert "performance-only" in resolved.labels
 

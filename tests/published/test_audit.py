@@ -246,8 +246,8 @@ def test_speed_of_mixture_of_experts_must_state_its_routing(
     [
         ({"dropped": "68%"}, 21.83, ["audit_mfu_dropped"]),
         ({"token_drop_rate": "0.68"}, 21.83, ["audit_mfu_dropped"]),
-        ({"dropped": "68%"}, 11.97, []),  # of what was computed
-        ({"dropped": "68%"}, 60.0, ["audit_mfu_row"]),  # of neither
+        ({"dropped": "68%"}, 11.97, []),  # fits the tokens that were not dropped
+        ({"dropped": "68%"}, 60.0, ["audit_mfu_row"]),  # fits neither all tokens nor those
         ({"capacity_factor": "1.25"}, 21.83, []),  # how many were dropped is not printed
         ({"dropped": "0"}, 21.83, []),
     ],

@@ -222,7 +222,7 @@ def test_nothing_is_written_read_or_synchronized_within_a_window(
         ({"eval_every_samples": 10, "eval_from_sample": 1}, None, [1, 3, 6, 8, 11, 13, 15]),
         ({"eval_every_samples": 16}, 8, [4, 8]),  # the last step was just evaluated
         ({"eval_every_samples": 1}, 3, [1, 2, 3]),  # every step
-        ({"eval_every_samples": 100}, None, [15]),  # never due: the end alone
+        ({"eval_every_samples": 100}, None, [15]),  # never due before the end
     ],
 )
 def test_evaluations_follow_their_interval(

@@ -189,6 +189,6 @@ def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
     assert not watch.is_finished
     take_step_with(weights, {"seen": zero, "late": nonzero, "zero": zero, "none": None})
     assert watch.is_finished
-    take_step_with(weights, {"zero": nonzero})  # too late
+    take_step_with(weights, {"zero": nonzero})  # the watch has ended: ignored
     assert watch.read_flags() == {"seen": True, "late": True, "zero": False}
     watch.close()

@@ -203,4 +203,5 @@ def test_the_environment_names_no_variable_outside_the_list(
     assert not {"FAKE_UNSET", "XFCCL_DEBUG"} & collected["variables"].keys()
     assert collected["driver"] == "1.2"
     assert "hush" not in json.dumps(collected)
-    assert {"torch", "pyarrow", "numpy"} <= collected["packages"].keys()  # what reads data too
+    # Also the packages that read data.
+    assert {"torch", "pyarrow", "numpy"} <= collected["packages"].keys()

@@ -81,7 +81,7 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
         (run_dir / name).write_text(TEXT)
     plan = json.loads((run_dir / "plan.json").read_text())
     plan["about"]["dataset"] = TEXT
-    plan["run_dir"] = str(run_dir)  # as ranks need it
+    plan["run_dir"] = str(run_dir)  # the ranks need the real path
     (run_dir / "plan.json").write_text(json.dumps(plan))
     for name in ("events.rank0.jsonl", "events.launcher.jsonl"):
         with (run_dir / name).open("a") as file:

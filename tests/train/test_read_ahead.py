@@ -74,7 +74,7 @@ def test_at_most_depth_values_are_read_ahead(device: SyncDevice, depth: int) -> 
     assert not list_threads()
     assert next(values) == 0
     source.wait_for(1 + depth)
-    assert next(values) == 1  # makes room for one
+    assert next(values) == 1  # makes room for one more value
     source.wait_for(1)
     values.close()
     assert source.yielded == list(range(2 + depth))

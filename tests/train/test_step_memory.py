@@ -174,7 +174,7 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     monitor: Any = Silent(None)
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but has 8\.0 GiB"):
         agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device)
-    monitor.known = RankMemory(1)  # planning knew, and let it pass
+    monitor.known = RankMemory(1)  # planning knew the memory and accepted it
     assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
     plan.case, monitor.known = "toy", None  # a case without an estimate
     assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)

@@ -199,7 +199,8 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     torch.testing.assert_close(first["weights"], second["weights"], rtol=0, atol=0)
     torch.testing.assert_close(first["weights"], read_weights(single_rank_model), rtol=0, atol=1e-6)
     assert first["total"] == second["total"] == [3, 20]
-    assert first["reductions"] == second["reductions"] == 22  # one a step, none a micro-batch
+    # 22 steps (3 in each of 7 epochs, and 1): one all-reduce a step.
+    assert first["reductions"] == second["reductions"] == 22
 
 
 def test_sums_over_ranks_are_exact() -> None:

@@ -41,4 +41,4 @@ def test_losses_are_those_of_the_cpu(name, precision, device, processor, generat
     losses = tiny_jobs.list_losses(job, device, STEPS)
     tolerance = TOLERANCE_OF_LONG_SUMS.get((name, precision), TOLERANCE[precision])
     assert losses == pytest.approx(expected, rel=tolerance)
-    assert len(set(losses)) == STEPS  # each step trains
+    assert len(set(losses)) == STEPS  # the loss changes in each step

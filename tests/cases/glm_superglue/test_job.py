@@ -102,7 +102,7 @@ def test_learning_rate_rises_and_falls_linearly() -> None:
     factors = [compute_lr_factor(standard, step) for step in steps]
     assert factors == pytest.approx([0.0, 216 / 433.8, 433 / 433.8, falling, middle, 0.1, 0.1])
     published = load("glm_superglue").recipes
-    for world in ("1x1", "1x8", "2x8"):  # one schedule for every published world
+    for world in ("1x1", "1x8", "2x8"):  # all published world sizes share one schedule
         assert [
             compute_lr_factor(published[f"standard-{world}"], step) for step in steps
         ] == factors

@@ -200,7 +200,8 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
     if ranks == tensor_size:
         assert training[0]["losses"] == pytest.approx(single_rank["losses"], abs=1e-5)
     else:
-        means = np.mean([item["losses"] for item in counting], axis=0).tolist()  # over ranks
+        # The mean over the ranks.
+        means = np.mean([item["losses"] for item in counting], axis=0).tolist()
         assert means == pytest.approx(single_rank["losses"], abs=1e-5)
     for item in training:
         assert item["quality"][1] == 7

@@ -73,7 +73,8 @@ def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
     assert len(expected) == 20
     assert training["losses"] == pytest.approx(expected, abs=1e-6)
     routed = training["facts"]["assignments"]
-    assert routed == tiny_gpt_oss.SAMPLES * 12 * 2 * 2  # tokens, layers, experts of each
+    # 12 tokens a sample, 2 layers, 2 experts for each token.
+    assert routed == tiny_gpt_oss.SAMPLES * 12 * 2 * 2
 
 
 @needs_fsdp

@@ -66,7 +66,8 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
     for number, text in enumerate(texts):
         whole_number, fraction = str(rng.integers(1000)), str(rng.integers(1000) / 8)
         mixed = MIXED_CELLS[number]
-        gap = "" if number == 3 else f"0{whole_number}"  # with it the column is floats
+        # An empty cell turns the column into floats.
+        gap = "" if number == 3 else f"0{whole_number}"
         cells = [whole_number, fraction if number % 2 else whole_number, mixed, gap]
         rows.append([text, *cells, LETTERS[rng.integers(4)]])
     return rows

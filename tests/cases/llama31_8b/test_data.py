@@ -73,7 +73,7 @@ def test_run_on_part_of_the_published_data_is_open(prepared_folder: Path) -> Non
     assert facts.eval_samples == 8
     data.load(prepared_folder, recipe).train.build_epoch(0)
     orders = list((prepared_folder / data.INDICES).glob("*-12-900/*/*.npy"))
-    assert len(orders) == 4  # for the other ranks to map
+    assert len(orders) == 4  # written so that the other ranks can map them
 
 
 def test_number_of_validation_tokens_is_compared_with_the_published_one(
