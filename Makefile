@@ -68,7 +68,7 @@ test-vulkan: install-dev ## every case on a Vulkan device that computes on the p
 
 # Besides: real runs of every kind, engines and browser in full, each benchmark at its smallest, and
 # with the lowest versions what computes in one process: neither real runs nor what is nightly.
-test-nightly: install-dev lint $(VENV)/.installed-engines $(VENV)/.installed-loggers $(OLDEST)/.installed ## all tests there are; within an hour
+test-nightly: install-dev lint $(VENV)/.installed-engines $(VENV)/.installed-loggers $(OLDEST)/.installed ## all tests there are; about two hours
 	tools/engines.sh tests/engines/debian-packages.txt
 	$(PYTEST) $(addprefix --ignore tests/,engines hollow vulkan)
 	$(BIN)/pytest -rs tests/engines
