@@ -73,6 +73,7 @@ def read_numbered_lines(log: str) -> Iterator[tuple[int, str]]:
     try:
         raw: Any
         with sys.stdin.buffer if log == STDIN else Path(log).open("rb") as raw:
+            # Only looked at, not read: standard input cannot go back.
             is_packed = raw.peek(2)[:2] == _GZIP_MAGIC
             data: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
             number = 1

@@ -114,7 +114,7 @@ def analyze(log: str, options: Options) -> Analysis:
     _add_notes(extraction, sample, result, options)
     figures["others"] = _compare_other_speeds(extraction, result, options)
     failed = _judge_run(extraction, sample, result, options)
-    recorded_loss = finite_loss
+    recorded_loss = finite_loss  # None if it is infinite, too: then the record has no loss
     if extraction.loss is None and (failed or result.value <= 0):
         recorded_loss = 0.0  # a failed run needs a loss in its record
     record = _make_record(log, options, devices, loss=recorded_loss, result=result, failed=failed)
@@ -181,6 +181,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         reason=f"no value with {keyword!r}",
         advice="set keyword=TEXT, as written before the value in the log",
     )
+    # Only of times the user may have forgotten the unit: a rate names its own.
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
         _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
     return extraction
@@ -222,6 +223,7 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     event_speed = None
     if is_event_preset or preset == AUTO:
         event_speed = read_event_speed(reader.event_runs, preset)
+    # With `auto`, events without a speed do not end the search: other lines may have one.
     if is_event_preset or (event_speed is not None and event_speed.sample is not None):
         return _extract_event_speed(event_speed, preset)
     choice = choose_speed(reader, options)
@@ -238,6 +240,7 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
         extraction.malformed = choice.sample.malformed
         extraction.malformed_text = choice.sample.malformed_text
         return extraction
+    # Nothing is known of the values: the report says what the log has at most.
     for readings in reader.readings.values():
         if readings.malformed:  # the first source with malformed lines stands for all
             extraction.malformed = readings.malformed
@@ -299,6 +302,7 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
     if choice.missing_closings:
         return "use the log of a whole run, or set keyword=TEXT of a value in it"
     advice = "set keyword=TEXT, as written before the value in the log"
+    # Keys that stand on several lines; if there are none, all of them.
     repeated_keys = [key for key, count in reader.keys.most_common() if count > 1]
     shown_keys = (repeated_keys or list(reader.keys))[:_MAX_SHOWN_KEYS]
     if not shown_keys:
@@ -437,6 +441,7 @@ def _make_record(
         result: None: the log has no values.
     """
     num_devices = devices or 1
+    # A negative speed is no result either: `_judge_run` has judged it as failed.
     value = 0.0 if failed or result is None else result.value
     return IndexRecord(
         log_file=log,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.samples import Sample
 
 _CLOSING_KEYS = {
-    form.key for preset in PRESETS.values() for form in preset.forms if form.is_closing
+    form.key for preset in PRESETS.values() for form in preset.forms if form.is_from_closing_line
 }
 _TOLERANCE = 0.1  # relative difference of two keys that may print the same speed
 _MAX_OTHERS = 4  # other speeds that are reported
@@ -56,7 +56,7 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
     """Return the best speed of a log: of the preset that the user names, or of any."""
     preset_samples = _take_preset_samples(reader, options)
     plain_samples = _take_plain_samples(reader, options)
-    if options.preset in PRESETS:
+    if options.preset in PRESETS:  # the user's choice holds even if it has no values
         return _choose_preset(str(options.preset), preset_samples, plain_samples, reader)
     may_choose_preset = options.preset != PLAIN
     if preset_samples and may_choose_preset:
@@ -67,6 +67,7 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
             return _choose_preset(best_preset, preset_samples, plain_samples, reader)
     choice = _choose_plain(plain_samples, options)
     recognised_presets = [name for name in PRESETS if reader.recognised[name]]
+    # Without a speed, the report still says whose log it is.
     if choice.sample is None and recognised_presets and may_choose_preset:
         choice.preset = recognised_presets[0]
     choice.missing_closings += _note_missing_closings(recognised_presets, reader)
@@ -84,7 +85,7 @@ def _is_more_specific(plain_samples: list[Sample], preset_sample: Sample, option
     if preset_sample.source.quantity.kind == "speed":
         return False
     has_batch = len(preset_sample.batches) > 0 or options.base_batch_size is not None
-    if not plain_samples or has_batch:  # with a batch, steps become samples
+    if not plain_samples or has_batch:  # with a batch, the preset's steps become samples
         return False
     best = plain_samples[0]
     return bool(best.unit) and best.source.quantity.kind == "speed"
@@ -107,9 +108,11 @@ def _choose_preset(
     preset_keys = {form.key for form in PRESETS[name].forms}
     preset_keys |= {other.source.key for other in others}
     for other in plain_samples:
+        # A key of a preset is listed as that preset's, not again as a plain one.
         if other.source.key not in preset_keys and _is_independent(other):
             others.append(other)
     choice = Choice(name, sample, others[:_MAX_OTHERS])
+    # The speed of a device may be in another form of the preset than the one that was chosen.
     samples_of_job = [*preset_samples.values(), *_take_all_forms(name, reader)]
     choice.devices = _infer_devices(sample, samples_of_job)
     if sample is None:
@@ -119,7 +122,7 @@ def _choose_preset(
 
 def _is_independent(sample: Sample) -> bool:
     """Tell whether a sample is more than a mean of other values in the log."""
-    return sample.is_closing or not sample.source.quantity.is_summary
+    return sample.is_from_closing_line or not sample.source.quantity.is_summary
 
 
 def _take_all_forms(name: str, reader: LogReader) -> list[Sample]:
@@ -148,16 +151,20 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
             assert form is not None, "the source of a preset is one of its forms"
             if form.total_of in keys and options.gpu_num is not None:
                 continue  # the speed of a device is there, and the user says how many there are
-            if form.is_closing and reader.context.resumed_at:
+            if form.is_from_closing_line and reader.context.resumed_at:
                 continue  # it divides all samples by the time after the resume
             sample = take_sample(
-                readings, reader.context, skip=options.skip_steps, is_closing=form.is_closing
+                readings,
+                reader.context,
+                skip=options.skip_steps,
+                is_from_closing_line=form.is_from_closing_line,
             )
+            # A single mean has no earlier one to subtract; after a resume its clock is too short.
             if sample is None and form.clock and not reader.context.resumed_at:
                 sample = take_only_mean(readings)
             if sample is not None:
                 samples[name] = sample
-                break
+                break  # forms are sorted by rank: the first one with values is the best
     return samples
 
 
@@ -166,7 +173,7 @@ def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
     source = sample.source
     if source.is_component:  # the time of one component may lack parts of a step
         kind_rank = 3
-    elif sample.is_closing or len(sample.batches):  # a total, or wall time with its batch
+    elif sample.is_from_closing_line or len(sample.batches):  # a total, or wall time with its batch
         kind_rank = 0
     elif source.quantity.kind == "speed":
         kind_rank = 1
@@ -215,11 +222,14 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
         is_rare_summary = (
             is_summary and not readings.has_steps and is_rare(readings, num_step_lines)
         )
-        is_closing = readings.source.key in _CLOSING_KEYS or is_rare_summary
-        if is_closing and reader.context.resumed_at:
+        is_from_closing_line = readings.source.key in _CLOSING_KEYS or is_rare_summary
+        if is_from_closing_line and reader.context.resumed_at:
             continue  # it may divide all samples by the time after the resume
         sample = take_sample(
-            readings, reader.context, skip=options.skip_steps, is_closing=is_closing
+            readings,
+            reader.context,
+            skip=options.skip_steps,
+            is_from_closing_line=is_from_closing_line,
         )
         if sample is not None:
             samples.append(sample)
@@ -236,12 +246,14 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
     quantity = sample.source.quantity
     is_progress_bar = sample.source.key.startswith(BAR_KEY)
     if is_progress_bar:
-        kind_rank = 4
+        kind_rank = 4  # its speed is that of iterations, whatever these are
     elif quantity.kind == "speed":
+        # `speed` without a unit may count anything.
         kind_rank = 1 if quantity.is_weak and not sample.unit else 0
     else:
         kind_rank = 3 if quantity.is_weak else 2
-    is_mean = quantity.is_summary and not sample.is_closing and quantity.scope != "job"
+    # A mean printed along the way repeats the values of steps; a total of the job does not.
+    is_mean = quantity.is_summary and not sample.is_from_closing_line and quantity.scope != "job"
     if has_gpu_num:
         scope_ranks = {"device": 0, "": 1, "job": 2, "node": 3}
     else:
@@ -250,7 +262,7 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
     seconds = float(sample.weights.sum()) if is_progress_bar else 0.0
     return (
         kind_rank,
-        not sample.is_closing,
+        not sample.is_from_closing_line,
         is_mean,
         scope_ranks[quantity.scope],
         -seconds,
@@ -298,7 +310,7 @@ def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
         return None
     form = sample.source.form
     if form is not None and not form.total_of:
-        return None
+        return None  # the trainer does not print this speed of one device
     for other in others:
         if form is not None and other.source.key != form.total_of:
             continue

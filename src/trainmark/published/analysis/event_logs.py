@@ -62,7 +62,7 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
         runs = [run for run in runs if run.mark == MARK_OF_PRESET[preset]]
     if not runs:
         return None
-    mark = runs[0].mark
+    mark = runs[0].mark  # if a log has both forms, the runs in the other one do not count
     found_preset = _PRESET_OF_MARK[mark]
     runs = [run for run in runs if run.mark == mark]
     runs_with_speed = [run for run in runs if get_training_speed(run) is not None]
@@ -74,7 +74,7 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
             notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {state}")
     if chosen is None:
         return EventSpeed(found_preset, notes=notes)
-    columns = describe_run(chosen, file_name="")
+    columns = describe_run(chosen, file_name="")  # only notes and devices are read from them
     prefix = f"run {runs.index(chosen) + 1} of {len(runs)}: " if len(runs) > 1 else ""
     notes += [prefix + render(note, "en") for note in list_notes(chosen, columns)]
     return EventSpeed(
@@ -99,22 +99,22 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     speed = get_training_speed(run)
     assert speed is not None
     quantity = Quantity("speed", "samples/s", scope="job")
+    # As ``EventRun.speed``: the logged speeds, if there are any.
     key = "tracked_stats" if run.speeds else f"samples and times of {FORMS[run.mark]} events"
     if run.line:
         first_text = f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}"
     else:  # the run has no end
         first_text = f"line {run.first_line}"
     malformed_text = ""
-    if run.malformed:
+    if run.malformed:  # number and text of each line; the first one is shown
         malformed_line, text = run.malformed[0]
         malformed_text = f"line {malformed_line}: {text[:_SHOWN_CHARACTERS]}"
     return Sample(
-        source=Source(preset, key, unit="", quantity=quantity),
-        unit="samples/s",
+        source=Source(preset, key, quantity),
+        unit="samples/s",  # events count samples, whatever the model
         values=np.array([speed]),
         lines=1,
         malformed=len(run.malformed),
         malformed_text=malformed_text,
         first_text=first_text,
-        is_closing=True,
     )

@@ -126,7 +126,7 @@ class KeywordReader:
                 loss_match = loss_pattern.search(line)
                 if loss_match is not None:
                     self.loss = parse_number(loss_match[1], loss_match[2])
-            if self.keyword not in line:
+            if self.keyword not in line:  # an empty keyword is in every line
                 continue
             if value_pattern is None:
                 # The space is the character that the pattern of numbers needs behind a number.
@@ -136,6 +136,8 @@ class KeywordReader:
             if match is not None:
                 is_closing = value_pattern is not None and self._is_closing(line, match.start())
                 self._add(number, line, match, is_closing=is_closing)
+            # `ips` in `tips` is no keyword; if words at a position are read, every line has to have
+            # one.
             elif value_pattern is None or (keyword_pattern and keyword_pattern.search(line)):
                 self._reject(number, line)
 
@@ -232,16 +234,17 @@ class KeywordReader:
             notes.append(
                 f"{len(self.closing)} values of a closing line, such as a total, are excluded"
             )
-        elif self.closing:
+        elif self.closing:  # only such lines have values
             values = self.closing
         if len(values) <= self.skip:
             return None
         counted = np.frombuffer(values)[self.skip :]
         weights = np.frombuffer(self.seconds)[self.skip :] if self.seconds else np.empty(0)
+        # A mean by time needs the time of every value.
         has_weights = len(weights) > 1 and bool((np.isfinite(weights) & (weights > 0)).all())
         quantity = default_quantity if preset or self.quantity is None else self.quantity
         return Sample(
-            source=Source(preset, self.key or self.keyword, unit="", quantity=quantity),
+            source=Source(preset, self.key or self.keyword, quantity),
             unit=self.unit,
             values=counted.copy(),
             weights=weights if has_weights else np.empty(0),

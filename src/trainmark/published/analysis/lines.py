@@ -156,7 +156,9 @@ def _find_speeds(line: LogLine, *, has_step: bool) -> None:
         # Without a step, `time` may be that of an epoch or of a whole run.
         if quantity.kind == "step_time" and quantity.is_weak and not has_step:
             continue
+        # Several may stand on a line; which of them counts is decided for the whole log.
         line.speeds.append((pair, quantity))
+        # The first time of this very step; a mean of many steps is not its time.
         is_time = quantity.kind == "step_time" and not quantity.is_summary
         if is_time and line.step_time_s is None and pair.key:
             line.step_time_s = pair.value * quantity.seconds / quantity.steps
@@ -279,11 +281,11 @@ class LogContext:
             self.ends.append(self._run_until_now)
             self.starts.append(line.number)
             self.run += 1
-            self._counters.clear()
+            self._counters.clear()  # a new run may count otherwise
         if restarted or has_lower_epoch:
             self.cycle += 1
         self._epoch = line.epoch
-        is_complete = False
+        is_complete = False  # until one of the counters is at its last planned step
         for key, value in line.counters:
             counter = self._counters.get(key)
             if counter is None or counter in restarted:
@@ -315,6 +317,7 @@ def _is_of_new_run(counter: _Counter, epoch: float | None) -> bool:
         epoch: of the new steps; None: not known.
     """
     if epoch is None or counter.epoch is None:
-        # Steps that begin anew after the last planned one are those of the next epoch.
+        # Steps that begin anew after the last planned one are those of the next epoch; before it,
+        # the run must have been aborted.
         return not counter.is_complete
     return epoch <= counter.epoch

@@ -32,6 +32,7 @@ _ABBREVIATIONS: dict[str, str] = WORDS["abbreviations"]
 _TIMES: dict[str, float] = {
     word: seconds for word, seconds in _TABLE_UNITS["time"].items() if word.isascii()
 }
+# Without minutes: at the end of a key, `min` is a minimum.
 _TIME_ENDINGS = {word: seconds for word, seconds in _TIMES.items() if seconds <= 1}
 _NOT_TRAINING = frozenset(WORDS["marks"]["not_training"])
 _JOB = frozenset(WORDS["marks"]["job"])
@@ -52,7 +53,7 @@ def _join_alternatives(words: Iterable[str]) -> str:
 _ITEM = _join_alternatives(_UNIT_BY_WORK)
 _STEP = _join_alternatives(word for word, unit in _UNIT_BY_WORK.items() if unit == STEPS_UNIT)
 _TIME = _join_alternatives(_TIMES)
-# A key that ends in one of these has its unit there; `step_time_min` is a minimum.
+# A key that ends in one of these has its unit there.
 _TIME_ENDING = _join_alternatives(_TIME_ENDINGS)
 _DEVICE_WORDS = {*_TABLE_UNITS["device"], *WORDS["marks"]["devices"]}
 _DEVICE = rf"(?:{_join_alternatives(word for word in _DEVICE_WORDS if word.isascii())})s?"
@@ -131,7 +132,11 @@ class Quantity:
 
 @lru_cache(maxsize=4096)
 def split_words(text: str) -> tuple[str, ...]:
-    """Return the words of a key or unit in lower case, with ``per`` for a slash."""
+    """Return the words of a key or unit in lower case, with ``per`` for a slash.
+
+    ``audit.qualities.split_words`` does the same for headers, whose Chinese words and decimal
+    numbers it keeps.
+    """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
     return tuple(re.findall(r"[a-zµ]+|[0-9]+", spaced.replace("/", " per ").lower()))
 
@@ -160,6 +165,7 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         scope = "device"
     elif not scope and _PER_NODE.search(" ".join(words)):
         scope = "node"
+    # `total tokens per second per device`, too, is of the job: such a word outweighs `per`.
     if quantity.kind == "speed" and not _JOB.isdisjoint(words):
         scope = "job"
     return replace(quantity, is_summary=is_summary, scope=scope)
@@ -184,7 +190,7 @@ def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantit
             return _expand_abbreviation(_ABBREVIATIONS[word], unit_quantity)
     if _SPEED.isdisjoint(words):
         return _read_step_time(words, unit_quantity)
-    if unit_quantity is None:
+    if unit_quantity is None:  # `speed: 3.1` may count anything
         return Quantity("speed", is_weak=True)
     return unit_quantity if _is_specific(unit_quantity) else None
 

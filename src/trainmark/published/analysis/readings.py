@@ -163,9 +163,10 @@ class Readings:
         run = self.runs.setdefault(context.run, RunValues())
         self.lines += 1
         self.has_steps = self.has_steps or line.step is not None
+        # Ranks that print one step count as one value; a line without a step is always a new one.
         if line.counters and self._average_with_rank(line, value, run, context.cycle):
             return
-        is_first_counted = len(run.values) == self.skip
+        is_first_counted = len(run.values) == self.skip  # this value comes after the skipped ones
         if is_first_counted or not run.first_text:
             run.first_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
         self._recent.append(_StepPrint(context.cycle, line.counters, len(run.values)))
@@ -222,7 +223,7 @@ class Readings:
             clock_s: seconds that the clock shows.
         """
         last = self._last_counter
-        self._last_counter = None
+        self._last_counter = None  # the bar is full: the next one begins at 0
         if last is None or last.done >= done:
             last = _CounterReading(0.0, 0.0)
         elapsed_s = clock_s - last.clock_s
@@ -234,7 +235,7 @@ class Readings:
         """Return the samples or tokens of the step or interval of a line; NaN: not known."""
         unit = normalize_rate_unit(self.source.quantity.unit or self.unit)
         if unit == "samples/s" and line.batch is not None:
-            return line.batch
+            return line.batch  # the samples of a step, which a rate in samples covers
         for pair in line.pairs:
             if is_work_of_step(pair.key):
                 return pair.value
@@ -314,6 +315,7 @@ class LogReader:
                     self._count_keys(line)
                 if self._add_line(line):
                     continue
+            # A line without a value may name an evaluation or a checkpoint.
             self.context.notice_other_work(text, line)
 
     def _count_keys(self, line: LogLine) -> None:
@@ -387,7 +389,7 @@ class LogReader:
         # Numbers with one key are one source, whatever stands behind them; only numbers without a
         # key are told apart by their unit.
         unit = "" if pair.key else pair.unit
-        source = Source(PLAIN, pair.key, unit, quantity)
+        source = Source(PLAIN, pair.key, quantity, unit=unit)
         readings = self._get_readings(source)
         self._add_value(line, pair, readings)
 
@@ -409,6 +411,7 @@ class LogReader:
         if clock_s is None or not math.isfinite(pair.value):
             readings.reject(line.number, line.text)
             return
+        # At 0 seconds a rate says nothing about the work done.
         if clock_s > 0 or form.is_counter:
             # A mean rate since the start, times the clock, is the work done until now.
             done = pair.value if form.is_counter else pair.value * clock_s
@@ -429,7 +432,7 @@ class LogReader:
 
     def _add_progress_bar(self, line: LogLine) -> bool:
         """Add the speed by counter and clock of a progress bar; return whether there is one."""
-        if "<" not in line.text or not line.speeds:
+        if "<" not in line.text or not line.speeds:  # a quick test: `[00:12<04:48, 1.67it/s`
             return False
         match = _BAR.search(line.text)
         clock_s = parse_clock(match["clock"]) if match else None
@@ -437,9 +440,10 @@ class LogReader:
             return False
         quantity = Quantity("steps", "steps/s", is_weak=True)
         key = f"{BAR_KEY} of {match['total']}"
-        readings = self._get_readings(Source(PLAIN, key, unit="", quantity=quantity))
+        readings = self._get_readings(Source(PLAIN, key, quantity))
         done = float(match["done"])
         is_last_reading = match["done"] == match["total"]
+        # After a resume a counter does not begin at 0, so the last reading alone gives no speed.
         if is_last_reading and not self.context.resumed_at:
             readings.add_last_total(line, done, clock_s, self.context)
         else:
@@ -453,6 +457,7 @@ class LogReader:
             pairs: the numbers of the line by their keys.
         """
         for (preset, key, _), readings in self.readings.items():
+            # Plain keys are ordinary words, which also stand in text without a number.
             if preset == PLAIN or key in pairs or key not in line.text:
                 continue
             if self._key_patterns[key].search(line.text):

@@ -130,7 +130,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         UsageError: a mode without its batch size, a unit that would only rename the result, or
             ``steps_per_value`` for values that are not times.
     """
-    if options.index != _SPEED_INDEX:
+    if options.index != _SPEED_INDEX:  # the modes are about speeds
         return _take_value_as_is(sample, options)
     batch: float | None = options.base_batch_size  # of one device
     is_batch_of_log = batch is None and len(sample.batches) > 0
@@ -150,7 +150,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         factor *= batch
     if rule.has_devices:
         factor *= _count_devices(sample, options, is_batch_of_log=is_batch_of_log)
-    scale = _compute_scale(sample, options, mode)
+    scale = _compute_scale(sample, options, mode)  # of each value, so also of their mean
     factor = factor / scale if rule.divides else factor * scale
     log_unit = ""
     if mode == Mode.SPEED_OF_DEVICES:
@@ -159,6 +159,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         log_unit = "samples/s"
     unit = rule.unit or _choose_unit(log_unit, mode, options)
     how = f"mode {mode:d}: {rule.formula}"
+    # A mean of times needs no weights, and one value no mean.
     if sample.is_rate and len(sample.values) > 1:
         how += f", {_MEANS[sample.weighted_by]}"
     value = _apply_factor(factor, sample.mean, divides=rule.divides)

@@ -59,7 +59,8 @@ class Sample:
         malformed_text: the first of them.
         first_text: the line of the first value that counts.
         mean_of_all: mean of all values before other work was taken off; None: none was.
-        is_closing: the value is of a line at the end of the log, about the whole run.
+        is_from_closing_line: the value is of a line that the trainer prints once, at the end, about
+            the whole run.
         has_steps: a line with a value also has the number of a step.
         slow: values that may hold an evaluation, a checkpoint or a warm-up.
         notes: for the user.
@@ -78,7 +79,7 @@ class Sample:
     malformed_text: str = ""
     first_text: str = ""
     mean_of_all: float | None = None
-    is_closing: bool = False
+    is_from_closing_line: bool = False
     has_steps: bool = False
     slow: SlowValues = _NO_SLOW_VALUES
     notes: list[str] = field(default_factory=list)
@@ -107,23 +108,27 @@ def compute_costs(values: Array, *, is_rate: bool) -> Array:
 
 
 def take_sample(
-    readings: Readings, context: LogContext, *, skip: int, is_closing: bool = False
+    readings: Readings, context: LogContext, *, skip: int, is_from_closing_line: bool = False
 ) -> Sample | None:
     """Return the values of a source that count; None: there are none.
 
     Args:
         skip: values to leave out at the beginning of a run.
-        is_closing: the last value is about the whole run.
+        is_from_closing_line: values are from a line at the end, so the last one is of the whole
+            run.
     """
     source = readings.source
-    only_last_counts = is_closing or source.is_running_mean
+    # The last of several means since the start covers them all, so nothing is skipped.
+    only_last_counts = is_from_closing_line or source.is_running_mean
     run, notes = _choose_run(readings, context, skip=0 if only_last_counts else skip)
     if run is None:
         return None
-    if _is_time_since_start(source, np.frombuffer(run.values)):
+    if _is_time_since_start(source, np.frombuffer(run.values)):  # its key only looked like a time
         return None
     if only_last_counts:
-        return _take_last_value(readings, run, notes, is_closing=is_closing, skip=skip)
+        return _take_last_value(
+            readings, run, notes, is_from_closing_line=is_from_closing_line, skip=skip
+        )
     return _take_counted_values(readings, run, notes, skip=skip)
 
 
@@ -188,6 +193,7 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
         sample: the speed from the differences of the mean's total and the clock.
     """
     first_rate = readings.first_rate
+    # None: the form has no clock beside it.
     if first_rate is None or first_rate <= _MIN_RESUME_RATIO * sample.mean:
         return
     sample.notes.append(
@@ -200,6 +206,8 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
 def take_only_mean(readings: Readings) -> Sample | None:
     """Return the mean since the start that a log prints only once; None: it prints more, or none.
 
+    It is as good as a closing line.
+
     From several such means, the speed between them is computed instead.
     """
     if readings.first_rate is None or readings.lines:
@@ -209,7 +217,7 @@ def take_only_mean(readings: Readings) -> Sample | None:
         unit=readings.source.quantity.unit,
         values=np.array([readings.last_rate]),
         lines=1,
-        is_closing=True,
+        is_from_closing_line=True,
     )
 
 
@@ -221,20 +229,25 @@ def _is_rate(source: Source) -> bool:
 def _describe_malformed(readings: Readings) -> str:
     """Return the first line without a number, with its number; empty: there is none."""
     if not readings.malformed:
-        return ""
+        return ""  # not `line 0: `
     return f"line {readings.malformed_line}: {readings.malformed_text}"
 
 
 def _take_last_value(
-    readings: Readings, run: RunValues, notes: list[str], *, is_closing: bool, skip: int
+    readings: Readings, run: RunValues, notes: list[str], *, is_from_closing_line: bool, skip: int
 ) -> Sample:
     """Return the last value, which is that of the whole run.
 
     Args:
-        is_closing: it is printed once at the end; false: it is the last one of a running mean.
+        is_from_closing_line: it is printed once at the end; false: it is the last one of a running
+            mean.
         skip: values that the user wants to leave out; a note says that it has no effect.
     """
-    what = "a line at the end" if is_closing else "a running mean, of which the last value counts,"
+    what = (
+        "a line at the end"
+        if is_from_closing_line
+        else "a running mean, of which the last value counts,"
+    )
     if skip:
         notes.append(f"{readings.source.name} is {what}: skip_steps has no effect on it")
     return Sample(
@@ -246,7 +259,7 @@ def _take_last_value(
         malformed_text=_describe_malformed(readings),
         first_text=run.first_text,
         has_steps=readings.has_steps,
-        is_closing=is_closing,
+        is_from_closing_line=is_from_closing_line,
         notes=notes,
     )
 
@@ -260,7 +273,7 @@ def _choose_run(
         skip: values at the beginning of a run that do not count.
     """
     runs = readings.runs
-    if _are_epochs(context):
+    if _are_epochs(context):  # all belong to one run
         return _join(list(runs.values())), []
     numbers_with_values = [number for number, run in runs.items() if len(run.values) > skip]
     if not numbers_with_values:
@@ -333,7 +346,7 @@ def _remove_other_work(
     if not holds_other.any():
         return 0
     is_rate = _is_rate(source)
-    times = compute_costs(values, is_rate=is_rate)  # of rates only proportional to times
+    times = compute_costs(values, is_rate=is_rate)  # proportional is enough to compare them
     plain_times = times[is_counted & ~holds_other]
     usual_time = float(np.median(plain_times)) if len(plain_times) else None
     pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds  # in the unit of the values
@@ -343,6 +356,7 @@ def _remove_other_work(
         time = float(times[index])
         training_time = time - float(pauses[index])
         is_pause_known = pauses[index] > 0 and not is_rate and training_time > 0
+        # The printed time may be that of work which the value does not include.
         is_closer = usual_time is None or abs(training_time - usual_time) < abs(time - usual_time)
         if is_pause_known and is_closer:
             values[index] = training_time

@@ -32,7 +32,7 @@ class Form(Frozen):
     unit: str = ""
     scope: Literal["device", "job"] = "job"
     total_of: str = ""
-    is_closing: bool = False
+    is_from_closing_line: bool = False
     is_component: bool = False
     is_running_mean: bool = False
     clock: str = ""
@@ -69,16 +69,16 @@ class Source:
     Args:
         preset: name of the trainer's preset, or ``plain``.
         key: text before the number; empty: there is none, ``unit`` says what the number is.
-        unit: text behind the number if there is no key, else empty.
         quantity: what the number measures.
+        unit: text behind the number if there is no key, else empty: the key says what it is.
         rank: place among the forms of the preset, the best first.
         form: of the preset; None: the key or the unit alone says what the number is.
     """
 
     preset: str
     key: str
-    unit: str
     quantity: Quantity
+    unit: str = ""
     rank: int = 0
     form: Form | None = None
 
@@ -106,6 +106,6 @@ def list_sources_by_key() -> dict[str, list[Source]]:
     for name, preset in PRESETS.items():
         for rank, form in enumerate(preset.forms):
             quantity = form.make_quantity()
-            source = Source(name, form.key, unit="", quantity=quantity, rank=rank, form=form)
+            source = Source(name, form.key, quantity, rank=rank, form=form)
             sources.setdefault(form.key, []).append(source)
     return sources

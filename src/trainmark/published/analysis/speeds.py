@@ -29,9 +29,9 @@ _RATES = {"tokens/s": "tokens_per_second", "samples/s": "samples_per_second"}
 _DEVICE = "_per_device"
 _TFLOPS = re.compile(r"(?i)\btera ?flops?\b|\btflops?(?:/s)?\b")
 _MFU = re.compile(r"(?i)(?:^|[\s_/])mfu(?:[\s_(]*%\)?)?$")
-_OTHER_FLOPS = re.compile(r"(?i)\b(?:peak|promised|theoretical|max)")
-_QUICK_PARTS = ("flop", "mfu")
-_MAX_TEXT = 300
+_PEAK_FLOPS = re.compile(r"(?i)\b(?:peak|promised|theoretical|max)")
+_QUICK_PARTS = ("flop", "mfu")  # a line without one of them is not split into its numbers
+_MAX_TEXT = 300  # characters of a line that are kept
 
 
 class LoggedSpeed(NamedTuple):
@@ -73,7 +73,7 @@ def _read_log(log: Path) -> list[LoggedSpeed]:
     speeds = list(flop_speeds.values())
     best_speed = _name_speed(choose_speed(reader, Options(preset=AUTO)).sample)
     if best_speed is not None:
-        speeds.insert(0, best_speed)
+        speeds.insert(0, best_speed)  # before TFLOP/s and MFU, which follow from it
     return speeds
 
 
@@ -90,6 +90,7 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
         factor = 1 / measured.seconds
     else:
         rate_name = _RATES.get(normalize_rate_unit(measured.unit or sample.unit))
+        # There is no name for another unit, nor for the speed of a node.
         if rate_name is None or measured.scope == "node":
             return None
         name = rate_name + _DEVICE if measured.scope == "device" else rate_name
@@ -104,7 +105,10 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
 def _collect_flops(
     lines: Iterator[tuple[int, str]], speeds: dict[str, LoggedSpeed]
 ) -> Iterator[tuple[int, str]]:
-    """Yield all lines, and add the TFLOP/s and MFU that they have to ``speeds``."""
+    """Yield all lines, and add the TFLOP/s and MFU that they have to ``speeds``.
+
+    So two readers share one pass over a log; ``speeds`` is complete after the last line.
+    """
     for number, text in lines:
         yield number, text
         if not any(part in text.lower() for part in _QUICK_PARTS):
@@ -125,7 +129,7 @@ def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
     if line.is_other_work:
         return
     for pair in line.pairs:
-        if _OTHER_FLOPS.search(pair.key):
+        if _PEAK_FLOPS.search(pair.key):  # what the device could reach, not what the run did
             continue
         if _TFLOPS.search(pair.key) or _TFLOPS.fullmatch(pair.following):
             yield "tflops_per_device", pair.value

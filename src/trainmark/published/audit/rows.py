@@ -41,7 +41,7 @@ _MAX_TIME_S = 366 * _SECONDS_PER_DAY  # no published run took longer than a year
 _MAX_PEAK_RATIO = 1.1  # clocks may be above those of the peak, and FLOPs of a sample are counted
 # If too many samples were trained by a whole multiple of the ranks, each rank may have counted all.
 _MULTIPLE_TOLERANCE = 0.03  # relative distance from the whole multiple
-_MAX_MULTIPLE = 64
+_MAX_MULTIPLE = 64  # times that each rank may have counted them; for more, no cause is named
 _RATE_TOLERANCE = 0.03  # of figures that are equal by arithmetic, besides their rounding
 _TRUNCATION = 2  # half units of the last digit: some pages truncate instead of rounding
 _MAX_PADDING = 200  # a sample is not more than this many times shorter than the longest one
@@ -141,6 +141,7 @@ def check_routing(subjects: AuditSubjects) -> Hits:
         has_routing_setting = any(key in name for name in settings for key in _ROUTING_KEYS)
         forced_balance = (
             _find_setting(settings, _FORCED_KEYS)
+            # `routing=balanced` forces the router, `routing=top2` does not.
             or _find_setting(settings, ("rout",), accepted_values=_FORCED_VALUES)
             or _find_word(text, _FORCED_WORDS)
         )
@@ -224,7 +225,7 @@ def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, li
     """
     names = {name for subject in subjects for name in subject.printed if is_fraction(name)}
     for name in sorted(names):
-        if name.endswith("_target"):
+        if name.endswith("_target"):  # what was wanted, not what was measured
             continue
         subjects_with_name = [subject for subject in subjects if name in subject.printed]
         for rows in group_subjects(subjects_with_name, lambda x: x.table or x.file):
@@ -245,7 +246,7 @@ def _check_fractions(name: str, rows: Sequence[AuditSubject]) -> Hits:
     for subject, value in zip(rows, values, strict=True):
         if not 0 < value <= max_value:
             yield subject, message("audit_range", figure=name, value=value, most=max_value)
-        elif max_value > 1 >= value and len(values) > 1:
+        elif max_value > 1 >= value and len(values) > 1:  # a fraction among per cents
             yield subject, message("audit_unit", figure=name, value=value)
 
 
@@ -275,6 +276,7 @@ def check_outlier(subjects: AuditSubjects) -> Hits:
         for subject in rows:
             value = subject.printed[name]
             others = [other.printed[name] for other in rows if other is not subject]
+            # One other value cannot show what is usual; ratios need values above zero.
             if len(others) < 2 or not value > 0 or min(others) <= 0:
                 continue
             others_agree = max(others) <= _MAX_SPREAD * min(others)
@@ -350,7 +352,7 @@ def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
     sequence_length = subject.read_setting("seq_length")
     if not token_rate or not sample_rate or not sequence_length:
         return
-    tokens_per_sample = token_rate / sample_rate
+    tokens_per_sample = token_rate / sample_rate  # both rates are those of all devices
     rounding = subject.compute_rounding("p_train_tokens", "p_whole")
     slack = 1 + _RATE_TOLERANCE + _TRUNCATION * rounding
     are_too_many = tokens_per_sample > sequence_length * slack
@@ -404,7 +406,7 @@ def _compute_batch_bounds(subject: AuditSubject) -> tuple[float, float]:
         return 0.0, math.inf
     num_micro_batches = subject.read_setting("grad_accum_steps")
     if num_micro_batches is None or not subject.world_size:
-        return micro_batch, math.inf
+        return micro_batch, math.inf  # a step has one micro-batch or more
     # From all devices sharing one model, which train a micro-batch together, to none.
     device_batch = micro_batch * num_micro_batches
     return device_batch, device_batch * subject.world_size
@@ -415,6 +417,7 @@ def check_memory(subjects: AuditSubjects) -> Hits:
     for subject in subjects:
         used = subject.figures.get("mem", 0.0) / _GIB
         total = subject.figures.get("mem_total", 0.0) / _GIB
+        # The total is the card's own size; only the used memory is a rounded measurement.
         if total and used > total * (1 + subject.compute_rounding("mem")):
             yield subject, message("audit_memory", used=used, total=total)
         sizes = sorted(set(subject.list_published("memory_gb")))
@@ -480,6 +483,8 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     epochs = subject.workload.epochs or subject.read_setting("epochs") or 0
     rate = subject.figures.get("p_whole", 0.0)
     args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": samples_per_pass}
+    # Rules decide by the fewest samples, which allow for a start-up; messages show the product of
+    # the two printed figures.
     passes = subject.max_samples / samples_per_pass
     if not epochs:  # not printed: only an impossible number of passes is reported
         if subject.min_samples > _MAX_PASSES * samples_per_pass:
@@ -492,7 +497,7 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     args["epochs"] = round(epochs)
     times = subject.max_samples / expected_samples
     times_per_rank = _find_multiple_of_ranks(times, subject.world_size)
-    if times_per_rank is not None and subject.world_size:
+    if times_per_rank is not None and subject.world_size:  # without ranks it is None
         args |= {
             "times": times_per_rank * subject.world_size,
             "each": times_per_rank,
@@ -506,7 +511,9 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
 def _find_multiple_of_ranks(times: float, world_size: int | None) -> int | None:
     """Return n if a factor is about n times the number of ranks; None: it is no such multiple.
 
-    Then each rank may have counted the samples of all ranks.
+    Then each rank may have counted the samples of all ranks, n times each: the published rows of
+    DLRM count them twice on each device. If n is large, any factor is near such a multiple, so that
+    it explains nothing.
 
     Args:
         times: factor by which the samples trained are more than expected.
@@ -534,7 +541,7 @@ def check_peak(subjects: AuditSubjects) -> Hits:
             "share": flop_rate / bound.flops,
         }
         tf32_tflops = max(subject.list_published("tf32_tflops"), default=0.0)
-        # Libraries may compute in TF32 what a page calls FP32.
+        # Libraries may compute in TF32 what a page calls FP32: the label is wrong, not the rate.
         if subject.precision == "fp32" and flop_rate <= tf32_tflops * 1e12:
             yield subject, message("audit_tf32", tf32=tf32_tflops, device=subject.device, **args)
         else:

@@ -137,7 +137,10 @@ class AuditSubject:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The printed figures that are above zero, by name."""
+        """The printed figures that are above zero, by name.
+
+        Rules calculate with these; zeros and negatives are left to the rule on ranges.
+        """
         return {name: value for name, value in self.printed.items() if value > 0}
 
     @property
@@ -274,10 +277,15 @@ class AuditSubject:
             bound = self._find_product_bound(product)
             if bound is not None:
                 bounds.append(bound)
-        return max(bounds, default=None)  # by FLOP/s, the first field
+        # By FLOP/s, the first field: no product that the name can mean computes faster.
+        return max(bounds, default=None)
 
     def _find_product_bound(self, product: Mapping[str, Any]) -> PeakBound | None:
-        """Return the highest dense peak of one product; None: its peaks are not known."""
+        """Return the highest dense peak of one product; None: its peaks are not known.
+
+        A bound must not be too low: if one of the declared precisions has no published peak, it is
+        the highest of all peaks.
+        """
         product_peaks = _read_peaks(product)
         declared = set(self.precisions)
         if self.is_mixed:
@@ -317,7 +325,7 @@ class AuditSubject:
                 return DeviceRate(name, value)
             if self.world_size:
                 return DeviceRate(name, value / self.world_size)
-        return DeviceRate("token/p/s", 0.0)
+        return DeviceRate("token/p/s", 0.0)  # any figure: there is no throughput
 
     def estimate_device_flops(self) -> float:
         """Return the model FLOP/s that a device reached at least; 0: not known.
@@ -327,9 +335,11 @@ class AuditSubject:
         workload = self.workload
         figures = self.figures
         flops_per_sample = workload.compute_sample_flops(self.sequence) or 0.0
+        # Of several possible sizes the smallest, so that the FLOPs are not too high.
         min_parameters = min(workload.parameters, default=0.0) * 1e9
         flops_per_token = min_parameters * min(workload.flops_per_parameter)
         flop_rates = [0.0]
+        # Each of these is a lower bound, so that the highest one holds.
         if "token/p/s" in figures:
             flop_rates.append(figures["token/p/s"] * flops_per_token)
         if "sample/p/s" in figures:
@@ -352,6 +362,7 @@ class AuditSubject:
     @property
     def min_samples(self) -> float:
         """The fewest samples that the run trained, by its time and ``p_whole``; 0: not known."""
+        # Only end-to-end time contains the start: the longest possible one is taken off.
         startup_s = MAX_STARTUP_S if "e2e_time" in self.figures else 0.0
         return max(0.0, self.seconds - startup_s) * self.figures.get("p_whole", 0.0)
 
@@ -436,6 +447,7 @@ def _find_workload(row: Row) -> Workload:
     if not workload.parameters or not trains_adapters(row):
         return workload
     factors = workload.flops_per_parameter
+    # The other factors stay: a page may count with them all the same.
     if FLOPS_ADAPTERS_TRAINED not in factors:
         factors = (*factors, FLOPS_ADAPTERS_TRAINED)
     return workload.model_copy(update={"flops_per_parameter": factors})

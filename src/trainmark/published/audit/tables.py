@@ -70,6 +70,7 @@ def check_copies(subjects: AuditSubjects) -> Hits:
             first_by_order[order] = (record, subject.file)
             continue
         first, first_file = first_by_order[order]
+        # The same launch may be read twice: it is no copy of itself.
         if first.run_id != record.run_id and is_proportional(times, first.steps.time_ns):
             args = {"run_id": record.run_id, "other": first.run_id, "place": first_file}
             yield subject, message("audit_copy", same="steps.time_ns", **args)
@@ -90,6 +91,7 @@ def check_same_figures(subjects: AuditSubjects) -> Hits:
         first_work = [_describe_printed_work(row) for row in first_line]
         for other_line in other_lines:
             other_work = [_describe_printed_work(row) for row in other_line]
+            # The same row may be printed twice, in one page or in its translation.
             if other_work == first_work or _is_same_text(first, other_line[0]):
                 continue
             place = {"other": first.configuration, "file": first.file}
@@ -135,7 +137,7 @@ def _describe_printed_work(subject: AuditSubject) -> object:
 def check_ratios(subjects: AuditSubjects) -> Hits:
     """Yield rows of a card whose figures are those of another card, all times the same factor."""
     for rows_a, rows_b in combinations(group_subjects(subjects, _get_card_key), 2):
-        if rows_a[0].name != rows_b[0].name:
+        if rows_a[0].name != rows_b[0].name:  # other models on two cards cannot be compared
             continue
         pairs = [(a, b) for b in rows_b for a in rows_a if _get_setup(a) == _get_setup(b)]
         ratios: list[float] = []
@@ -146,7 +148,7 @@ def check_ratios(subjects: AuditSubjects) -> Hits:
         are_equal = max(ratios) <= min(ratios) * (1 + _MAX_RATIO_ROUNDING)
         if not are_equal:
             continue
-        for a, b in pairs:
+        for a, b in pairs:  # the card that is printed later is reported
             args = {"factor": median(ratios), "line": a.line, "device": a.device}
             yield b, message("audit_ratios", figures=len(ratios), **args)
 
@@ -217,7 +219,7 @@ def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool
     """Tell whether the rate of more devices is too high or too low for that of fewer."""
     fewer, more = sorted((subject, other), key=lambda row: row.world_size or 0)
     world_ratio = (more.world_size or 0) / (fewer.world_size or 1)
-    if world_ratio <= 1:
+    if world_ratio <= 1:  # rows of as many devices are not compared
         return False
     rate_ratio = _get_device_rate(more) / _get_device_rate(fewer)
     # The factor by which rounding of the two printed rates may change their ratio.
@@ -324,7 +326,7 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
         return True
     longest_s = max(row.seconds for row in rows)
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
-    first_candidate = min_samples / SAME_WORK_RATIO
+    first_candidate = min_samples / SAME_WORK_RATIO  # numbers within this ratio count as equal
     for index in range(_NUM_CANDIDATES + 1):
         # The candidates are spread evenly from the first one to the largest number.
         candidate = first_candidate + (max_samples - first_candidate) * index / _NUM_CANDIDATES
@@ -362,7 +364,7 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
             if wide_bytes <= narrow_bytes or wide_rate.figure != narrow_rate.figure:
                 continue
             times = wide_rate.value / narrow_rate.value
-            if times > _MAX_GAIN:
+            if times > _MAX_GAIN:  # the same bound as between numbers of devices
                 args = {"wide": wide.precision, "narrow": narrow.precision}
                 yield wide, message("audit_wider_faster", times=times, **args)
 
@@ -392,6 +394,7 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
             )
             yield subject, conflict
         else:
+            # The message calculates with one peak: the highest that may be meant.
             yield subject, _describe_mfu_conflict(subject, published_peaks[0])
     for rows in group_subjects(subjects, _get_mfu_key):
         yield from _check_mfu_of_siblings(rows)
@@ -450,6 +453,7 @@ def _compute_implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[fl
         return []
     workload = subject.workload
     is_size_from_name = not workload.names and subject.read_setting("parameters") is None
+    # A name rounds the size, `7b`; a listed size or a column is exact.
     size_slack = 1 + _SIZE_TOLERANCE if is_size_from_name else 1.0
     ranges = []
     for billions in workload.parameters:

@@ -159,7 +159,7 @@ def count_unknown_models(rows: Iterable[Row]) -> UnknownModels:
     num_unnamed = 0
     counts: Counter[str] = Counter()
     for row in rows:
-        if find_row_workload(row) != Workload():  # something is known
+        if find_row_workload(row) != Workload():  # not empty: something is known
             continue
         name = row.case or row.model
         if name:

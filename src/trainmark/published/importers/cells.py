@@ -70,6 +70,7 @@ def mark_decimal_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]
         numbers = [text for text in texts if re.search("[0-9]", text)]
         has_decimal_comma = any(_DECIMAL_COMMA.match(number) for number in numbers)
         has_point = any("." in number for number in numbers)
+        # A single number is not enough to tell.
         prints_decimal_commas = len(numbers) > 1 and has_decimal_comma and not has_point
         marked_columns.append(replace(column, decimal_comma=prints_decimal_commas))
     return marked_columns
@@ -80,7 +81,8 @@ def read_cell(text: str, column: Column, *, world_size: int | None = None) -> di
 
     Args:
         text: the cell as printed.
-        world_size: devices of the row, by which a formula may divide; None: not known.
+        world_size: devices of the row: a formula that divides by them has the rate of one device;
+            None: not known.
 
     Raises:
         CellError: the cell does not have what its column holds.
@@ -88,7 +90,10 @@ def read_cell(text: str, column: Column, *, world_size: int | None = None) -> di
     cell = _SPREAD.sub("", strip_markup(text).lstrip("~≈ "))
     if column.decimal_comma:
         cell = cell.replace(",", ".")
-    if column.has_open_unit and not is_without_value(text):
+    # The header has no unit: that in the cell decides the figure. Only there a formula is more than
+    # its result: one that divides by the devices, such as `17.23 * 2048 / 8 = 4410 tokens/s` of 8,
+    # has the rate of one device.
+    if column.has_unit_in_cells and not is_without_value(text):
         column, cell = _apply_cell_unit(column, cell, world_size)
     return {
         name: Reading(value=value, unit=column.unit, raw=text)
@@ -108,6 +113,7 @@ def _read_values(text: str, cell: str, column: Column) -> Mapping[str, float | N
         return {name: None}
     header_unit = column.printed_unit.printed if column.printed_unit else ""
     cell_with_unit = f"{cell} {header_unit}".strip()
+    # These have units of their own, so they are read with the header's unit behind the number.
     if column.cell_kind == "memory":
         return _parse_memory(cell_with_unit)
     if column.cell_kind == "quality":
@@ -127,16 +133,18 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
     """
     result = cell.rpartition("=")[2].strip()
     seconds = _parse_duration(result)
-    if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:  # `1h22min`, `03:19:59`
+    # `1h22min` and `03:19:59` are no number with a unit behind it; `82min` is, and is read below.
+    if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:
         return make_unit_column(column.header, column.name, SECONDS), repr(seconds)
     match = _NUMBER.match(result)
     unit = parse_unit(result[match.end() :]) if match else None
-    if unit is None:
+    if unit is None:  # a bare number stays a figure without a unit
         return column, result
     divisor = _DIVISOR.search(cell)
     if divisor and unit.quantity == "rate":
         # A formula that divides by the devices has the rate of one device.
         divides_by_devices = world_size is None or int(divisor[1]) == world_size
+        # A formula that divides by something else keeps the rate that its unit says.
         if divides_by_devices:
             unit = replace(unit, per_device=True)
     figure_column = make_unit_column(column.header, column.name, unit)
@@ -162,6 +170,7 @@ def _read_figure(cell: str, column: Column) -> float:
     value = float(match[0].replace(",", ""))
     text_behind = result[match.end() :].strip()
     multiple = _MULTIPLES.get(text_behind.casefold())
+    # Only of rates: behind a time, `m` stands for minutes.
     if multiple and column.cell_unit and column.cell_unit.quantity == "rate":
         value *= multiple
         text_behind = ""
@@ -184,6 +193,7 @@ def _is_same_quantity(unit: Unit, column: Column) -> bool:
         return False
     if unit.quantity != expected.quantity or unit.work != expected.work:
         return False
+    # A cell may leave out that a rate is that of one device, but not add it.
     return expected.per_device or not unit.per_device
 
 
@@ -227,6 +237,7 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
     match = _NUMBER.match(text)
     if match and not _UNCLEAR_COMMA.match(text):
         unit = text[match.end() :].strip().casefold()
+        # An unknown unit makes it NaN, which is refused like a number that is too large.
         value = float(match[0].replace(",", "")) * units.get(unit, math.nan)
         if math.isfinite(value):
             return _ParsedNumber(value, unit)

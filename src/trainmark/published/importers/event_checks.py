@@ -109,7 +109,7 @@ class EventChecks:
         if event.time_s < latest.time_s - _MAX_DISORDER_S:
             seconds = latest.time_s - event.time_s
             self._add_once("log_time_falls", line=event.line, seconds=seconds, other=latest.line)
-        if event.time_s >= latest.time_s:
+        if event.time_s >= latest.time_s:  # a late line does not set the clock back
             self._latest_time = _TimeAtLine(event.time_s, event.line)
 
     def _feed_samples(self, event: Event) -> None:
@@ -133,13 +133,14 @@ class EventChecks:
                 break
         epoch = event.metadata.get("epoch_num")  # from 0
         epochs = float(epoch) + 1 if epoch is not None else 0.0
+        # Only the highest counts are compared: late lines and restarts repeat lower ones.
         if steps > self._at_last_step.steps:
             self._at_last_step = _Progress(steps, samples, epochs)
         if epochs and samples > self._at_last_epoch.samples:
             self._at_last_epoch = _Progress(steps, samples, epochs)
 
     def _add_once(self, code: str, **arguments: float) -> None:
-        """Add a contradiction unless there is one with this code."""
+        """Add a contradiction unless there is one with this code: the first one shows the fault."""
         if all(known.code != code for known in self.contradictions):
             self.contradictions.append(message(code, **arguments))
 
@@ -170,6 +171,7 @@ class EventChecks:
         has_epochs = "train_samples" in self._numbers and self._at_last_epoch.epochs > 0
         has_planned_batch = self._compute_planned_batch(world_size) is not None
         unchecked = []
+        # Each of these checks compares the samples with something else.
         if not (has_steps or has_epochs or has_both_speeds):
             unchecked.append("samples")
         if has_batch and not has_steps and not has_planned_batch:
@@ -189,7 +191,7 @@ class EventChecks:
         steps, samples, epochs = self._at_last_step
         if not batch or not steps:
             return None
-        is_above = samples > (steps + 1) * batch
+        is_above = samples > (steps + 1) * batch  # programs count steps from 0 or from 1
         num_smaller_batches = max(epochs, 1.0)
         min_samples = (steps - num_smaller_batches) * batch / max(accumulated, 1.0)
         if not is_above and samples >= min_samples:
@@ -237,7 +239,7 @@ def _compare_speeds(speeds: Speeds) -> Message | None:
     measured = speeds.measured
     if not speeds.logged or not measured:
         return None
-    logged = sum(speeds.logged) / len(speeds.logged)
+    logged = sum(speeds.logged) / len(speeds.logged)  # as ``EventRun.speed`` reports it
     if 1 / _MAX_SPEED_RATIO < logged / measured < _MAX_SPEED_RATIO:
         return None
     return message(

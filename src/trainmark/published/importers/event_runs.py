@@ -156,7 +156,7 @@ class EventRun:
         if name in {"STEP_END", "tracked_stats"}:
             self.loss = event.totals.get("loss", self.loss)
         if "case" in event.totals:
-            self.facts.setdefault("case", event.totals["case"])
+            self.facts.setdefault("case", event.totals["case"])  # the first event names the run
         if name in ENDS:
             self._add_end(event)
         elif name in WORDS["mlperf"]:
@@ -185,10 +185,11 @@ class EventRun:
         elif name in {"STEP_END", "block_stop"}:
             end = _Instant(event.time_s, event.samples)
             self._end_interval(end)
+            # In MLPerf logging, evaluations run between blocks: the next block begins anew.
             self._interval_start = end if name == "STEP_END" else None
             self._trained_samples = event.samples
         elif name == "EVALUATE":
-            self._interval_start = None
+            self._interval_start = None  # the time until the next STEP_BEGIN does not count
         elif name == "tracked_stats" and "throughput" in event.totals:
             self.speeds.append(float(event.totals["throughput"]))
 
@@ -236,13 +237,14 @@ class EventReader:
             run = self._runs.setdefault(mark, EventRun(mark, first_line=number))
             try:
                 event = parse_event(number, line, mark)
-                rank = event.metadata.get("rank", 0)
+                rank = event.metadata.get("rank", 0)  # other ranks repeat what one prints
                 if run.rank is None:
                     run.rank = rank
                 if rank != run.rank:
                     continue
                 if run.is_start_of_next_run(event):
                     run.is_aborted = not run.has_ended
+                    # A run without an end has no line of its end: its row stands at its start.
                     run.line = run.line or run.first_line
                     yield run
                     run = EventRun(

@@ -93,7 +93,7 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
         if not path.is_file():  # reading a pipe would wait
             raise OSError("not a regular file")
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)  # one byte more shows that the file is too large
     except OSError as error:
         why = error.strerror or str(error)
         yield page.make_unread_file(message("file_unreadable", why=why))
@@ -103,12 +103,13 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     reader = _READERS.get(suffix)
     # A page may quote lines of a log: only a file of another suffix is searched for them.
     if suffix == ".log" or (reader is None and _LOG_MARK.search(content)):
-        yield from logs.read_log(path, page)
+        yield from logs.read_log(path, page)  # line by line, so it may be of any size
     elif len(content) > MAX_BYTES:
         yield page.make_unread_file(message("file_too_large", megabytes=MAX_BYTES >> 20))
     elif text is None:
         yield page.make_unread_file(message("file_is_no_text"))
     elif reader is not None:
+        # The folders of a collection of pages name vendor and model.
         yield from reader(text, _add_folder_names(page, path))
     elif text.startswith("{"):
         yield from json_records.read_json(text, page)
@@ -154,12 +155,13 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
     try:
         for cells in reader:
             if any(cells):
-                raw = lines[reader.line_num - 1]
+                raw = lines[reader.line_num - 1]  # of cells over several lines the last line
                 table_lines.append(TableLine(num_comments + reader.line_num, cells, raw))
     except csv.Error as error:
         number = num_comments + reader.line_num
         yield page.make_unread(number, "row", message("csv_malformed", why=str(error)))
         return
+    # An empty file is read as a table without columns, which is reported as such.
     head, *body = table_lines or [TableLine(number=1, cells=[], raw="")]
     if delimiter != "," and _has_unclear_commas(text, head, body):
         reason = message("csv_with_decimal_commas", delimiter=delimiter)

@@ -105,8 +105,8 @@ class Column:
         printed_unit: the unit in the header, ``e2e_time (h)``; None: it has none.
         unit_factor: factor of ``unit`` to its base unit.
         precision: the precision that the header names; None: it names none, or several.
-        has_open_unit: the header has no unit, so that the unit in a cell decides which figure it
-            is.
+        has_unit_in_cells: the header names a figure but no unit: the unit in each cell, if it has
+            one, decides which figure it is.
         is_known_header: the whole header is known, not only its words and unit.
         decimal_comma: its cells have decimal commas: ``0,125``.
     """
@@ -119,7 +119,7 @@ class Column:
     printed_unit: Unit | None = None
     unit_factor: float = 1.0
     precision: str | None = None
-    has_open_unit: bool = False
+    has_unit_in_cells: bool = False
     is_known_header: bool = False
     decimal_comma: bool = False
 
@@ -171,9 +171,9 @@ def _name_inference_figure(column: Column) -> Column:
     So it is not taken for a figure of training. Figures without a unit, such as a loss, keep their
     name.
     """
-    if column.role != "figure" or not (column.has_open_unit or column.printed_unit):
+    if column.role != "figure" or not (column.has_unit_in_cells or column.printed_unit):
         return column
-    name = split_unit(strip_markup(column.header)).name
+    name = split_unit(strip_markup(column.header)).name  # the column may have a figure's name
     if column.precision:
         name = remove_precision_words(name)
     if not name and column.printed_unit:
@@ -237,6 +237,7 @@ def read_header(header: str, *, unknown: str = "unknown") -> Column:
     if key in _EXACT_SETTINGS:
         return _make_setting_column(header, text, _EXACT_SETTINGS[key])
     name, unit = split_unit(text)
+    # Where all other headers are known, only `final_…` and headers with a unit are still read.
     if unknown == "ignored" and not key.startswith("final") and unit is None:
         return Column(header, unknown)
     precisions = find_precisions(text)
@@ -244,6 +245,7 @@ def read_header(header: str, *, unknown: str = "unknown") -> Column:
     if precision:
         name = remove_precision_words(name)
     column = _classify_header(header, name, unit, unknown)
+    # A figure that follows from others, such as a speedup, is not one of a precision.
     return column if column.role == "derived" else replace(column, precision=precision)
 
 
@@ -339,6 +341,7 @@ def _classify_header(header: str, name: str, unit: Unit | None, unknown: str) ->
     """
     if has_phrase(name, _PHRASES["derived"]):
         return Column(header, "derived", name)
+    # A rate or a time is a figure even if its name has words of a setting: `batch time (ms)`.
     if unit is not None and unit.quantity == "rate":
         return make_unit_column(header, name, unit)
     is_time = unit is not None and unit.quantity in {"time", "step_time"}
@@ -364,7 +367,8 @@ def _make_column_by_name(header: str, name: str, unknown: str) -> Column:
     if has_phrase(name, _PHRASES["utilization"]):
         return _make_known_column(header, "figure", "MFU")
     if _is_figure_name(name) or not name:  # the header of an empty name was only a precision
-        return Column(header, "figure", name or "result", has_open_unit=True)
+        return Column(header, "figure", name or "result", has_unit_in_cells=True)
+    # `final_…` is a quality of the trained model, whatever it is called.
     if split_words(name)[:1] == ("final",) or unknown == "quality":
         return Column(header, "quality", name, "quality")
     return Column(header, unknown, name)
@@ -383,6 +387,7 @@ def _make_quality_column(header: str, name: str, unit: Unit | None) -> Column:
     """Return the column of a quality, or of the loss of training, which is a figure."""
     if has_phrase(name, _PHRASES["loss"]):
         return _make_known_column(header, "figure", "loss")
+    # A quality is a fraction or per cent; another unit in its header says nothing about its scale.
     printed_unit = unit if unit and unit.quantity == "percent" else None
     return Column(header, "quality", name, "quality", printed_unit=printed_unit)
 
@@ -432,8 +437,10 @@ def _find_figure(name: str, unit: Unit) -> str | None:
     if unit.quantity == "memory":
         return _find_memory_figure(name)
     if unit.quantity == "flops":
+        # FLOP/s of all devices, and a peak, are no figure of records.
         is_model = unit.per_device and not has_phrase(name, _PHRASES["not_flops"])
         return "model_flops_per_device" if is_model else None
+    # The rate or time of a part of a step, such as `forward`, or a statistic, such as `p99`.
     if has_phrase(name, _PHRASES["part"]):
         return None
     if unit.quantity == "rate":

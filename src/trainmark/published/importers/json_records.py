@@ -69,7 +69,7 @@ def _read_text(text: str, page: Page) -> Iterator[Row | Unread]:
     except ValueError:
         yield from _read_lines(text, page)
     else:
-        if document is not None:
+        if document is not None:  # `null` alone has nothing to report
             yield from _read_document(document, page, 1, text.strip())
 
 
@@ -221,7 +221,7 @@ def _read_values(
     values: dict[str, Any], page: Page, number: int, raw: str
 ) -> Iterator[Row | Unread]:
     """Yield the row whose headers are the keys of ``values``."""
-    if len(values) > _MAX_KEYS:
+    if len(values) > _MAX_KEYS:  # not one row
         shown = ", ".join(list(values)[:_NUM_SHOWN_KEYS])
         why = message("table_without_results", columns=f"{shown} …")
         yield page.make_unread(number, "table", why, raw[:_MAX_RAW])
@@ -236,7 +236,7 @@ def _read_case_record(
 ) -> Iterator[Row | Unread]:
     """Yield the row of a record of one case, or why it cannot be read."""
     try:
-        _refuse_wrong_keys(record)
+        _refuse_wrong_keys(record)  # raises a UsageError
         parsed = parse_record(record)
     except (TypeError, ValueError, UsageError) as error:
         reason = error.what if isinstance(error, UsageError) else "a value has the wrong type"
@@ -263,6 +263,7 @@ def _read_index_record(
     """Yield a record of one case as a row; a failed job has no figure."""
     values = {key: str(value) for key, value in asdict(record).items() if value is not None}
     values["configuration"] = values.pop("model_name")
+    # A name in another form stays the label; its model is not known.
     name_parts = _RECORD_NAME.fullmatch(record.model_name)
     if name_parts:
         values["fix_hp"] = f"bs={name_parts['bs']}"
@@ -275,7 +276,7 @@ def _read_index_record(
     result = "/" if record.JOB_FAIL_FLAG else printed_result  # "/": no value
     if INDEXES[record.index] == "mem":
         values["mem"] = f"{result} {record.UNIT}"
-    elif INDEXES[record.index] == "speed":
+    elif INDEXES[record.index] == "speed":  # rows have no figure for other indexes
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
     page = replace(page, form="index", model=record.model_name, notes=notes)

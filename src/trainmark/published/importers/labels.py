@@ -23,6 +23,8 @@ _WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
 # The number of machines is not printed: the first group is empty.
 _ALL_CARDS = re.compile(rf"(?<![0-9A-Za-z])()([0-9]{{1,5}}){_CARDS}")
 _ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
+# Names of configuration files, `config_A100x1x8.py`: the first group may be the device, the others
+# are the world.
 _FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
 _PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
 _COUNTED = re.compile(r"([0-9]{1,5})\s*[xX*]\s+?(\S.*)|([0-9]{1,5})[xX]([A-Za-z].*)")  # `8x A100`
@@ -99,6 +101,8 @@ def _read_device(
 ) -> str:
     """Return the device before the words or the world, else that of the file; empty: none.
 
+    A label without either may name anything, so it is not taken for a device.
+
     Args:
         head: the label before its world.
         counting_words: the words in it that count machines and cards.
@@ -111,7 +115,7 @@ def _read_device(
     elif printed_world:
         device = head.strip(_SEPARATORS)
     if not device and file_name and _PRODUCT.fullmatch(file_name[1]):
-        device = file_name[1]
+        device = file_name[1]  # what the file's name has before the world
     return device
 
 
@@ -149,7 +153,7 @@ def _count_same_world(counting_words: re.Match[str], world: tuple[int, int]) -> 
     if _read_counting_words(counting_words) == world:
         return True
     nodes, cards = _count_nodes_and_cards(counting_words)
-    has_nodes = bool(counting_words[1])
+    has_nodes = bool(counting_words[1])  # else the number of machines was only inferred
     are_nodes_equal = nodes == world[0] or not has_nodes
     return cards == world[0] * world[1] and are_nodes_equal
 
@@ -162,6 +166,7 @@ def _read_counted_label(text: str, device: str) -> Label:
         device: the device that the label names otherwise; empty: none.
     """
     name, count = split_count(text)
+    # `4x LoRA` has the same form: only a known product can be counted.
     if not count or not peaks.find_products(name):
         return Label(device or None, nnodes=None, nproc=None, notes=[])
     if is_machine(name):
@@ -286,9 +291,9 @@ def find_precision(flags: dict[str, str]) -> str | None:
     chosen = flags.get("precision") or flags.get("mixed_precision") or flags.get("dtype")
     if chosen:
         return chosen
-    for name in ("fp8", "bf16", "fp16"):
+    for name in ("fp8", "bf16", "fp16"):  # `--fp8` is often given beside `--bf16`
         if name in flags and flags[name].casefold() not in _FALSE:
             return name
-    if "tf32" in flags:
+    if "tf32" in flags:  # it decides how matmuls of fp32 are computed
         return "fp32" if flags["tf32"].casefold() in _FALSE else "tf32"
     return None

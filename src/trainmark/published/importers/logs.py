@@ -63,7 +63,7 @@ def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
     Speed and loss of the events are added unless the program printed totals.
     """
     columns = describe_run(run, Path(page.file).name)
-    configuration = columns.pop("configuration")
+    configuration = columns.pop("configuration")  # it becomes the first column
     figures = WORDS["columns"]["figure"]
     if run.speed is not None and columns.keys().isdisjoint(figures["p_train"]):
         columns["p_train"] = str(run.speed)

@@ -74,9 +74,11 @@ class _Part:
 
 def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield each row of each result table, and what cannot be read, from top to bottom."""
-    page = replace(page, form="flagperf", evidence="C")
+    page = replace(page, form="flagperf", evidence="C")  # figures without logs
     parts = list(_split_page(text))
     tables = [part for part in parts if part.kind == "table"]
+    # Tables of facts hold for the whole page, wherever they stand; facts in lines, below, only for
+    # the tables after them.
     page = _add_facts(page, _read_fact_tables(tables))
     page = _add_model(page, parts)
     headings: list[_Part] = []  # above the current part, outermost first
@@ -150,6 +152,7 @@ def _find_fact(facts: dict[str, str], kind: str) -> str:
         if name not in facts:
             continue
         value = facts[name]
+        # `see table` and the like: each row has its own.
         is_pointer = any(word in value for word in WORDS["facts"]["pointer"])
         return "" if is_pointer or is_without_value(value) else strip_markup(value)
     return ""
@@ -172,6 +175,8 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     """
     outermost_first = [strip_markup(heading.text) for heading in headings]
     nearest_first = outermost_first[::-1]
+    # A page may compare devices, a heading for each, so headings outweigh the page. Its file's name
+    # is the weakest hint.
     file_words = PurePath(page.file).stem.replace("_", " ")
     device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
     return replace(
@@ -323,6 +328,7 @@ def _split_plain_text(
     for index in range(start, end):
         line = _read_line(lines, index)
         is_separator = _SEPARATOR.fullmatch(line.raw) is not None
+        # A line with another number of cells ends the table, and is no part of another.
         has_same_cells = not rows or len(line.cells) == len(rows[0].cells)
         is_row = len(line.cells) > 1 and has_same_cells
         if is_row and not is_separator:

@@ -127,7 +127,7 @@ def read_row(
         changes["parallel"] = facts["parallel"]
     flags: dict[str, str] = {}
     if table.keeps_settings:
-        flags = read_flags(facts.get("variant", ""))
+        flags = read_flags(facts.get("variant", ""))  # a variant may be a command line
         changes |= _read_settings(pairs, configuration) | flags
     world_size = label.nnodes * label.nproc if label.nnodes and label.nproc else None
     figures, unread_cells = _read_figures(pairs, facts, page, line.number, world_size)
@@ -207,6 +207,7 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     world = _read_world(facts)
     text_of_world = f"({world.nnodes}x{world.nproc})" if world.nnodes and world.nproc else ""
     label = read_label(configuration, facts.get("config_file", ""), text_of_world)
+    # Columns, the device's name and the page, in this order, say what the label does not.
     if label.nnodes is None:
         is_world_known = bool(world.nnodes or world.nproc)
         if device and not is_world_known:
@@ -215,11 +216,12 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
                 device = name
                 world = _World(count, None) if is_machine(name) else _World(*split_devices(count))
                 is_world_known = True
+        # The page counts the devices of its own product; a row of another one may have others.
         is_device_of_page = not device or not page.device or device == page.device
         if page.devices and is_device_of_page and not is_world_known:
             world = _World(*split_devices(page.devices))
         label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
-    if "configuration" not in facts:
+    if "configuration" not in facts:  # the device was read as the label, which may name its world
         device = label.device or device
     elif device is None:
         device = label.device
@@ -303,6 +305,7 @@ def _find_row_precision(
     setting_names = WORDS["facts"]["precision"]
     precisions_in_changes = [changes[name] for name in setting_names if name in changes]
     changed_precision = precisions_in_changes[0] if precisions_in_changes else None
+    # From what is said of this row alone to what is said of the whole page.
     printed = (
         facts.get("precision")
         or column_precision
@@ -349,10 +352,11 @@ def _read_figures(
             unread_cells.append(page.make_unread(line, "cell", error.reason, cell))
             continue
         for name, reading in readings.items():
-            printed = reading.model_copy(update={"raw": cell})
+            printed = reading.model_copy(update={"raw": cell})  # without what was completed
             figure_readings.append(_FigureReading(complete_column, name, printed))
     figures: dict[str, Reading] = {}
     for figure in figure_readings:
+        # Two columns with different values of one figure keep their headers as names.
         name = figure.column.header if _is_ambiguous(figure, figure_readings) else figure.name
         # A target may be in the cell of its quality and in a separate column.
         if name in figures and figures[name].value != figure.reading.value:
@@ -367,12 +371,14 @@ def _complete_cell(
     column: Column, cell: str, facts: dict[str, str], page: Page
 ) -> tuple[Column, str]:
     """Return a column and its cell with the metric and unit that other cells or headings state."""
+    # A column `metric` names the quality of each row.
     if column.cell_kind == "quality" and "metric" in facts:
         return replace(column, name=facts["metric"]), cell
     if column.unit == "{work}/s":  # in our own CSV, another column has the unit
         return replace(column, unit=facts.get("unit", "")), cell
     unit = facts.get("unit", page.unit)
-    if column.has_open_unit and unit and _NUMBER.fullmatch(strip_markup(cell)):
+    # A cell with a unit of its own needs no other.
+    if column.has_unit_in_cells and unit and _NUMBER.fullmatch(strip_markup(cell)):
         return column, f"{cell} {unit}"
     return column, cell
 

@@ -79,7 +79,7 @@ def read_table(
     if reason is not None:
         yield page.make_unread(head.number, "table", reason, head.raw)
         return
-    entries = list(_read_lines(table, body))
+    entries = list(_read_lines(table, body))  # all of them decide what is reported below
     yield from _report_unknown_columns(table, head, complete_rows)
     has_rows = any(isinstance(entry, Row) for entry in entries)
     if not has_rows and any(_is_row_without_figures(entry) for entry in entries):
@@ -136,8 +136,9 @@ def _is_result(column: Column) -> bool:
     unit = column.printed_unit
     if unit is not None and unit.quantity == "rate" and unit.work in _TRAINED_UNITS:
         return True
+    # A figure whose unit is in the cells may be one of training, unless it is named otherwise.
     is_inference = has_phrase(column.name, WORDS["phrases"]["inference"])
-    return column.name in TRAINING_FIGURES or (column.has_open_unit and not is_inference)
+    return column.name in TRAINING_FIGURES or (column.has_unit_in_cells and not is_inference)
 
 
 def _find_text_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
@@ -220,7 +221,7 @@ def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
         for unread_cell in unread_cells_of_row:
             if unread_cell not in unread_cells:  # a cell may belong to several rows
                 unread_cells.append(unread_cell)
-        if not table.line or has_figure(row):
+        if not table.line or has_figure(row):  # a reader's own line is a row in any case
             rows.append(row)
     if rows:
         yield from rows

@@ -57,7 +57,7 @@ def join_unit_line(table: Table) -> Table:
     first_cells = [strip_markup(cell) for cell in body[0].cells]
     are_units = [parse_unit(cell.strip("()[]")) is not None for cell in first_cells]
     has_values = any(is_number(cell) or is_out_of_memory(cell) for cell in first_cells)
-    if has_values or not any(are_units):
+    if has_values or not any(are_units):  # an ordinary row
         return table
     headers = []
     for header, cell, is_unit in zip(head.cells, first_cells, are_units, strict=True):
@@ -75,6 +75,7 @@ def is_count_table(table: Table) -> bool:
     """
     count_headers = [strip_markup(cell) for cell in table.head.cells[1:]]
     has_names = any(not is_number(line.cells[0]) for line in table.body if line.cells)
+    # A single number may be the name of anything; rows of numbers alone have no model.
     if len(count_headers) < 2 or not has_names:
         return False
     return all(_COUNT_HEADER.fullmatch(header) for header in count_headers)

@@ -33,7 +33,7 @@ class Unit:
     """A printed unit.
 
     Args:
-        quantity: what it measures.
+        quantity: what it measures; ``other``: a known unit that no figure of training has: ``W``.
         printed: its text.
         factor: by which a value becomes seconds, bytes, per cent, work a second or FLOP/s.
         work: what a rate counts: ``samples``, ``tokens``, ``steps``, or the printed word; empty: it
@@ -67,7 +67,7 @@ def parse_unit(text: str) -> Unit | None:
     parts = [part.strip(" .") for part in _PER.split(printed)]
     if len(parts) > 1 and parts[0].lower() in _WITH_DEVICE:  # `TPS/GPU` is `tokens/s/GPU`
         parts = [*_WITH_DEVICE[parts[0].lower()].split("/"), *parts[1:]]
-    if not all(parts):
+    if not all(parts):  # nothing before or behind a slash
         return None
     return _parse_simple_unit(printed) if len(parts) == 1 else _parse_quotient(printed, parts)
 
@@ -101,6 +101,7 @@ def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
     devices = [part for part in denominators if part in _DEVICE]
     has_only_times_and_devices = len(times) + len(devices) == len(denominators)
     word = numerator.lower()
+    # `TFLOPS/GPU` has its time in the word, `TFLOP/s/GPU` in a denominator.
     if word in _FLOPS and len(times) <= 1 and has_only_times_and_devices:
         seconds = _TIME[times[0]] if times else 1.0
         return Unit("flops", printed, factor=_FLOPS[word] / seconds, per_device=bool(devices))
@@ -145,7 +146,7 @@ def _parse_work(text: str) -> _Work | None:
     if text in _WORK:  # `T/s` and `S/s` alone are in capitals
         return _Work(1.0, _WORK[text])
     word = text.lower()
-    if word in _WORK and len(word) > 1:
+    if word in _WORK and len(word) > 1:  # one small letter may be anything
         return _Work(1.0, _WORK[word])
     match = _MULTIPLE.fullmatch(word)
     if match and match[1] and len(match[2]) > 1 and match[2] in _WORK:
