@@ -126,7 +126,7 @@ def test_plan_file_runs_and_resumes_with_missing_runs(
     runs = trainmark.run(str(file), out=tmp_path / "out")
     assert list(map(str, runs.places)) == started
     assert [record.plan.repeat_index for record in runs] == [1, 1, 2]
-    with pytest.raises(UsageError, match="nproc is not possible with a plan file"):
+    with pytest.raises(UsageError, match="nproc cannot be used with a plan file"):
         trainmark.run(str(file), nproc=2)
 
 

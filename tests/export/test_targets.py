@@ -105,5 +105,5 @@ def test_detached_job_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -
     pytest.importorskip("prometheus_client", reason="no prometheus_client (make test-nightly)")
     code, _, err = cli("run", "toy", "--detach", "--follow", "openmetrics", "--out", "run")
     assert code == 2
-    assert "--follow is not possible with --detach" in err
+    assert "--follow cannot be used with --detach" in err
     assert not (tmp_path / "run").exists()

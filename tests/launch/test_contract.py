@@ -84,3 +84,19 @@ def test_site_file_is_optional_but_a_named_one_must_exist(
     (tmp_path / "trainmark").mkdir()
     (tmp_path / "trainmark/cluster.yaml").write_text("nodes: 3\n")
     assert read_cluster(None).nodes == 3
+
+
+@pytest.mark.parametrize(
+    ("fix", "instruction"),
+    [
+        (None, "set ssh.hosts"),
+        ("write ssh: {hosts: [HOST, …]}", "write ssh: {hosts: [HOST, …]}"),
+    ],
+)
+def test_error_without_a_site_file_says_how_to_pass_one(fix: str | None, instruction: str) -> None:
+    error = Cluster().build_error("ssh.hosts", "no host is given", fix=fix)
+    assert error.what == "no host is given, and there is no cluster file"
+    assert error.fix == (
+        f"{instruction} in a file, and pass it with --cluster cluster.yaml; "
+        "docs/launchers.md describes the keys"
+    )

@@ -173,7 +173,7 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
         ("bs=0", "it must be more than 0", "own value is 64"),
         ("bs=none", "recipe field micro_batch_size: None is not valid", "own value is 64"),
         ("lr=inf", "it must be a finite number", "own value is 0.003"),
-        ("precision=fp8", "precision=fp8 is not possible with toy", "use precision=bf16"),
+        ("precision=fp8", "precision=fp8 cannot be used with toy", "use precision=bf16"),
         ("compile=maybe", "recipe field compile: 'maybe' is not valid", "own value is False"),
         ("data=real", "data cannot be set directly", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
@@ -198,19 +198,19 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
         (
             "dlrm_criteo",
             (),
-            "replay_every_windows=5 is not possible with dlrm_criteo",
+            "replay_every_windows=5 cannot be used with dlrm_criteo",
             "replay_every_windows=none",
         ),
         (
             "gpt_oss_20b",
             (),
-            "replay_every_windows=5 is not possible with gpt_oss_20b",
+            "replay_every_windows=5 cannot be used with gpt_oss_20b",
             "replay_every_windows=none",
         ),
         (
             "gpt_megatron",
             ("tensor_parallel=2",),
-            "replay_every_windows=5 is not possible with tensor_parallel=2",
+            "replay_every_windows=5 cannot be used with tensor_parallel=2",
             "or tensor_parallel=1",
         ),
         (

@@ -118,8 +118,8 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         assert entry.out == Path("elsewhere") / entry.name
     assert plan.entries[1].timeout == 1000
     for option, expected_text in (
-        ({"peak_tflops": 1}, "--peak-tflops is not possible"),
-        ({"overrides": {"bs": 1}}, "KEY=VALUE is not possible"),
+        ({"peak_tflops": 1}, "--peak-tflops cannot be used"),
+        ({"overrides": {"bs": 1}}, "KEY=VALUE cannot be used"),
     ):
         with pytest.raises(UsageError, match=expected_text):
             parse(FULL, **option)

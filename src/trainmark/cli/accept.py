@@ -40,7 +40,7 @@ def accept(
     overrides: Assignments = None,
     attach: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Wait for the submitted job of this folder."),
+        typer.Option(metavar="FOLDER", help="Wait for the job that was submitted for this folder."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be measured; start nothing.")

@@ -40,7 +40,7 @@ def prepare(
     ],
     raw: Annotated[Path, typer.Option("--from", help="File, folder or archive, as downloaded.")],
     data: Annotated[
-        Path, typer.Option("--data", help="Output folder; continues an interrupted call.")
+        Path, typer.Option("--data", help="Output folder; an interrupted conversion is continued.")
     ],
     options: Annotated[
         list[str] | None,

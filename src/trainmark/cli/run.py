@@ -98,7 +98,7 @@ def run(
     request = RunRequest.build(**fields)
     if is_plan_file(request.case):
         if detach:
-            raise UsageError("--detach is not possible with a plan file", where=case)
+            raise UsageError("--detach cannot be used with a plan file", where=case)
         _run_plan_file(request, lang, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     _run_case(
@@ -149,7 +149,7 @@ def _run_case(
     elif detach:
         if followers:
             raise UsageError(
-                "--follow is not possible with --detach",
+                "--follow cannot be used with --detach",
                 where="--follow",
                 fix="follow the job with `trainmark follow RUN --to BACKEND`",
             )

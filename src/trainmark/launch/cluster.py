@@ -207,16 +207,16 @@ class Cluster(Frozen):
             key: the setting's key, with dots.
             what: the problem.
             rule: what is valid.
-            fix: what to write into the file.
+            fix: what to do in the file, beginning with a verb; None: set the key.
         """
         if self._file is None and not self.model_fields_set:
-            write = fix or f"write {key}"
+            instruction = fix or f"set {key}"
             return UsageError(
                 f"{what}, and there is no cluster file",
                 where=f"--cluster, {key}",
                 rule=rule,
                 fix=(
-                    f"write {write} into a file and pass it: --cluster cluster.yaml; "
+                    f"{instruction} in a file, and pass it with --cluster cluster.yaml; "
                     "docs/launchers.md describes the keys"
                 ),
             )

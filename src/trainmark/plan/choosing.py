@@ -90,7 +90,7 @@ def choose_work(request: RunRequest) -> Choice:
     recipe = apply_overrides(case.recipes[recipe_name], overrides)
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
-            f"precision=fp8 is not possible with {case.name}",
+            f"precision=fp8 cannot be used with {case.name}",
             where="recipe field precision",
             rule="precision=fp8 needs a case whose linear layers support it",
             fix="use precision=bf16",
@@ -117,7 +117,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
     fix = "use replay_every_windows=none"
     if not case.can_replay:
         raise UsageError(
-            f"{what} is not possible with {case.name}",
+            f"{what} cannot be used with {case.name}",
             where=where,
             rule=(
                 "a window can only be repeated if a step changes nothing but the state of the "
@@ -127,7 +127,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
         )
     if getattr(recipe, "tensor_parallel", 1) > 1:
         raise UsageError(
-            f"{what} is not possible with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
+            f"{what} cannot be used with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
             where=where,
             rule=(
                 "ranks that share a replica exchange activations, so a difference would appear "

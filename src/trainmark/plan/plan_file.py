@@ -135,7 +135,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
         if single_run_options[0] == "overrides":
             option = "KEY=VALUE"
         raise UsageError(
-            f"{option} is not possible with a plan file",
+            f"{option} cannot be used with a plan file",
             where=str(path),
             rule="each run in the file has its own options",
             fix="write the option into the runs of the file; docs/measuring.md describes the keys",

@@ -111,7 +111,7 @@ def _refuse_options(request: RunRequest) -> None:
     for name in _CASE_OPTIONS:
         if getattr(request, name) not in (None, {}):
             raise UsageError(
-                f"--{name} is not possible with --witness",
+                f"--{name} cannot be used with --witness",
                 where=f"--{name}",
                 rule="the program decides this itself",
                 fix="pass the option to the program, after --",

@@ -52,7 +52,7 @@ class DlrmRecipe(Recipe):
         ):
             if value != supported:
                 raise UsageError(
-                    f"{field}={str(value).lower()} is not possible with fused tables",
+                    f"{field}={str(value).lower()} cannot be used with fused tables",
                     where=f"recipe field {field}",
                     rule=(
                         "fused tables are updated in the backward pass, with plain SGD and "

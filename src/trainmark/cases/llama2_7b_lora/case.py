@@ -111,7 +111,7 @@ class LlamaRecipe(Recipe):
     def _make_target_error(self, field: str, value: str, rule: str) -> UsageError:
         """Return the error for ``field=value`` with a target that the run can never reach."""
         return UsageError(
-            f"{field}={value} with target_value={self.target_value:g}",
+            f"{field}={value} cannot reach target_value={self.target_value:g}",
             where=f"recipe field {field}",
             rule=rule,
             fix="add target=none eval_every_epochs=none",

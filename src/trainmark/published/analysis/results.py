@@ -217,7 +217,7 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     quantity = sample.source.quantity
     steps = options.steps_per_value
     if steps is not None and mode not in STEP_TIME_MODES:
-        rule = f"mode {mode:d} computes {_RULES[mode].formula}, and its values are not step times"
+        rule = f"mode {mode:d} computes {_RULES[mode].formula} from values that are not step times"
         fix = "remove steps_per_value, or set model_mode=2, 0 or -2"
         raise UsageError("the values are not times", where="steps_per_value", rule=rule, fix=fix)
     scale = 1.0

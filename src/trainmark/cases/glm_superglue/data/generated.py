@@ -103,7 +103,7 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
 
     if recipe.init == "pretrained":
         raise UsageError(
-            "init=pretrained is not possible with generated data",
+            "init=pretrained cannot be used with generated data",
             where="recipe field init",
             rule="a checkpoint must be in the data folder; generated data has none",
             fix="use init=random, or add --data",
