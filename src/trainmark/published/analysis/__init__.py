@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Analysis", "Options", "analyze", "parse_options", "summarize"]
 
-_MAX_HEAD_LINES = 50_000  # in which a preset is recognised for a keyword of the user
+# In which a preset is recognised for a keyword of the user: they are held in memory, because
+# standard input cannot be read twice.
+_MAX_HEAD_LINES = 50_000
 _MAX_DIFFERENCE = 0.1  # relative to the result; another speed that differs more gets a note
 _MAX_SHOWN_KEYS = 8  # in messages
 
@@ -84,7 +86,7 @@ def analyze(log: str, options: Options) -> Analysis:
         UsageError: options do not fit together, or the record does not know a name.
         DataError: the log cannot be read.
     """
-    options.check()
+    options.check()  # raises a UsageError
     has_keyword = bool(options.keyword) or options.reads_words
     extraction = _read_keyword(log, options) if has_keyword else _read_best_speed(log, options)
     if extraction.preset:
@@ -168,7 +170,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     keyword_reader.read(lines)
     if quantity is not None:
         sample = keyword_reader.make_sample(quantity, preset)
-    else:
+    else:  # only the mode says what the values are
         has_times = options.model_mode in {*STEP_TIME_MODES, Mode.EPOCH_TIME}
         sample = keyword_reader.make_sample(Quantity("step_time" if has_times else "speed"))
     extraction = _Extraction(
@@ -344,7 +346,7 @@ def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
 def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options: Options) -> None:
     """Add notes about the values and the result that the user must know."""
     notes = extraction.notes
-    notes += sample.notes
+    notes += sample.notes  # in place: the figures already hold this list
     mean_by_value = float(sample.values.mean())
     if len(sample.batches) and options.base_batch_size is None:
         notes.append(f"global batch size {result.batch:g}, the mean in the log")
@@ -361,6 +363,7 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
             "include an evaluation, a checkpoint or a warm-up; with the median, the result "
             f"would be {result_of_median:g} {result.unit}"
         )
+    # A difference of less than 0.1% needs no note.
     if len(sample.weights) and not math.isclose(sample.mean, mean_by_value, rel_tol=1e-3):
         result_by_value = result.apply_to_mean(mean_by_value)
         notes.append(f"averaged over values, the result would be {result_by_value:g} {result.unit}")

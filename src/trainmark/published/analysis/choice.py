@@ -273,7 +273,8 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
 def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     """Return the best of the keys; none if several are equally good and differ.
 
-    Among keys on lines with the number of a step, the first one is taken even then.
+    On lines with the number of a step, the first key is taken even then: the report lists the
+    others.
 
     Args:
         ranked: a sample of each key, the best first.

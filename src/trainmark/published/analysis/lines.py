@@ -117,7 +117,7 @@ def read_line(number: int, text: str) -> LogLine:
     for pair in line.pairs:
         if quantities.is_step_counter(pair.key) and pair.value.is_integer():
             counters.append((pair.key, pair.value))
-            if line.step is None:
+            if line.step is None:  # the first counter of a line is its step
                 line.step = pair.value
                 line.total = pair.total
         elif split_words(pair.key)[-1:] == ("epoch",):
@@ -263,6 +263,7 @@ class LogContext:
         if not pattern.search(text):
             return
         self.other_work += 1
+        # Its time may be printed on a line that was not split into numbers yet.
         pairs = find_pairs(text) if line is None else line.pairs
         for pair in pairs:
             if quantities.is_pause(pair.key):

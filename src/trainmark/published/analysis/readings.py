@@ -237,7 +237,7 @@ class Readings:
         if unit == "samples/s" and line.batch is not None:
             return line.batch  # the samples of a step, which a rate in samples covers
         for pair in line.pairs:
-            if is_work_of_step(pair.key):
+            if is_work_of_step(pair.key):  # in whatever unit: weights need only be proportional
                 return pair.value
             if unit and normalize_rate_unit(read_counter_unit(pair.key)) == unit:
                 # At the first reading the work so far is NaN, and so is the work of this line.

@@ -152,7 +152,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         factor *= _count_devices(sample, options, is_batch_of_log=is_batch_of_log)
     scale = _compute_scale(sample, options, mode)  # of each value, so also of their mean
     factor = factor / scale if rule.divides else factor * scale
-    log_unit = ""
+    log_unit = ""  # not known: then the user's `ips_unit` is taken
     if mode == Mode.SPEED_OF_DEVICES:
         log_unit = sample.unit
     elif is_batch_of_log:
@@ -197,6 +197,7 @@ def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_g
 def is_of_job(sample: Sample, options: Options) -> bool:
     """Tell whether a speed is taken as that of the whole job, which is not multiplied."""
     quantity = sample.source.quantity
+    # With a mode of the user, or with a keyword alone, the public tool's formula holds as it is.
     is_known = bool(sample.source.preset) and options.model_mode is None
     return is_known and quantity.kind == "speed" and quantity.scope != "device"
 

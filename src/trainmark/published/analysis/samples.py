@@ -148,7 +148,7 @@ def _take_counted_values(
     is_counted = np.arange(len(values)) >= skip
     malformed = readings.malformed
     has_batch = np.isfinite(batches)
-    if has_batch.any():  # a value without its batch is malformed
+    if has_batch.any():  # if some lines print the batch, a value without it is malformed
         malformed += int((is_counted & ~has_batch).sum())
         is_counted &= has_batch
     left_out = _remove_other_work(source, values, is_counted, run, notes)
@@ -169,7 +169,7 @@ def _take_counted_values(
         weights=weights,
         weighted_by=weighted_by,
         batches=batches[is_counted] if has_batch.any() else np.empty(0),
-        skipped=min(skip, len(values)),
+        skipped=min(skip, len(values)),  # a run may have fewer values than are to be skipped
         left_out=left_out,
         lines=readings.lines,
         malformed=malformed,

@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import median, mode
 from typing import TYPE_CHECKING
 
+from trainmark.plan.reference import SAME_WORK_RATIO
 from trainmark.published.audit.qualities import is_fraction, is_lower_better
 from trainmark.published.audit.subject import (
     RATES,
@@ -34,7 +35,6 @@ _SUM_ERROR = 1e-9  # of floating-point sums: figures of a record are not rounded
 _MEMORY_TOLERANCE = 0.1  # GiB and GB differ by 7%, and drivers reserve some memory
 _MEMORY_ROUNDING = 0.02  # a page prints the memory of a card with the same digits everywhere
 _MIN_ROWS_OF_CARD = 3  # rows, of which most tell the memory of their card
-_MAX_SAMPLE_RATIO = 1.1  # of samples trained over those of the data
 _MAX_PASSES = 1000  # over a data set: no published configuration of a known one trains so many
 _SECONDS_PER_DAY = 86400.0
 _MAX_TIME_S = 366 * _SECONDS_PER_DAY  # no published run took longer than a year
@@ -264,7 +264,7 @@ def _are_fractions(values: Sequence[float]) -> bool:
         return False
     usual_fraction = median(fractions)
     if usual_fraction == 0:
-        return True
+        return True  # a ratio to 0 would not show that the others are per cent
     ratio = median(larger) / usual_fraction / 100  # about 1 if the larger values are per cent
     are_larger_per_cent = 1 / _PER_CENT_SPREAD < ratio < _PER_CENT_SPREAD
     return not are_larger_per_cent
@@ -381,7 +381,7 @@ def _compute_sample_rate(subject: AuditSubject) -> float | None:
     """Return samples per second of all devices, from tokens if samples are not printed."""
     figures = subject.figures
     num_devices = subject.world_size
-    for name in SAMPLE_RATES:
+    for name in SAMPLE_RATES:  # the rate with the least waiting first
         if name in figures:
             return figures[name]
     if num_devices and "sample/p/s" in figures:
@@ -492,7 +492,7 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
             yield subject, reason
         return
     expected_samples = samples_per_pass * epochs
-    if subject.min_samples <= _MAX_SAMPLE_RATIO * expected_samples:
+    if subject.min_samples <= SAME_WORK_RATIO * expected_samples:
         return
     args["epochs"] = round(epochs)
     times = subject.max_samples / expected_samples

@@ -219,7 +219,7 @@ class AuditSubject:
                 continue
             text = readings[name].raw.replace(",", "")
             match = _NUMBER.search(text)
-            if match is None or float(match[0]) == 0:
+            if match is None or float(match[0]) == 0:  # the share of 0 is not defined
                 continue
             is_approximate = text.strip().startswith(_APPROXIMATE_MARKS)
             num_units = 1.0 if is_approximate else 0.5
@@ -419,7 +419,7 @@ def view_record(record: Record, place: str) -> AuditSubject:
 def view_row(row: Row) -> AuditSubject:
     """Return the subject of an audit that a printed row is."""
     figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
-    name = row.case or row.model or row.file
+    name = row.case or row.model or row.file  # rows without a name count as one model of their file
     # The page claims what it prints, even if the reader has found another precision.
     printed_precision = row.cells.get("precision") or row.precision or ""
     words = re.findall(r"[a-z]+\d*", printed_precision.lower())

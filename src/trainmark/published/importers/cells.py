@@ -87,6 +87,7 @@ def read_cell(text: str, column: Column, *, world_size: int | None = None) -> di
     Raises:
         CellError: the cell does not have what its column holds.
     """
+    # `~` is not lost: the audit reads it in the text, which the reading keeps.
     cell = _SPREAD.sub("", strip_markup(text).lstrip("~≈ "))
     if column.decimal_comma:
         cell = cell.replace(",", ".")

@@ -149,7 +149,7 @@ class EventRun:
                 value than it should.
         """
         name = event.name
-        if name in _STARTS:
+        if name in _STARTS:  # the first time of each counts: other processes start later
             self._start_times_s.setdefault(name, find_time_s(event))
         self._is_training = self._is_training or name in _TRAINING
         self.checks.feed(event)
@@ -203,7 +203,7 @@ class EventRun:
 
     def _add_end(self, event: Event) -> None:
         """Keep the event that ends the run."""
-        if self.has_ended:  # the checks report a second end
+        if self.has_ended:  # the first end counts; the checks report a second one
             return
         self.facts |= event.totals
         self.has_ended = True

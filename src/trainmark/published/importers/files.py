@@ -111,7 +111,7 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     elif reader is not None:
         # The folders of a collection of pages name vendor and model.
         yield from reader(text, _add_folder_names(page, path))
-    elif text.startswith("{"):
+    elif text.startswith("{"):  # JSON in a file of another suffix, such as `.txt`
         yield from json_records.read_json(text, page)
     elif _TABLE_MARK.search(text):
         yield from read_page(text, page)

@@ -263,7 +263,7 @@ def _make_known_column(
         return Column(header, role, name, cell_kind, _get_record_unit(name), printed_unit)
     if role in {"quality", "target"}:
         return Column(header, role, name, "quality", printed_unit=printed_unit)
-    return Column(header, name)
+    return Column(header, name)  # the role ``other`` has the column's role in ``name``
 
 
 def _get_record_unit(name: str) -> str:

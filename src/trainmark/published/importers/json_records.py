@@ -84,7 +84,8 @@ def _read_lines(text: str, page: Page) -> Iterator[Row | Unread]:
             first_line = str(error).partition("\n")[0]
             reason = message("json_malformed", why=first_line[:_MAX_REASON])
             yield page.make_unread(number, "row", reason, line[:_MAX_RAW])
-            if line.strip() in {"{", "["}:  # one broken document over several lines
+            # One broken document over several lines is reported once, not for each of them.
+            if line.strip() in {"{", "["}:
                 return
         else:
             yield from _read_document(document, page, number, line)

@@ -125,12 +125,13 @@ def get_training_speed(run: EventRun) -> float | None:
 def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
     """Yield notes on a run: that it failed, its log's contradictions, and what is not checkable.
 
-    What cannot be checked is listed only of a run that succeeded: no figure of the others counts.
+    What cannot be checked is listed only of MLPerf logs, and of a run with a speed that succeeded:
+    no figure of the others counts.
 
     Args:
         columns: the facts of the run, as ``describe_run`` returns them.
     """
-    if columns.get("converged") == "False":
+    if columns.get("converged") == "False":  # all facts are texts
         yield message("run_not_converged")
     if run.has_failed:
         yield message("run_not_successful")

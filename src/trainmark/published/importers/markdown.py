@@ -234,7 +234,9 @@ def _split_page(text: str) -> Iterator[_Part]:
     text = re.sub(r"\r(?!\n)", " ", text)  # the parser would end a line at a lone return
     lines = re.split(r"\r?\n", text)
     blocks = [token for token in _MARKDOWN.parse(text) if token.map is not None]
-    heads: dict[int, _Head] = {}  # by the line at which the parser begins the table
+    # By the line at which the parser begins the table. All are read first, because the paragraph
+    # above a table may hold the upper lines of its headers.
+    heads: dict[int, _Head] = {}
     for token in blocks:
         if token.type == "table_open" and token.map is not None:
             start = token.map[0]

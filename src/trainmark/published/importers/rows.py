@@ -123,7 +123,7 @@ def read_row(
     model = facts.get("model") or facts.get("name") or page.model
     configuration = _name_row(facts, label, device, model, pairs)
     changes = read_changes(facts.get("changes", ""))
-    if "parallel" in facts:
+    if "parallel" in facts:  # how the model is split over devices is a setting, too
         changes["parallel"] = facts["parallel"]
     flags: dict[str, str] = {}
     if table.keeps_settings:
@@ -173,6 +173,7 @@ def _read_facts(pairs: Sequence[Cell]) -> dict[str, str]:
     """
     facts: dict[str, str] = {}
     for column, cell in pairs:
+        # Figures and settings are read by functions of their own.
         if column.is_figure or column.role == "setting" or is_without_value(cell):
             continue
         if column.role == "changes" and "changes" in facts:

@@ -211,7 +211,8 @@ def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
             precisions.append(column.precision)
     rows: list[Row] = []
     unread_cells: list[Unread] = []
-    for precision in precisions or [None]:  # None: the headers name no precision
+    # A line has a row for each precision; None: the headers name no precision.
+    for precision in precisions or [None]:
         pairs_of_precision = [
             (column, cell)
             for column, cell in pairs
