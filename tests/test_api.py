@@ -176,7 +176,7 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
         plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=messages.append
     )
     assert record == TOY
-    assert [str(text).partition(":")[0] for text in messages] == ["page.html was not drawn"]
+    assert [str(text).partition(":")[0] for text in messages] == ["page.html was not written"]
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 

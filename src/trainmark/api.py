@@ -391,7 +391,8 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
     can_submit = plan.node_processes > 0 and submission.build_command(plan, cluster).submits
     if not can_submit or plan.repeat_count > 1:
         raise UsageError(
-            f"--detach with {plan.repeat_count} launch(es) on launcher {plan.launcher}",
+            f"--detach cannot be used with {plan.repeat_count} launch(es) on launcher "
+            f"{plan.launcher}",
             where="--detach",
             rule="--detach needs a scheduler and a single launch",
             fix="remove --detach, or use --repeat 1 and a launcher that submits a job",

@@ -66,7 +66,7 @@ def test_record_without_evidence_is_refused_unless_allowed(cli: Call, args: list
     write_run_record("good", 100.0)
     code, out, err = cli("gate", "runs/good", *args)
     assert (code, out) == (2, "")
-    assert "good: unverified" in err
+    assert "good: the record is not verified" in err
     assert "--unverified" in err
 
 

@@ -253,4 +253,4 @@ def test_a_card_on_the_bus_without_its_driver_is_named(
     add_pci_card(tmp_path, "0000:41:00.0", vendor=vendor.pci_vendor, kind="0x030200")
     refusal = vendor.unusable()
     assert refusal is not None
-    assert "1 nvidia device(s) on the PCI bus" in refusal.why
+    assert "1 nvidia device(s) found on the PCI bus" in refusal.why

@@ -57,7 +57,7 @@ def plan_acceptance(
     """
     if (request.nnodes or 1) > 1:
         raise UsageError(
-            f"{request.nnodes} nodes without a launcher",
+            f"{request.nnodes} nodes cannot be measured without a launcher",
             where="--nnodes",
             rule="an acceptance of several nodes needs a launcher",
             fix="add --launcher ssh or --launcher slurm; see `trainmark list launchers`",

@@ -212,7 +212,7 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
     numbers = [int(path.name) for path in (folder / SESSIONS_DIR).glob("*")]
     if not numbers:
         raise RecordError(
-            "no acceptance of several nodes in this folder",
+            "this folder contains no acceptance of several nodes",
             where=str(folder),
             rule="the folder of an acceptance with a launcher contains `sessions`",
             fix="pass the --out folder of the command that submitted the acceptance",
@@ -225,7 +225,7 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
         raise EnvironmentFault(
             "another process is already waiting for this acceptance",
             where=str(folder),
-            fix="wait until it ends",
+            fix="wait until the other process ends",
         ) from None
 
 

@@ -68,7 +68,7 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
         raise EnvironmentFault(
             "another process is measuring in this folder",
             where=str(folder),
-            fix="wait until it ends",
+            fix="wait until the other process ends",
         ) from None
     except FileExistsError:
         raise EnvironmentFault(
@@ -89,7 +89,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         before = AcceptRequest.model_validate_json(path.read_bytes())
     except ValueError as error:
         raise UsageError(
-            f"not the request of an acceptance: {str(error).splitlines()[0]}",
+            f"not an acceptance request: {str(error).splitlines()[0]}",
             where=str(path),
             rule="`trainmark accept` can only continue an acceptance that it started",
             fix="choose another --out",

@@ -217,8 +217,10 @@ def read_result(folder: Path) -> AcceptanceResult:
     try:
         return AcceptanceResult.model_validate_json(documents.read_bytes(path))
     except (OSError, ValueError) as error:
-        rule = "the file must be written by `trainmark accept --out FOLDER`"
-        raise documents.make_damage_error(error, path, "not an acceptance", rule=rule) from None
+        rule = "the file must have been written by `trainmark accept --out FOLDER`"
+        raise documents.make_damage_error(
+            error, path, "not the result of an acceptance", rule=rule
+        ) from None
 
 
 def describe_schema() -> str:

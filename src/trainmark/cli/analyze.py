@@ -32,7 +32,7 @@ def analyze(
         list[str],
         typer.Argument(
             metavar="LOG... [KEY=VALUE]...",
-            help="Logs, plain or gzip (- is stdin); keys, also as --KEY VALUE: docs/analyze.md.",
+            help="Logs, plain or gzip (-: stdin); keys, also as --KEY VALUE; see docs/analyze.md.",
         ),
     ],
     as_json: Json = False,

@@ -140,8 +140,8 @@ def _refuse_unverified(selections: Sequence[Selection]) -> None:
         for record in selection.records:
             if record.verification == "unverified":
                 raise UsageError(
-                    "unverified",
+                    "the record is not verified",
                     where=record.run_id,
-                    rule="only records that were verified against their raw events are checked",
-                    fix="--unverified",
+                    rule="only records that were verified against their raw events can be checked",
+                    fix="add --unverified",
                 )

@@ -120,7 +120,7 @@ def _build_pages(
 
     if against and form == "md":
         fix = "remove --format md, or write HTML: -o report.html"
-        raise UsageError("--against is not available for Markdown", where="--against", fix=fix)
+        raise UsageError("--against cannot be used with Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
     others = None if form == "md" else _select_others(selection, against)
     return build_documents(selection.records, others, price=price)

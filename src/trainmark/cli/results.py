@@ -35,7 +35,7 @@ def results(
     sort: Annotated[
         str, typer.Option(help="Sort key; -KEY sorts in descending order.")
     ] = "-started_utc",
-    limit: Annotated[int, typer.Option(min=0, help="Rows; 0: all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows; 0: all rows.")] = 50,
     columns: Annotated[
         str | None,
         typer.Option(

@@ -168,7 +168,7 @@ def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> N
         raise DataError(
             f"the recipe's seq_length is {seq_length}",
             where=f"{folder / CONFIG}, max_position_embeddings",
-            rule=f"the model has {positions} positions",
+            rule=f"the model has only {positions} positions",
             fix=f"add seq={positions}, or use another model folder",
         )
 

@@ -240,7 +240,7 @@ def _refuse_data_in_raw(data: Path, raw: Path) -> None:
         raise DataError(
             "the output folder lies inside the raw folder",
             where=str(data),
-            rule="the output must not become input of the next call",
+            rule="prepare would read its own output when the command is run again",
             fix="set --data to a folder outside the raw folder",
         )
 
@@ -302,7 +302,7 @@ def _lock_folder(data: Path) -> Iterator[None]:
         raise EnvironmentFault(
             "another prepare is running on this folder",
             where=str(data),
-            fix="wait until it ends, or choose another folder with --data",
+            fix="wait until the other process ends, or choose another folder with --data",
         ) from None
 
 

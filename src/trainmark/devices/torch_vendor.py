@@ -225,12 +225,12 @@ class TorchVendor:
         on_bus = list_pci_accelerators(self.pci_vendor, self.pci_classes)
         if not files and on_bus:
             return Refusal(
-                f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
+                f"{len(on_bus)} {self.name} device(s) found on the PCI bus, but no {self.nodes}",
                 "load the vendor's driver; in a container, pass the device files through",
             )
         if not files or self.count():
             return None
-        presence = f"{len(files)} {self.name} device(s) on this machine, but"
+        presence = f"{len(files)} {self.name} device(s) found on this machine, but"
         if not self.is_driven_by_torch():
             if self.package:
                 reason = f"the package {self.package} is not installed"
@@ -244,7 +244,7 @@ class TorchVendor:
         denied_files = self.list_denied_files()
         if denied_files:
             return Refusal(
-                f"{presence} this user may not open "
+                f"{presence} this user has no permission to open "
                 f"{', '.join(str(file) for file in denied_files)}",
                 "ask to be added to the group that owns the file, and log in again",
             )

@@ -395,7 +395,8 @@ class _Timeline:
         num_recorded = len(self._samples) - 1
         if self._step > num_recorded:
             raise RecordError(
-                f"{self._step} steps up to this event, but {num_recorded} in the record",
+                f"up to this event there are {self._step} steps, but the record has only "
+                f"{num_recorded}",
                 where=f"{self._path}:{event['lineno']}",
                 rule="the events must belong to the record",
                 fix="`trainmark verify` lists the differences",

@@ -80,7 +80,7 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
         problem,
         where=f"environment variable {name}={value}",
         rule=f"{rule}; down: {', '.join(down)}" if down else rule,
-        fix=f"choose one that is up, or unset {name}",
+        fix=f"choose an interface that is up, or unset {name}",
     )
 
 
@@ -104,7 +104,7 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
             matches[pattern] = [interface for interface in up if interface.startswith(pattern)]
     if excludes:
         excluded = {interface for interfaces in matches.values() for interface in interfaces}
-        return None if set(up) > excluded else "excludes every interface that is up"
+        return None if set(up) > excluded else "the value excludes every interface that is up"
     absent = [pattern for pattern in patterns if not matches[pattern]]
     if name.startswith(_EXACT_PREFIXES):  # the library uses every interface of the list
         is_usable = bool(patterns) and not absent
@@ -128,7 +128,7 @@ def _refuse_absent_address(name: str, value: str) -> None:
             "no interface has this address",
             where=f"environment variable {name}={value}",
             rule=f"addresses of this machine: {', '.join(addresses) or 'none'}",
-            fix=f"choose one of them, or unset {name}",
+            fix=f"choose one of these addresses, or unset {name}",
         )
 
 
@@ -141,6 +141,6 @@ def _refuse_without_loopback() -> None:
         raise EnvironmentFault(
             f"{LOOPBACK} cannot be reached: {error.strerror or error}",
             where="loopback interface lo",
-            rule="ranks of one machine connect over it",
+            rule="the ranks of one machine connect through this interface",
             fix="run `ip link set lo up` as root to bring it up; or use --nproc 1",
         ) from None

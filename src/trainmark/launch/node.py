@@ -260,7 +260,7 @@ def _enter_program_folder(program: Witness, node: int) -> Path:
             f"cannot start the program in this folder: {error.strerror}",
             where=f"node {node}, {folder}",
             rule="on every node, the program starts in your current folder",
-            fix="start it from a folder that all nodes share, or copy the folder to this node",
+            fix="run the command in a folder that all nodes share, or copy the folder to this node",
         ) from None
     return folder
 

@@ -257,7 +257,7 @@ def make_record(folder: Path) -> None:
             if not (folder / record.RECORD_FILE).exists():
                 _make_locked_record(plan, folder)
     except BlockingIOError:
-        fix = "wait until it ends, or stop it with Ctrl-C"
+        fix = "wait until the run ends, or stop it with Ctrl-C"
         raise RecordError("the run is still running", where=str(folder), fix=fix) from None
     except (OSError, ValueError) as error:
         what = f"cannot be read: {describe_error(error)}"

@@ -403,7 +403,7 @@ def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
             raise EnvironmentFault(
                 "another `trainmark run` of this plan is running in this folder",
                 where=str(base),
-                fix="wait until it ends, or choose another --out",
+                fix="wait until the other process ends, or choose another --out",
             ) from None
         except OSError as error:
             raise build_write_fault(base, error) from error

@@ -275,7 +275,7 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
         html = to_html(pages)
     except ValueError as error:  # of vl-convert
         raise EnvironmentFault(
-            f"{HTML_PAGE} was not drawn: {' '.join(str(error).split())[:300]}"
+            f"{HTML_PAGE} was not written: {' '.join(str(error).split())[:300]}"
         ) from error
     with write_atomically(folder / HTML_PAGE) as file:
         file.write(html.encode())
@@ -292,7 +292,7 @@ def _check_drawing() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE_BYTES:
         raise EnvironmentFault(
-            f"{HTML_PAGE} was not drawn: this process may use only {limit / cells.GIB:.0f} "
+            f"{HTML_PAGE} was not written: this process may use only {limit / cells.GIB:.0f} "
             "GiB of address space (ulimit -v), but charts need "
             f"{_MIN_ADDRESS_SPACE_BYTES // cells.GIB}"
         )

@@ -264,7 +264,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:
-        rule = "the cluster file lists no more than that"
+        rule = "the cluster file lists no more nodes"
         fix = "correct the file"
         if launcher in _SINGLE_MACHINE_LAUNCHERS:
             rule = f"launcher {launcher} runs on one machine"
@@ -280,7 +280,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
             f"{choice.nproc} {vendor.name} devices per node are needed, but at most "
             f"{max_devices} can be used",
             where="CASE, --recipe or --nproc",
-            rule="the cluster file lists no more than that",
+            rule="the cluster file lists no more devices per node",
             fix=f"use --nproc {max_devices} or less, or correct the file",
         )
 
@@ -290,7 +290,8 @@ def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
     if ranks > 1 and not devices.has_collectives(vendor):
         backend = vendor.collective_backend or "none"
         raise EnvironmentFault(
-            f"{ranks} ranks on {vendor.torch_type} devices, whose collective backend is {backend}",
+            f"{ranks} ranks cannot run on {vendor.torch_type} devices, whose collective backend is "
+            f"{backend}",
             where=f"device {vendor.name}",
             rule=(
                 "ranks must exchange gradients in device memory, which torch's gloo cannot "

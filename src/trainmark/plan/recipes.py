@@ -58,7 +58,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
     family = sorted(key for key in case.recipes if key.startswith(f"{base_name}-"))
     if family:
         raise UsageError(
-            f"{what} for a world of {world}",
+            f"{what} for {world} ranks (nodes x devices per node)",
             where="--recipe",
             fix=f"choose one of {', '.join(family)}",
         )

@@ -49,9 +49,13 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
             fix="set eval_every_samples too, or use eval_from_sample=none",
         )
     if facts.train_samples < 1:
-        raise DataError("no training samples", where=str(folder), rule="at least 1 is needed")
+        raise DataError(
+            "there are no training samples", where=str(folder), rule="at least 1 is needed"
+        )
     if recipe.evaluates and facts.eval_samples < 1:
-        raise DataError("no evaluation samples", where=str(folder), rule="at least 1 is needed")
+        raise DataError(
+            "there are no evaluation samples", where=str(folder), rule="at least 1 is needed"
+        )
 
 
 def _check_target(case: Case, recipe: Recipe, facts: DataFacts) -> None:

@@ -197,12 +197,12 @@ def _refuse_impossible_spec(spec: WitnessSpec, file: str, *, world_size: int) ->
         raise UsageError(
             f"the name {spec.name!r} already belongs to a case",
             where=f"{file}: name",
-            rule="a program must not have the name of a case, because it never does the same work",
+            rule="a program must not have the name of a case: their results are never comparable",
             fix="choose another name",
         )
     if spec.step is not None and spec.step.samples < world_size:
         raise UsageError(
-            f"{spec.step.samples} samples per step for {world_size} ranks",
+            f"step.samples is {spec.step.samples}, but there are {world_size} ranks",
             where=f"{file}: step.samples",
             rule="step.samples counts the samples of all ranks, and each rank trains at least one",
             fix="set the number of samples of all ranks",

@@ -88,8 +88,8 @@ class IndexRecord:
         is_possible = self.gpu_num >= 1 and result >= 0 and is_zero_flagged
         if not (self.model_name and are_finite and is_possible):
             raise UsageError(
-                f"{self.model_name!r}: FINAL_RESULT {result}, LOSS_RESULT {loss}, "
-                f"gpu_num {self.gpu_num}, JOB_FAIL_FLAG {self.JOB_FAIL_FLAG}",
+                f"the record {self.model_name!r} is not valid: FINAL_RESULT {result}, "
+                f"LOSS_RESULT {loss}, gpu_num {self.gpu_num}, JOB_FAIL_FLAG {self.JOB_FAIL_FLAG}",
                 where="index record",
                 rule=(
                     "an index record needs a name, finite numbers, at least one device, and "

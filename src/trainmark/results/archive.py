@@ -155,7 +155,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     if total_bytes > max_bytes:
         raise BundleError(
             f"the bundle has {total_bytes:,} bytes when unpacked",
-            rule=f"it may have at most {max_bytes:,}",
+            rule=f"a bundle may have at most {max_bytes:,} bytes when unpacked",
         )
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)

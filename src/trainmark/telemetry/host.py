@@ -97,7 +97,7 @@ class PackageEnergy:
         if max_used_uj > min(counter.range_uj for counter in self._counters.values()):
             self._counters = {}
             raise MonitorFault(
-                "failed", f"RAPL: not read for {since_s:.0f} s, the counter may have wrapped"
+                "failed", f"RAPL: not read for {since_s:.0f} s; the counter may have wrapped"
             )
         for file, value_uj in values_uj.items():
             counter = self._counters[file]

@@ -59,7 +59,7 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
         first_sentence = str(error).partition(". ")[0].partition("\n")[0]
         what = f"damaged: {first_sentence or type(error).__name__}"
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
-            what = "not readable as weights only: loading the file would execute code"
+            what = "the file has more than weights: loading it would execute code"
         raise make_error(what, where=str(file)) from None
     # A training checkpoint has the weights under ``module``, beside the optimizer's state.
     state = content.get("module", content) if isinstance(content, dict) else None
@@ -203,7 +203,7 @@ class Checkpoints:
             raise DataError(
                 f"cannot be loaded: {first_line or type(cause).__name__}",
                 where=str(checkpoint),
-                rule="must be a complete checkpoint of the same model",
+                rule="the folder must be a complete checkpoint of the same model",
                 fix=(
                     "remove this folder: the run then continues from the previous "
                     "checkpoint, if there is one"

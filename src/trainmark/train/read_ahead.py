@@ -150,7 +150,7 @@ def _pin(device: Device, tensor: Tensor) -> Tensor:
                 "batches must contain host tensors, which the harness reads ahead and moves to "
                 "the device"
             ),
-            fix="remove the move to the device",
+            fix="do not move tensors to the device in Job.batches",
         )
     return cast("Tensor", device.pin(tensor))
 

@@ -200,11 +200,11 @@ def write_npz(folder, split, **changes):
     ("changes", "says"),
     [
         ({}, None),
-        ({"label": np.array([0, 1, 2])}, "label, row 3: label of 2"),
+        ({"label": np.array([0, 1, 2])}, "label, row 3: label is not valid: 2"),
         ({"attention_mask": np.tile([1, 0] * 12, (3, 1))}, "attention_mask, row 1"),
         (
             {"attention_mask": np.ones((3, 24), int), "input_ids": np.full((3, 24), 999)},
-            "input_ids, row 1: input_ids of 999",
+            "input_ids, row 1: input_ids is not valid: 999",
         ),
         ({"input_ids": np.zeros((3, 7), int)}, "input_ids (3, 7)"),
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),

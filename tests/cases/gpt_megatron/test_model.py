@@ -176,7 +176,7 @@ SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
 def test_tensor_parallel_replicas_need_fsdp() -> None:
     GptRecipe(tensor_parallel=2).check(2)
     GptRecipe(tensor_parallel=2, fsdp=True).check(4)
-    with pytest.raises(UsageError, match="2 replicas split over tensor_parallel=2 ranks"):
+    with pytest.raises(UsageError, match="2 replicas with tensor_parallel=2 need fsdp=true"):
         GptRecipe(tensor_parallel=2).check(4)
 
 

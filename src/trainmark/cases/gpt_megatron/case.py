@@ -103,7 +103,7 @@ class GptRecipe(Recipe):
                 raise self._make_division_error(division, world_size)
         if 1 < degree < world_size and not self.fsdp:
             raise UsageError(
-                f"{world_size // degree} replicas split over tensor_parallel={degree} ranks",
+                f"{world_size // degree} replicas with tensor_parallel={degree} need fsdp=true",
                 where="recipe field fsdp",
                 rule="only FSDP2 averages the gradients of tensor-parallel replicas",
                 fix="add fsdp=true",

@@ -147,7 +147,7 @@ class GptOssRecipe(LanguageRecipe):
             )
         if self.expert_parallel > world_size:
             raise UsageError(
-                f"expert_parallel={self.expert_parallel} on {world_size} rank(s)",
+                f"expert_parallel={self.expert_parallel} needs more than {world_size} rank(s)",
                 where="recipe field expert_parallel",
                 rule="each rank that shares experts must hold at least one",
                 fix=f"use at most {world_size}, or start more ranks with --nproc",
@@ -160,8 +160,8 @@ class GptOssRecipe(LanguageRecipe):
                     "expert_parallel", self.expert_parallel, "the number of ranks", world_size
                 ),
             ),
-            "expert_parallel must divide the experts and the ranks; num_kv_heads must divide "
-            "num_heads",
+            "expert_parallel must divide the numbers of experts and of ranks; num_kv_heads must "
+            "divide num_heads",
         )
         replicas = world_size // self.expert_parallel
         if self.expert_parallel > 1 and (self.hidden_size % replicas or self.ffn_size % replicas):
@@ -174,7 +174,7 @@ class GptOssRecipe(LanguageRecipe):
             )
         if self.expert_parallel > 1 and not self.fsdp:
             raise UsageError(
-                f"fsdp=false with expert_parallel={self.expert_parallel}",
+                f"fsdp=false cannot be used with expert_parallel={self.expert_parallel}",
                 where="recipe field fsdp",
                 rule="only FSDP2 averages the gradients of shared experts",
                 fix="remove fsdp=false",

@@ -88,24 +88,29 @@ class LlamaRecipe(Recipe):
         parse_targets(self)  # refuses unknown names
         if self.seq_length < 2:
             raise UsageError(
-                f"seq_length={self.seq_length}",
+                f"seq_length={self.seq_length} is too short",
                 where="recipe field seq_length",
                 rule="next-token prediction needs sequences of at least 2 tokens",
                 fix="add seq=512",
             )
         if self.weights_dtype not in ("fp32", self.precision):
             raise UsageError(
-                f"weights_dtype={self.weights_dtype} with precision={self.precision}",
+                f"weights_dtype={self.weights_dtype} cannot be used with "
+                f"precision={self.precision}",
                 where="recipe field weights_dtype",
-                rule="frozen weights must be fp32, or have the dtype of precision",
+                rule="weights_dtype must be fp32 or the same as precision",
                 fix=f"add precision={self.weights_dtype}, or keep weights_dtype=fp32",
             )
         if self.target_value is None:
             return
         if self.mmlu_mode == "off":
-            raise self._make_target_error("mmlu_mode", "off", "the target is a score on MMLU")
+            raise self._make_target_error(
+                "mmlu_mode", "off", "the target is an MMLU score, so MMLU must be scored"
+            )
         if self.init == "random" and self.data != "generated":
-            rule = "a model with random weights reaches no score, so such a run only measures speed"
+            rule = (
+                "a model with random weights reaches no target, so such a run only measures speed"
+            )
             raise self._make_target_error("init", "random", rule)
 
     def _make_target_error(self, field: str, value: str, rule: str) -> UsageError:

@@ -143,7 +143,7 @@ class ModelConfig(ConfigKeys):
         heads = self.num_heads
         theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
-            rule = f"must equal rope_theta {theta} in rope_parameters"
+            rule = f"it must equal rope_theta {theta} in rope_parameters"
             raise ValueError(f"rope_theta is {self.rope_theta}; {rule}")
         if hidden % heads or hidden // heads % 2:
             rule = f"hidden_size {hidden} must divide into heads of an even width"

@@ -98,7 +98,7 @@ class Llama31Recipe(LanguageRecipe):
         has_divided_replicas = 1 < self.tensor_parallel < world_size
         if not self.fsdp and (self.sequence_parallel or has_divided_replicas):
             raise UsageError(
-                "fsdp=false with sequence_parallel=true, or with several tensor-parallel replicas",
+                "fsdp=false cannot be used with sequence_parallel=true or several replicas",
                 where="recipe field fsdp",
                 rule="only FSDP2 averages the gradients of such replicas",
                 fix="remove fsdp=false",
@@ -119,10 +119,10 @@ class Llama31Recipe(LanguageRecipe):
         for formula, size in matmul_sizes.items():
             if size % 16:
                 raise UsageError(
-                    f"{formula} is {size}, with precision=fp8",
+                    f"precision=fp8 cannot be used: {formula} is {size}",
                     where="recipe field precision",
                     rule="fp8 matmuls need sizes that are multiples of 16",
-                    fix="choose such sizes, or precision=bf16",
+                    fix="choose sizes that are multiples of 16, or use precision=bf16",
                 )
         if find_spec("torchao") is None:
             raise EnvironmentFault(

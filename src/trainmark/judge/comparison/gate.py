@@ -180,7 +180,7 @@ def _exclude_judged_runs(baseline: Sequence[Record], records: Sequence[Record]) 
         raise UsageError(
             "the run is its own baseline",
             where=baseline[0].run_id,
-            rule="a run must be compared with other runs: against itself it always passes",
+            rule="a run must be compared with other runs; compared with itself, it always passes",
             fix="set --baseline to earlier runs",
         )
     return others

@@ -208,12 +208,12 @@ def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
     never_allowed = [fact for fact in refused if fact.name in NEVER_ALLOWED]
     first = never_allowed[0] if never_allowed else refused[0]
     distinct_values = list(dict.fromkeys(repr(value) for value in (*first.a, *first.b)))
-    what = f"{first.name} is {' and '.join(distinct_values[:2])}"
+    what = f"{first.name} differs: {' and '.join(distinct_values[:2])}"
     where = "the work of A and B differs"
     if never_allowed:
         rule = (
-            "different cases, models or datasets are never compared, nor is a balanced bound "
-            "with a training"
+            "different cases, models or datasets are never compared, nor is a balanced run "
+            "(a bound on the speed) with a training run"
         )
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in refused]

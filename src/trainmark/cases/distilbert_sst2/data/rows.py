@@ -134,7 +134,7 @@ def read_npz(
         if is_invalid.any():
             row = int(is_invalid.argmax())  # the first one
             raise DataError(
-                f"{member} of {shown_values[row]}",
+                f"{member} is not valid: {shown_values[row]}",
                 where=f"{file}, {member}, row {row + 1}",
                 rule=rule,
                 fix=NPZ_FIX,

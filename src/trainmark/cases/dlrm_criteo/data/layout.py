@@ -139,7 +139,7 @@ def _choose_smallest_dtype(cardinality: int) -> str:
     for dtype in CATEGORY_BYTES:
         if cardinality <= compute_max_cardinality(dtype):
             return dtype
-    raise ValueError(f"no type stores {cardinality} categories")
+    raise ValueError(f"no supported type can hold {cardinality} categories")
 
 
 def compute_max_cardinality(dtype: str) -> int:

@@ -121,12 +121,12 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
         add_part("train", last_source, 0, num_train)
         add_part("test", last_source, num_train, last_count)
     if sizes["train"] == 0 or sizes["test"] == 0:
-        what = f"training rows: {sizes['train']}, test rows: {sizes['test']}"
+        what = f"there are {sizes['train']} training rows and {sizes['test']} test rows"
         raise DataError(
             what,
             where=", ".join(str(path) for path in rows),
             rule="each split needs at least one row",
-            fix="use more rows with --from",
+            fix="set --from to logs with more rows",
         )
     return parts
 

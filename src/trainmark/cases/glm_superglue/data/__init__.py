@@ -218,7 +218,7 @@ CHECKPOINT_FAULT = partial(
     ),
 )
 SIZES_FIX = (
-    "set the recipe's sizes to those of the checkpoint, or use a checkpoint of the recipe's sizes"
+    "set the recipe's sizes to those of the checkpoint, or use a checkpoint with the recipe's sizes"
 )
 WORD_EMBEDDINGS = "word_embeddings.weight"
 POSITION_EMBEDDINGS = (

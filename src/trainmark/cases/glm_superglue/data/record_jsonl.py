@@ -30,7 +30,7 @@ ROW_RULE = (
     "one @placeholder and answers, at least one of which is an entity; the test split has no "
     "answers"
 )
-LINE_FIX = "correct or remove the line; of SuperGLUE's ReCoRD, use train.jsonl and val.jsonl"
+LINE_FIX = "correct or remove the line, or use train.jsonl and val.jsonl of SuperGLUE's ReCoRD"
 
 translate_read_errors = partial(
     splits.translate_read_errors,
@@ -118,7 +118,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
             except ValueError as error:
                 raise _make_line_error(str(error), file, number) from None
     if not has_passage:
-        raise _make_line_error("no passage", file, 1)
+        raise _make_line_error("the file has no passage", file, 1)
 
 
 def _make_line_error(what: str, file: Path, line: int) -> DataError:

@@ -31,7 +31,10 @@ FETCH = "unpack data.tar of the MMLU publication and copy its folders dev and te
 _make_row_error = partial(
     DataError,
     fix="correct or remove the row",
-    rule="a row must be question, A, B, C, D and the answer, which is A, B, C or D; no header",
+    rule=(
+        "a row must have the question, four choices and the answer (A, B, C or D); a header row "
+        "is not allowed"
+    ),
 )
 
 _GROUPS: dict[str, list[str]] = read_toml(Path(__file__).with_name("subjects.toml"))

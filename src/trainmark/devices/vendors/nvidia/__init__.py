@@ -85,7 +85,8 @@ class Nvidia(TorchVendor):
             if not on_bus:
                 return None
             return Refusal(
-                f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no driver is loaded",
+                f"{len(on_bus)} {self.name} device(s) found on the PCI bus, but no driver is "
+                "loaded",
                 "load or install the driver; in a container, pass the devices through",
             )
         if self._list_usable_cards():
@@ -194,12 +195,12 @@ def explain_tf32_override(precision: Precision) -> Refusal | None:
     override = f"{TF32_OVERRIDE}={os.environ.get(TF32_OVERRIDE)}"
     if precision == "fp32" and forced is True:
         return Refusal(
-            f"precision=fp32 with {override}, which makes fp32 matmuls use TF32",
+            f"precision=fp32 cannot be used with {override}, which makes fp32 matmuls use TF32",
             f"unset {TF32_OVERRIDE}, or use precision=tf32",
         )
     if precision == "tf32" and forced is False:
         return Refusal(
-            f"precision=tf32 with {override}, which turns TF32 off",
+            f"precision=tf32 cannot be used with {override}, which turns TF32 off",
             f"unset {TF32_OVERRIDE}, or use precision=fp32",
         )
     return None
