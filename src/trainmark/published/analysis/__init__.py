@@ -205,6 +205,7 @@ def _note_units(
     extraction: _Extraction, quantity: Quantity, options: Options, *, has_preset: bool
 ) -> None:
     """Add notes about units that the key names and the options leave out."""
+    # A preset knows its unit, which is then converted.
     if quantity.seconds != 1.0 and options.time_unit is None and not has_preset:
         unit = "ms" if quantity.seconds == 1e-3 else f"{quantity.seconds:g} s"
         extraction.notes.append(
@@ -259,7 +260,8 @@ def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> _Extrac
     """Return the speed of a log of events.
 
     Args:
-        event_speed: what the events say; None: the log has no events.
+        event_speed: what the events say; None: the log has no events, although the user named the
+            preset of such logs.
         preset: that the user named.
     """
     if event_speed is None:

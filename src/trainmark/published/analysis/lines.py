@@ -321,4 +321,4 @@ def _is_of_new_run(counter: _Counter, epoch: float | None) -> bool:
         # Steps that begin anew after the last planned one are those of the next epoch; before it,
         # the run must have been aborted.
         return not counter.is_complete
-    return epoch <= counter.epoch
+    return epoch <= counter.epoch  # in a later epoch, steps may begin anew

@@ -192,7 +192,7 @@ def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantit
         return _read_step_time(words, unit_quantity)
     if unit_quantity is None:  # `speed: 3.1` may count anything
         return Quantity("speed", is_weak=True)
-    return unit_quantity if _is_specific(unit_quantity) else None
+    return unit_quantity if _is_specific(unit_quantity) else None  # `speed: 3 ms` is no speed
 
 
 def _is_specific(unit_quantity: Quantity) -> bool:
@@ -224,7 +224,7 @@ def _make_rate(match: re.Match[str]) -> Quantity:
     seconds = _TIMES[match["time"]]
     groups = match.groupdict()  # only `_RATE` has the groups for a device
     per_device = bool(groups.get("device") or groups.get("each"))
-    if unit == STEPS_UNIT:
+    if unit == STEPS_UNIT:  # all devices do a step together, so it has no scope
         return Quantity("steps", unit, seconds=seconds)
     return Quantity("speed", unit, seconds=seconds, scope="device" if per_device else "")
 

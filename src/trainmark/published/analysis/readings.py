@@ -282,6 +282,7 @@ class LogReader:
         self.keys: Counter[str] = Counter()
         self.last_value_of: dict[str, float] = {}
         self._sources_by_key = list_sources_by_key()
+        # The empty key stands for the main loss, whatever it is called.
         self._loss_keys = {preset.loss for preset in PRESETS.values()} | {""}
         self._key_patterns = {
             key: re.compile(rf"(?<!\w){re.escape(key)}{_ANY_VALUE}") for key in self._sources_by_key
@@ -330,7 +331,7 @@ class LogReader:
         if line.is_other_work:
             return False
         has_loss = self._add_loss(line)
-        pairs = {pair.key: pair for pair in line.pairs}
+        pairs = {pair.key: pair for pair in line.pairs}  # of a key that is repeated, the last
         presets = self._recognise_presets(line, pairs)
         if line.speeds or has_loss or presets:
             self.context.notice_values(line)
@@ -338,6 +339,7 @@ class LogReader:
         preset_keys = set()
         for key in pairs.keys() & self._sources_by_key.keys():
             for source in self._sources_by_key[key]:
+                # The preset of the user counts even on lines without its signature.
                 if source.preset in presets or source.preset == self.preset:
                     self._add_form(line, pairs[key], source)
                     preset_keys.add(key)

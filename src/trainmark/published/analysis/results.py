@@ -248,5 +248,6 @@ def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
         raise UsageError(
             f"{wanted} is not the unit of the log", where="ips_unit", rule=rule, fix=fix
         )
+    # The batch that this mode divides by the step time counts samples.
     default = "samples/s" if mode == Mode.SPEED_FROM_STEP_TIMES else ""
     return wanted or log_unit or default

@@ -123,7 +123,7 @@ def take_sample(
     run, notes = _choose_run(readings, context, skip=0 if only_last_counts else skip)
     if run is None:
         return None
-    if _is_time_since_start(source, np.frombuffer(run.values)):  # its key only looked like a time
+    if _is_time_since_start(source, np.frombuffer(run.values)):  # and not of steps
         return None
     if only_last_counts:
         return _take_last_value(
@@ -206,9 +206,8 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
 def take_only_mean(readings: Readings) -> Sample | None:
     """Return the mean since the start that a log prints only once; None: it prints more, or none.
 
-    It is as good as a closing line.
-
-    From several such means, the speed between them is computed instead.
+    It is as good as a closing line. From several such means, the speed between them is computed
+    instead.
     """
     if readings.first_rate is None or readings.lines:
         return None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 _GIB = 2**30
-_SUM_ERROR = 1e-9  # of floating-point sums: figures of a record are not rounded
+_SUM_ERROR = 1e-9  # of floating-point sums: our own CSV prints figures with all their digits
 _MEMORY_TOLERANCE = 0.1  # GiB and GB differ by 7%, and drivers reserve some memory
 _MEMORY_ROUNDING = 0.02  # a page prints the memory of a card with the same digits everywhere
 _MIN_ROWS_OF_CARD = 3  # rows, of which most tell the memory of their card

@@ -255,7 +255,9 @@ class AuditSubject:
     def list_dense_peaks(self) -> list[float]:
         """Return the dense peaks in FLOP/s by which an MFU may have been computed, highest first.
 
-        They are those of the declared precisions; if none is declared, of all precisions.
+        They are those of the declared precisions; if none is declared, of all precisions. Unlike
+        ``find_bound``, it takes no other precision if the declared ones have no published peak: by
+        a wrong peak, a correct MFU would look wrong.
         """
         precisions = set(self.precisions)
         if self.is_mixed or "fp8" in precisions:  # runs in FP8 may state the MFU of 16 bits

@@ -323,7 +323,7 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     rounding = sum(row.compute_rounding("e2e_time", "train_time", "p_whole") for row in rows)
     max_samples = min(row.max_samples for row in rows) * (SAME_WORK_RATIO + rounding)
     if min_samples > max_samples:
-        return True
+        return True  # no number is possible for both, whatever their start-up times
     longest_s = max(row.seconds for row in rows)
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
     first_candidate = min_samples / SAME_WORK_RATIO  # numbers within this ratio count as equal
@@ -361,6 +361,7 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
             narrow_bytes = _PRECISION_WIDTHS[narrow.precision or ""]
             wide_rate = wide.find_device_rate()
             narrow_rate = narrow.find_device_rate()
+            # Rates of different figures include different waiting, or count different things.
             if wide_bytes <= narrow_bytes or wide_rate.figure != narrow_rate.figure:
                 continue
             times = wide_rate.value / narrow_rate.value
@@ -380,7 +381,7 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
         if subject.precision == "fp32":  # pages may mean TF32, which the rule on peaks reports
             published_peaks += [tflops * 1e12 for tflops in subject.list_published("tf32_tflops")]
         ranges = _compute_implied_peaks(subject, slack)
-        if not ranges or not published_peaks:
+        if not ranges or not published_peaks:  # nothing to compare
             continue
         computed_share = _get_computed_share(subject)
         if _has_peak_in(ranges, published_peaks, factor=computed_share):
@@ -495,6 +496,7 @@ def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
     Args:
         peak: in FLOP/s.
     """
+    # Of several possible numbers the first: that in the model's name.
     billions = subject.workload.parameters[0]
     flops_per_parameter = subject.workload.flops_per_parameter[0]
     token_rate = _get_device_token_rate(subject)

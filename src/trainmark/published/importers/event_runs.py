@@ -130,9 +130,10 @@ class EventRun:
             return False
         if self.has_ended:
             return True
+        # A run has start events of several names, each of them once.
         if event.name not in self._start_times_s:
             return False
-        if self._is_training:
+        if self._is_training:  # it died without an end, and the program was started again
             return True
         # Other processes of the same run write their start events soon after the first one.
         first_s = self._start_times_s[event.name]
@@ -159,7 +160,7 @@ class EventRun:
             self.facts.setdefault("case", event.totals["case"])  # the first event names the run
         if name in ENDS:
             self._add_end(event)
-        elif name in WORDS["mlperf"]:
+        elif name in WORDS["mlperf"]:  # events that state one fact, by the header of its column
             self.facts[WORDS["mlperf"][name]] = event.value
         elif name == "train_loss":
             self.loss = event.value
@@ -205,7 +206,7 @@ class EventRun:
         """Keep the event that ends the run."""
         if self.has_ended:  # the first end counts; the checks report a second one
             return
-        self.facts |= event.totals
+        self.facts |= event.totals  # those of the end outweigh what the run stated before
         self.has_ended = True
         self.line = event.line
         self.raw = event.text

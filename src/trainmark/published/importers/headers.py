@@ -282,7 +282,8 @@ def _make_setting_column(header: str, text: str, name: str) -> Column:
     """
     multiple = _MULTIPLE.search(header)
     if name == "parameters" and multiple:
-        initial = multiple[1][0].upper()  # of `B`, `billions`, `M` or `millions`
+        # `8` under `Params (B)` is `8 B`; the initial stands for `billions` or `millions`, too.
+        initial = multiple[1][0].upper()
         return Column(header, "setting", name, unit=initial)
     if name == "global_batch_size" and _TOKEN_WORDS.search(header):
         name = "global_batch_tokens"

@@ -178,7 +178,7 @@ def _read_object(
     if not values_by_path:
         yield from _read_values(shared_values, page, number, raw)
     for path, values in values_by_path.items():
-        model = path.rpartition("/")[2]
+        model = path.rpartition("/")[2]  # the last part of the path, with the rank if it has one
         yield from _read_values({**shared_values, "model": model, **values}, page, number, raw)
 
 

@@ -125,7 +125,8 @@ def _read_fact_tables(tables: list[_Part]) -> dict[str, str]:
 def _add_facts(page: Page, facts: dict[str, str]) -> Page:
     """Return ``page`` with model, vendor, device, devices and precision from its facts.
 
-    Model and vendor of ``page`` are kept if it has them.
+    Model and vendor of ``page``, which the folder of the file may name, are kept. A later device,
+    number of devices or precision replaces an earlier one.
 
     Args:
         facts: values by their names, as ``normalize_header`` returns them.

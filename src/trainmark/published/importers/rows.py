@@ -186,6 +186,8 @@ def _read_facts(pairs: Sequence[Cell]) -> dict[str, str]:
 def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
     """Return the settings of a row by name, with the unknown columns that are not its label.
 
+    Unknown columns count as settings because they may be what tells two rows apart.
+
     Args:
         label: text that names the row.
     """

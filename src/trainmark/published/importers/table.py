@@ -118,8 +118,8 @@ def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) ->
     has_device = bool(table.page.device or table.page.devices)
     if has_name or has_device:
         return None
-    # A column of texts names the rows; the first one under an unknown header, such as `who`, may
-    # name anything.
+    # A column of texts names the rows, unless it is the first of the table: that one may name
+    # anything under an unknown header, such as `who`.
     index = _find_text_column(table.columns, rows)
     if index is None or index == 0:
         return message("table_without_configuration", columns=headers)
@@ -191,8 +191,10 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
     has_only_label = all(
         is_without_value(cell) or _RULED_CELL.fullmatch(cell) for cell in other_cells
     )
+    # `A100 (1x8) | - | -` is a run without figures, and no heading.
     has_world = any(read_label(label).nnodes for label in labels)
     is_blank_line = not any(cell.strip() for cell in cells)
+    # Without a column of labels, empty figures do not show that a line is a heading.
     if has_only_label and not has_world and (labels or is_blank_line):
         text = " ".join(labels).strip()[:_MAX_TEXT]
         return message("row_is_heading" if has_ruled_cell else "row_is_text", text=text)

@@ -63,7 +63,7 @@ def join_unit_line(table: Table) -> Table:
     for header, cell, is_unit in zip(head.cells, first_cells, are_units, strict=True):
         if is_unit:
             headers.append(f"{header} ({cell.strip('()[]')})")
-        else:
+        else:  # more words of the header, or nothing
             headers.append(f"{header} {cell}".strip())
     return Table(head._replace(cells=headers), body[1:])
 
@@ -104,7 +104,7 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
     head = TableLine(table.head.number, ["model", role, figure_header], table.head.raw)
     tables = []
     for line in table.body:
-        name, *values = line.cells or [""]
+        name, *values = line.cells or [""]  # a line without cells gives a table without lines
         lines = []
         for count, value in zip(counts, values, strict=False):
             if not is_without_value(value):
