@@ -55,7 +55,8 @@ class AcceptRequest(Frozen):
         5, description="How often each device or node is measured alone."
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        None, description="Rounds of pairs; default: every pair once up to 64, otherwise 36 rounds."
+        None,
+        description="Rounds of pairs; default: every pair once up to 64 nodes, otherwise 36.",
     )
     seconds: float = Field(
         10.0, gt=0, le=3_600, description="Seconds of timed training in each round."

@@ -41,7 +41,9 @@ def gate(
     worse_by: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Allowed loss (0.05 = 5%); default: from the spread of the baseline."
+            min=0,
+            max=1,
+            help="Allowed loss (0.05 = 5%); default: computed from the baseline's spread.",
         ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,

@@ -109,7 +109,7 @@ class RunRequest(Frozen):
         description="Dense peak of one device in TFLOP/s, for MFU; default: the published value.",
     )
     resume: Path | None = Field(
-        None, description="Folder of a run whose last checkpoint is continued."
+        None, description="Folder of a run; training continues from its last checkpoint."
     )
     follow: Annotated[list[str], BeforeValidator(_convert_to_list)] | None = Field(
         None,

@@ -42,18 +42,24 @@ class LanguageRecipe(Recipe):
     shuffled_together: PositiveInt = recipe_field(
         1, "samples that are shuffled together, rounded up to whole epochs", rule="scope"
     )
-    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.95, "decay of the second moment")
-    adam_eps: PositiveFloat = recipe_field(1e-5, "added to the root of the second moment")
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.95, "decay rate of the second moment"
+    )
+    adam_eps: PositiveFloat = recipe_field(
+        1e-5, "epsilon that is added to the square root of the second moment"
+    )
     max_grad_norm: PositiveFloat | None = recipe_field(
         1.0, "maximum gradient norm; none: no clipping"
     )
     min_lr_fraction: NonNegativeFloat = recipe_field(
-        0.1, "final rate of the cosine, relative to the peak rate"
+        0.1, "learning rate at the end of the cosine decay, relative to the peak"
     )
     lr_warmup_steps: PositiveInt = recipe_field(
         512, "steps over which the learning rate rises linearly"
     )
-    lr_decay_steps: PositiveInt = recipe_field(1_200_000, "steps of warm-up and cosine together")
+    lr_decay_steps: PositiveInt = recipe_field(
+        1_200_000, "steps of warm-up and cosine decay together"
+    )
     fsdp: bool = recipe_field(
         True, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
     )

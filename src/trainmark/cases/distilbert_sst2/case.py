@@ -13,7 +13,9 @@ from trainmark.spec import Case, Mission, Text
 class DistilbertRecipe(Recipe):
     """How DistilBERT is trained; its size comes from ``model/config.json`` in the data folder."""
 
-    seq_length: PositiveInt = recipe_field(512, "tokens every sentence is padded to")
+    seq_length: PositiveInt = recipe_field(
+        512, "number of tokens to which every sentence is padded"
+    )
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained",
         "initial weights; random only measures speed, and the quality is not comparable",

@@ -61,9 +61,11 @@ class GlmRecipe(Recipe):
     hidden_size: PositiveInt = recipe_field(1024, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(16, "attention heads")
     vocab_size: PositiveInt = recipe_field(30592, "rows of the token table, including padding")
-    seq_length: PositiveInt = recipe_field(512, "tokens every sequence is padded to")
+    seq_length: PositiveInt = recipe_field(
+        512, "number of tokens to which every sequence is padded"
+    )
     trim_padding: bool = recipe_field(
-        False, "pad only to the longest sequence of a micro-batch, which computes less"
+        False, "pad only to the longest sequence of a micro-batch, which saves computation"
     )
     max_wrong_choices: PositiveInt = recipe_field(
         9, "maximum number of wrong candidates per training sample, drawn once from a fixed seed"

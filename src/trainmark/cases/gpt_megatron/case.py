@@ -41,12 +41,18 @@ class GptRecipe(Recipe):
         0.1, "dropout probability of embeddings, attention weights and residuals"
     )
     split: str = recipe_field("949,50,1", "weights of the training, validation and test documents")
-    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.999, "decay of the second moment")
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.999, "decay rate of the second moment"
+    )
     max_grad_norm: PositiveFloat | None = recipe_field(
         1.0, "maximum gradient norm; none: no clipping"
     )
-    min_learning_rate: NonNegativeFloat = recipe_field(1e-5, "final learning rate of the cosine")
-    lr_decay_steps: PositiveInt = recipe_field(320_000, "steps of warm-up and cosine together")
+    min_learning_rate: NonNegativeFloat = recipe_field(
+        1e-5, "learning rate at the end of the cosine decay"
+    )
+    lr_decay_steps: PositiveInt = recipe_field(
+        320_000, "steps of warm-up and cosine decay together"
+    )
     lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
         0.01, "share of lr_decay_steps over which the learning rate rises linearly"
     )
