@@ -6,7 +6,7 @@ The same command in the same folder measures what is missing.
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,23 +57,24 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
         UsageError: an earlier session there did other work.
         EnvironmentFault: another command holds the lock, or it is no folder.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / REQUEST_FILE).exists():
-            run_dir.refuse_used(folder)
-        with run_dir.lock_folder(folder):
-            refuse_other_request(folder, request)
-            yield
-    except BlockingIOError:
-        raise EnvironmentFault(
-            "another process is measuring in this folder",
-            where=str(folder),
-            fix="wait until the other process ends",
-        ) from None
-    except FileExistsError:
-        raise EnvironmentFault(
-            "not a folder", where=str(folder), fix="choose another --out"
-        ) from None
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / REQUEST_FILE).exists():
+                run_dir.refuse_used(folder)
+            stack.enter_context(run_dir.lock_folder(folder))
+        except BlockingIOError:
+            raise EnvironmentFault(
+                "another process is measuring in this folder",
+                where=str(folder),
+                fix="wait until the other process ends",
+            ) from None
+        except FileExistsError:
+            raise EnvironmentFault(
+                "not a folder", where=str(folder), fix="choose another --out"
+            ) from None
+        refuse_other_request(folder, request)
+        yield
 
 
 def refuse_other_request(folder: Path, request: AcceptRequest) -> None:

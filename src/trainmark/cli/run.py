@@ -258,14 +258,16 @@ def _run_plan_file(
     from trainmark.api import plan_entries, run_entries
     from trainmark.launch import series
 
-    file, entries = plan_entries(request, show_remark=print_remark, dry_run=dry_run)
+    show_remark = partial(print_remark, lang=lang)
+    file, entries = plan_entries(request, show_remark=show_remark, dry_run=dry_run)
     if not dry_run:
-        run_entries(entries, quiet=quiet, show_remark=partial(print_remark, lang=lang))
+        run_entries(entries, quiet=quiet, show_remark=show_remark)
     for entry in entries:  # paths are printed relative to the current folder
         if entry.run_dir is not None:
             entry.run_dir = shorten_path(entry.run_dir)
     code = series.choose_exit_code(entries)
-    # An existing run that is not the one that the plan file asks for is a failure.
+    # A finished launch whose record contradicts its events is a failure, although its entry is
+    # `finished`. A dry run only prints what would start.
     if not dry_run and any(entry.contradiction for entry in entries):
         code = EXIT_FAILED
     if dry_run:

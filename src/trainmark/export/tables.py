@@ -52,7 +52,7 @@ def build_record_table(records: Sequence[Record]) -> tuple[list[str], list[list[
         for name in sorted(record.figures.keys() - column_names.keys()):
             column_name = name_column(name, record.figures[name].unit, specs.get(name))
             if column_name in COLUMNS or column_name in column_names.values():
-                column_name = f"{column_name}_of_case_{len(column_names)}"
+                column_name = f"{column_name}_of_{record.plan.case}"
             column_names[name] = column_name
     rows = []
     for record in records:
