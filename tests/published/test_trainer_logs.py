@@ -303,3 +303,15 @@ def test_record_of_a_failed_log_has_unit_and_loss_of_the_public_tool(
     record = json.loads(analyze_text(tmp_path, text, preset=None, **options).record.to_json())
     assert (record["FINAL_RESULT"], record["JOB_FAIL_FLAG"]) == (0.0, 1)
     assert (record["UNIT"], record["LOSS_RESULT"]) == (unit, loss)
+
+
+@pytest.mark.parametrize("num_lines", [1, 5])
+def test_counter_with_a_clock_gives_steps_per_second(tmp_path: Path, num_lines: int) -> None:
+    """Ten steps each 5 s; a counter is not a mean that falls after a resume."""
+    lines = [
+        f'{{"current_steps": {10 * n}, "total_steps": 100, "elapsed_time": "0:00:{5 * n:02d}"}}\n'
+        for n in range(1, num_lines + 1)
+    ]
+    analysis = analyze_text(tmp_path, "".join(lines))
+    assert read_answer(analysis) == (2.0, "steps/s")
+    assert "falls" not in summarize(analysis)

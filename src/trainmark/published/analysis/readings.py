@@ -118,8 +118,8 @@ class Readings:
         malformed_line: number of the first of them.
         malformed_text: text of the first of them.
         has_steps: a line with a value also has the number of a step.
-        first_rate: first printed value of a figure that is a mean since the start.
-        last_rate: last printed value of it.
+        first_rate: first mean rate since the start, of a source whose form has a clock.
+        last_rate: last of them.
     """
 
     source: Source
@@ -188,6 +188,12 @@ class Readings:
                 run.values[earlier.index] = mean + (value - mean) / earlier.count
                 return True
         return False
+
+    def add_mean_rate(self, rate: float) -> None:
+        """Add a mean rate since the start."""
+        if self.first_rate is None:
+            self.first_rate = rate
+        self.last_rate = rate
 
     def add_total(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
         """Add the speed since the last reading of a counter and of the clock beside it.
@@ -418,9 +424,10 @@ class LogReader:
             # A mean rate since the start, times the clock, is the work done until now.
             done = pair.value if form.is_counter else pair.value * clock_s
             readings.add_total(line, done, clock_s, self.context)
-        if readings.first_rate is None:
-            readings.first_rate = pair.value
-        readings.last_rate = pair.value
+        if not form.is_counter:
+            readings.add_mean_rate(pair.value)
+        elif clock_s > 0:
+            readings.add_mean_rate(pair.value / clock_s)
 
     def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
         """Add a number as it is printed, with the time and work of its line."""

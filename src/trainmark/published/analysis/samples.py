@@ -192,6 +192,9 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
     Args:
         sample: the speed from the differences of the mean's total and the clock.
     """
+    form = readings.source.form
+    if form is not None and form.is_counter:
+        return  # the log has the counter itself, and no mean that could mislead
     first_rate = readings.first_rate
     # None: the form has no clock beside it.
     if first_rate is None or first_rate <= _MIN_RESUME_RATIO * sample.mean:
