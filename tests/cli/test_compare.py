@@ -92,7 +92,7 @@ def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -
     write_both_sides(recipe={"compile": True})
     code, out, err = cli("a", "b c")
     assert (code, out) == (2, "")
-    assert "compile is False and True" in err
+    assert "compile differs: False and True" in err
     assert "--allow compile" in err
     code, out, _ = cli("a", "b c", "--allow", "compile", "--allow", "bs")
     assert code == 0

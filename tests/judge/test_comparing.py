@@ -209,10 +209,10 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
     with pytest.raises(UsageError) as fault:
         compare(a, b)
     assert fault.value.exit_code == 2
-    assert fault.value.what == "compile is False and True"
+    assert fault.value.what == "compile differs: False and True"
     assert fault.value.rule is not None
     assert fault.value.rule.endswith("compile, max_steps")
-    with pytest.raises(UsageError, match="max_steps is None and 7"):
+    with pytest.raises(UsageError, match="max_steps differs: None and 7"):
         compare(a, b, allow=["compile"])
     comparison = compare(a, b, allow=["compile", "max_steps"])
     assert [(difference.name, difference.a, difference.b) for difference in comparison.allowed] == [
