@@ -142,7 +142,7 @@ def _print_unknown_models(rows: Sequence[Row]) -> None:
             names += f" and {len(rows_by_name) - _MAX_SHOWN_MODELS} more"
         print_text(
             f"{format_count(sum(rows_by_name.values()), 'row')} with unknown models "
-            f"({names}): {_SKIPPED_RULES}; a size in the name (`qwen3_8b`) or a "
-            "column `parameters` helps",
+            f"({names}): {_SKIPPED_RULES}; write the size into the name (`qwen3_8b`), or add a "
+            "column `parameters`",
             err=True,
         )

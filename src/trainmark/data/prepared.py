@@ -280,7 +280,7 @@ def _resume_or_begin(
     """
     made_of_json = json.loads(json.dumps(made_of))  # as it is read from a file: tuples are lists
     if earlier_state.get("made_of") == made_of_json:
-        report(f"continuing with the work of an earlier call in {folder}")
+        report(f"continuing an earlier conversion in {folder}")
         return dict(earlier_state)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -133,7 +133,7 @@ class PlannedData(Frozen):
     layout: str
     content_id: str
     train_samples: NonNegativeInt = Field(description="0 in a dry run that could not check them")
-    eval_samples: NonNegativeInt = Field(description="0 where nothing is evaluated")
+    eval_samples: NonNegativeInt = Field(description="0 if nothing is evaluated")
     best_quality: float | None
     quality_comparable: bool
 
@@ -196,14 +196,14 @@ class Plan(Frozen):
     case_key: str
     recipe_name: str
     recipe: Annotated[dict[str, Any], AfterValidator(_check_common_fields)]
-    compared_with: str = Field(description="recipe that fix_hp and extra are changes of")
+    compared_with: str = Field(description="recipe whose fields are changed by fix_hp and extra")
     fix_hp: dict[str, Any]
     extra: dict[str, Any]
     rules: Literal["closed", "open"]
     labels: list[str]
     device: PlannedDevice
     peak_tflops: Annotated[float, Gt(0), Le(MAX_TFLOPS)] | None = Field(
-        default=None, description="dense peak of one device, as the user gave it"
+        default=None, description="dense peak of one device, if the user gave one"
     )
     unproven: dict[str, Text] = Field(
         default_factory=dict,
@@ -224,7 +224,7 @@ class Plan(Frozen):
     witness: Witness | None = Field(
         default=None,
         exclude_if=is_none,
-        description="the program of the user's own that is measured in place of a case",
+        description="the user's own program that is measured instead of a case",
     )
 
     @property

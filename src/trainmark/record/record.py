@@ -297,7 +297,7 @@ class Record(Frozen):
     steps: Steps
     telemetry: Telemetry | None = Field(default=None, description="null: no telemetry was sampled")
     series: list[SeriesLine] = Field(
-        default=[], description="what charts draw of the run over time"
+        default=[], description="what the charts show of the run over time"
     )
     printed: list[PrintedSpeed] = Field(
         default=[],

@@ -123,7 +123,8 @@ class Telemetry(Frozen):
     )
     faults: list[Message] = Field(
         description=(
-            "why sources gave no readings for a time: the first message of each, and how often"
+            "why sources gave no readings for a time: the first message of each source, and how "
+            "often it occurred"
         )
     )
 

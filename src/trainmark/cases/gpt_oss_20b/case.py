@@ -56,7 +56,7 @@ class GptOssRecipe(LanguageRecipe):
     routing: Literal["trained", "balanced"] = recipe_field(
         "trained",
         "trained: the router chooses; balanced: every expert gets the same number of tokens, "
-        "which bounds the speed of this model and does not train the router",
+        "which gives an upper bound on the speed and does not train the router",
     )
     expert_parallel: PositiveInt = recipe_field(
         1,

@@ -209,7 +209,7 @@ def _note_units(
     if quantity.seconds != 1.0 and options.time_unit is None and not has_preset:
         unit = "ms" if quantity.seconds == 1e-3 else f"{quantity.seconds:g} s"
         extraction.notes.append(
-            f"the log counts in {unit}, but time_unit=s is assumed: give time_unit"
+            f"the log counts in {unit}, but time_unit=s is assumed: set time_unit"
         )
     if quantity.steps > 1 and options.steps_per_value is None:
         extraction.notes.append(
@@ -384,9 +384,9 @@ def _add_note_about_devices(extraction: _Extraction, sample: Sample, options: Op
         if extraction.devices is not None:
             notes.append(f"gpu_num {extraction.devices}, from the log")
         elif scope == "device":
-            notes.append("the speed is that of one device: give gpu_num=N to get that of the job")
+            notes.append("the speed is that of one device: set gpu_num=N to get that of the job")
         else:
-            notes.append("gpu_num 1 assumed: give gpu_num=N")
+            notes.append("gpu_num 1 is assumed: set gpu_num=N")
     elif options.gpu_num > 1 and not scope and is_of_job(sample, options):
         notes.append(
             "the log does not say whether the speed is that of one device: it is taken as "

@@ -201,8 +201,8 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
         return
     sample.notes.append(
         f"{readings.source.key} in the log falls from {first_rate:g} to "
-        f"{readings.last_rate:g}: it divides work done before a resume by the time after "
-        "it; the differences of its total and the clock are used instead"
+        f"{readings.last_rate:g}: it divides the work since the start by the time "
+        "since the run was resumed; the differences of its total and the clock are used instead"
     )
 
 
