@@ -209,7 +209,7 @@ class Cluster(Frozen):
             rule: what is valid.
             fix: what to do in the file, beginning with a verb; None: set the key.
         """
-        if self._file is None and not self.model_fields_set:
+        if self._file is None and not self.model_fields_set:  # nobody wrote a setting
             instruction = fix or f"set {key}"
             return UsageError(
                 f"{what}, and there is no cluster file",
@@ -224,8 +224,17 @@ class Cluster(Frozen):
         return UsageError(what, where=f"{place}, {key}", rule=rule, fix=fix)
 
     def find_remote_target(self, launcher: str | None) -> RemoteTarget | None:
-        """Return the machines that ``--launcher`` or this file names; None: this one."""
+        """Return the machines that ``--launcher`` or this file names.
+
+        None: this machine, without a container.
+
+        Raises:
+            UsageError: there is no such launcher.
+        """
         name = launcher or self.launcher
+        # A local run in a container counts as one on another machine: its ranks have the Python and
+        # the packages of the image, though they see our files. Without a runtime, or with pyxis, an
+        # engine starts the container, so that it does not apply to a local run.
         if name == LOCAL and self.container is not None and self.container.is_started_by_node:
             name = CONTAINER
         if name == LOCAL:

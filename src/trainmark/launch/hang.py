@@ -52,7 +52,7 @@ def parse_frames(stacks: str) -> list[tuple[str, ...]]:
     for text in _THREAD.split(stacks):
         threads.append([match.groups("???") for match in _FRAME.finditer(text)])
     main_threads = [thread for thread in threads if any(call[2] == "<module>" for call in thread)]
-    return (main_threads or threads)[-1]
+    return (main_threads or threads)[-1]  # ``split`` returns at least one text
 
 
 def find_place(stacks: str) -> RankPlace:
@@ -80,7 +80,7 @@ def _describe_user_call(calls: list[tuple[str, ...]]) -> str:
     user_calls = [call for call in calls if not _LIBRARY.search(call[0])]
     file, line, function = (user_calls or calls)[0]
     short_file = "/".join(file.split("/")[-2:])
-    return f"{short_file}:{line} {function}"[-_MAX_NAME_CHARS:]
+    return f"{short_file}:{line} {function}"[-_MAX_NAME_CHARS:]  # the end tells most
 
 
 def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:

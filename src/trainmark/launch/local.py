@@ -71,6 +71,7 @@ def prepare_setup(vendor: Vendor, nproc: int, mark: str, *, witnessed: Path | No
         variables = _choose_case_variables(nproc)
     else:
         variables = os.environ | witness.make_probe_variables(witnessed, os.environ)
+    # Unbuffered, so that the log also has the last lines of a rank that is killed.
     variables |= {processes.RUN_VARIABLE: mark, "PYTHONUNBUFFERED": "1"}
     description = environment.describe_environment(variables, vendor)
     users = devices.list_occupants(vendor.name, nproc)
@@ -115,6 +116,7 @@ def start_ranks(
         MeasurementError: they cannot be started.
     """
     with ExitStack() as stack:
+        # Held until the ranks have ended; their own socket can still listen on it.
         host, port = master or (LOOPBACK, stack.enter_context(hold_port()))
         worlds = [
             {  # as torch.distributed reads them
@@ -135,7 +137,7 @@ def start_ranks(
 
 def _describe_node(node: int, nnodes: int, host: str, port: int) -> dict[str, str]:
     """Return the variables with which torchrun fills in options that its command does not have."""
-    if nnodes == 1:
+    if nnodes == 1:  # torchrun's defaults are right
         return {}
     return {
         "PET_NNODES": str(nnodes),
@@ -149,7 +151,9 @@ def _describe_node(node: int, nnodes: int, host: str, port: int) -> dict[str, st
 def hold_port() -> Iterator[int]:
     """Reserve a free port on which only ``torch.distributed`` can listen.
 
-    The port stays bound by a socket with SO_REUSEADDR, which only lets such sockets listen there.
+    The port stays bound while the block runs, so that no other program gets it. The socket that
+    holds it has SO_REUSEADDR and does not listen: another socket with SO_REUSEADDR, as torch's has,
+    can still listen there.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -188,7 +192,7 @@ def _run_sampler(
             sampler.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 sampler.wait(_END_PATIENCE_S)
-            sampler.kill()
+            sampler.kill()  # without effect if it has ended
 
 
 def build_rank_command(python: str, folder: Path | str) -> list[str]:
@@ -230,15 +234,16 @@ def run_ranks(
                 plan, folder, setup, log, node=node or 0, master=master
             ) as ranks:
                 stop = _wait_for_ranks(ranks, plan, folder, find_stop_reason, first_rank=first_rank)
+                # Ranks that were stopped have not failed by themselves.
                 failures = [] if stop is not None else _list_failures(ranks, first_rank)
             ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
     finally:
-        processes.kill_run(mark)
+        processes.kill_run(mark)  # what the supervisor and the sampler left behind
     if stop is not None:
         events.emit("stop", **stop)
     oom_kills = processes.count_oom_kills() - oom_kills_before
     if oom_kills:
-        events.emit("oom_kills", count=oom_kills)
+        events.emit("oom_kills", count=oom_kills)  # of the whole machine, perhaps of others
     events.emit(
         "ranks_ended",
         t_ns=ended_ns,
@@ -362,7 +367,8 @@ def launch(
         try:
             run_ranks(plan, folder, setup, events, find_stop_reason)
         except BaseException as error:
-            # An error of the launcher or of this machine; the ranks have been ended.
+            # An error of the launcher or of this machine; the ranks have been ended. The record is
+            # written all the same, and the error goes on to the caller.
             text = f"{type(error).__name__}: {error}"
             events.emit("stop", reason="launcher_error", message=text)
             run_dir.finish_run(folder, events)

@@ -42,7 +42,7 @@ def refuse_unusable_network(
         UsageError: a variable names an interface or an address that this machine does not have.
         EnvironmentFault: the ranks meet on the loopback interface, which does not work.
     """
-    if world_size == 1:
+    if world_size == 1:  # a single rank uses no network
         return
     for name, value in sorted(variables.items()):
         if not value or not _is_of_backend(name, vendor):
@@ -104,7 +104,7 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
             matches[pattern] = [interface for interface in up if interface.startswith(pattern)]
     if excludes:
         excluded = {interface for interfaces in matches.values() for interface in interfaces}
-        return None if set(up) > excluded else "the value excludes every interface that is up"
+        return None if set(up) - excluded else "the value excludes every interface that is up"
     absent = [pattern for pattern in patterns if not matches[pattern]]
     if name.startswith(_EXACT_PREFIXES):  # the library uses every interface of the list
         is_usable = bool(patterns) and not absent

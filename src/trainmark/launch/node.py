@@ -124,9 +124,11 @@ def _describe_container(
     if plan.data.origin == "generated":  # a node without the data generates it
         data = str(cluster.data or plan.data.folder)
         optional_mounts.append(shlex.quote(data))
+        # Not mounted in any case: a runtime refuses a folder that does not exist.
         mounts = [mount for mount in mounts if mount != Mount(data, data, read_only=True)]
     # Each variable once; a name that ends in `*` stands for all that begin with it.
     variables = dict.fromkeys((*_SET_BY_SCRIPT, *_FORWARDED, *vendor.recorded_variables, *exported))
+    # LD_PRELOAD names a library of the node, which the image need not have.
     names = [name for name in variables if name != "LD_PRELOAD" and not name.endswith("*")]
     patterns = [name for name in variables if name.endswith("*")]
     return {
@@ -292,6 +294,7 @@ def _run_node(
         setup.variables, vendor, world_size=plan.world_size, master=options.master
     )
     run_dir.emit_launch(events, [MODULE, str(number)], setup.environment, number)
+    # The ranks get the versions of their node: the first rank compares those of all nodes.
     packages = {"trainmark": __version__, "python": setup.environment["python"]}
     packages |= setup.environment["packages"]
     setup.variables[NODE_VARIABLE] = json.dumps({"node": number, "packages": packages})
@@ -334,6 +337,7 @@ def main(words: list[str]) -> int:
             succeeded = _run_node(options, events, find_stop_reason)
         except TrainmarkError as fault:
             print(escape_controls(f"node {number}: {fault}"), file=sys.stderr, flush=True)
+            # The message has the fix in a field of its own.
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))
             refusal = message("node_refused", node=number, text=text, fix=fault.fix)
             events.emit("refused", message=refusal.as_dict())

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 RUN_VARIABLE = "TRAINMARK_RUN"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_KILL_ROUNDS = 50
-_ROUND_S = 0.1
+_KILL_ROUNDS = 50  # processes are listed again in each, because they may start others
+_ROUND_S = 0.1  # the longest wait in a round for their end
 
 
 def make_mark(run_id: str, node: int | None) -> str:
@@ -52,7 +52,7 @@ def find_alive_runs() -> dict[str, list[int]]:
 def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:
     """Yield each living process of a run with the id of its run."""
     for process in psutil.process_iter():
-        if process.pid == os.getpid():
+        if process.pid == os.getpid():  # it may belong to the run that it ends
             continue
         try:
             value = process.environ().get(variable)
@@ -98,6 +98,9 @@ class CpuUse:
     def compute_others_share(self, later: CpuUse) -> float | None:
         """Return the share of the machine's cores that other processes used until ``later``.
 
+        Others are all but this process's children that have ended by then: children that still run
+        count as others, and so does this process itself.
+
         Returns:
             A share from 0 to 1; None if no time has passed.
         """
@@ -105,6 +108,7 @@ class CpuUse:
         if total_s <= 0:
             return None
         others_s = (later.busy_s - self.busy_s) - (later.children_s - self.children_s)
+        # The counters differ in precision, so that the share may lie just outside of 0 to 1.
         return min(1.0, max(0.0, others_s / total_s))
 
 

@@ -157,8 +157,9 @@ class RunProgress:
         if not self._total_steps:  # only a program of the user's own knows
             steps = "first step"
         self._show(f"{steps}, limit {_format_duration(limit_s)}")
-        if not event.step_flops or not event.matmul_flops_per_second:
+        if not event.step_flops or not event.matmul_flops_per_second:  # not known
             return
+        # The shortest time that a step can take: the warning holds at any speed.
         step_s = event.step_flops / event.matmul_flops_per_second
         needed_s = self._find_earliest_end() * step_s
         if needed_s > limit_s:
@@ -179,7 +180,7 @@ class RunProgress:
         if event.phase == "train":
             self._train_ns += window_ns
             self._train_steps += num_steps
-        loss = event.loss[-1]
+        loss = event.loss[-1]  # None: it was not finite
         rate = num_samples * 1e9 / max(window_ns, 1)
         total = f"/{self._total_steps}" if self._total_steps else ""
         parts = [
@@ -203,6 +204,7 @@ class RunProgress:
         Sets ``limit_warning`` if the time limit comes first. A run with a target may end at any
         evaluation: its remaining time is an upper bound.
         """
+        # In the warm-up the speed is not known yet; of a user's program the number of steps never.
         if not self._train_steps or not self._total_steps:
             return
         step_s = self._train_ns / self._train_steps / 1e9
@@ -239,7 +241,7 @@ class RunProgress:
     def _find_next_evaluation(self) -> int:
         """Return the step after which the next evaluation is due; at the latest the last step."""
         recipe = self.plan.recipe
-        next_step = self._total_steps
+        next_step = self._total_steps  # the last evaluation is after the last step
         num_epochs = recipe["eval_every_epochs"]
         if num_epochs:
             interval_steps = max(1, self._steps_per_epoch * num_epochs)
@@ -289,6 +291,7 @@ class ProgressLine:
         """
         steps = self._progress.poll()
         parts = [ProgressPart(engine_state, _ENGINE)] if engine_state else []
+        # While a job waits, "starting ranks" would be wrong beside the engine's words.
         if not engine_state or not self._progress.is_unstarted:
             parts += steps
         parts = [part._replace(text=escape_controls(part.text)) for part in parts]

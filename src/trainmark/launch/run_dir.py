@@ -53,6 +53,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
+            # The file system has no locks: the block runs without one.
         yield
 
 
@@ -60,6 +61,7 @@ def is_locked(folder: Path) -> bool:
     """Tell whether a process holds the lock of a folder, because its run is under way."""
     try:
         with (folder / LOCK_FILE).open("rb") as file:
+            # Shared, so that two processes that ask at the same time do not see each other's lock.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -248,12 +250,13 @@ def make_record(folder: Path) -> None:
         plan = read_plan(folder)
     except RecordError as fault:
         raise RecordError(f"cannot be read: {fault}", where=str(folder)) from None
-    if plan.node_processes:
+    if plan.node_processes:  # on other machines, or in a container
         what = f"launcher {plan.launcher} started the run, and its job may still be running"
         fix = f"`trainmark run --attach {folder}` waits for the job and writes the record"
         raise RecordError(what, where=str(folder), fix=fix)
     try:
         with lock_folder(folder):
+            # Another process may have made it before this one got the lock.
             if not (folder / record.RECORD_FILE).exists():
                 _make_locked_record(plan, folder)
     except BlockingIOError:
@@ -271,9 +274,10 @@ def _make_locked_record(plan: Plan, folder: Path) -> None:
     if "launch" not in event_names:
         fix = "delete the folder and start the run again"
         raise RecordError("the run never started", where=str(folder), fix=fix)
+    # A sampler ends by itself after its launcher: it gets the time to write its last reading.
     psutil.wait_procs(processes.find_processes(plan.run_id), timeout=_END_PATIENCE_S)
     processes.kill_run(plan.run_id)
     events = EventWriter(path, time.perf_counter_ns)
-    if not event_names & {"stop", "ranks_ended"}:
+    if not event_names & {"stop", "ranks_ended"}:  # killed before it could say how the run ended
         events.emit("stop", reason="launcher_killed")
     finish_run(folder, events)

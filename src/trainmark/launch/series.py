@@ -121,11 +121,11 @@ class SeriesEntry:
         for launch in list_launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
             # The subfolder is r1, r2 …; that of a single launch is the attempt's folder itself.
             subfolder = Path(launch.run_dir).relative_to(self.run_dir)
-            for attempt in sorted(attempts, reverse=True):
+            for attempt in sorted(attempts, reverse=True):  # the newest that passed counts
                 folder = attempts[attempt] / subfolder
                 earlier = _read_launch(folder)
                 if earlier is None or find_differences(planned_work, earlier.work):
-                    continue
+                    continue  # nothing readable, or another work than is planned now
                 if earlier.record is None or not earlier.record.passed:
                     self.earlier_failures.append(folder)
                 elif launch.repeat_index not in self.ended:
@@ -165,6 +165,7 @@ class SeriesEntry:
         else:
             self.state = "left"
             self.reason = f"stopped after {len(self.ended)} of {self.num_launches} launches"
+            # Stopped before the first launch of the attempt: nothing was written.
             if self.run_dir is not None and not self.run_dir.exists():
                 self.run_dir = None
 
@@ -174,7 +175,7 @@ def choose_exit_code(entries: Iterable[SeriesEntry]) -> int:
     states = {entry.state for entry in entries}
     if states & {"failed", "left"}:
         return EXIT_FAILED
-    if states & {"passed", "finished", "to run"}:
+    if states & {"passed", "finished", "to run"}:  # after a dry run: "to run"
         return EXIT_PASSED
     return EXIT_USAGE
 
@@ -273,6 +274,7 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
     try:
         plan = resolve(request, remote=remote, dry_run=dry_run)
     except UnplannableError as error:
+        # The caller writes a record of the failed planning, which needs an unused folder.
         error.plan = _move_to_next_attempt(error.plan, entry.name)
         raise
     planned_entry = SeriesEntry(

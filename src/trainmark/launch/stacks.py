@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.supervisor import RankProcess
 
-_TIMEOUT_S = 5
+_TIMEOUT_S = 5  # for ranks that do not answer
 _POLL_S = 0.1
 
 
@@ -33,7 +33,7 @@ def save_stacks(
     sizes_before: list[int] = []
     while time.monotonic() < deadline:
         sizes = [path.stat().st_size if path.exists() else 0 for path in files]
-        if all(sizes) and sizes == sizes_before:
+        if all(sizes) and sizes == sizes_before:  # all have written, and none is still writing
             break
         sizes_before = sizes
         time.sleep(_POLL_S)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 _POLL_S = 1.0
-_CANCEL_PATIENCE_S = 90.0
-_CANCEL_INTERVAL_S = 30.0
+_CANCEL_PATIENCE_S = 90.0  # from the first cancel until a job that ignores it is left alone
+_CANCEL_INTERVAL_S = 30.0  # a second cancel may use more force, as in ``Slurm.cancel``
 CLUSTER_FILE = "cluster.json"  # in the run directory: the settings that ``attach`` needs
 
 
@@ -71,6 +71,7 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
 def build_command(plan: Plan, cluster: Cluster) -> EngineCommand:
     """Return the command that starts ``plan``; its files include the plan and the cluster file."""
     command = launchers.load_launcher(plan.launcher).build_command(plan, cluster)
+    # For ``attach``, also if a user pastes the command, and for nodes that share the folder.
     files = {
         PLAN_FILE: plan.model_dump_json(indent=2),
         CLUSTER_FILE: cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n",
@@ -83,6 +84,7 @@ def attach(folder: Path) -> EngineJob:
 
     Raises:
         RecordError: the folder is not a launcher's run, or has a record already.
+        EnvironmentFault: this machine cannot use the launcher.
     """
     folder = folder.absolute()
     if (folder / RECORD_FILE).exists():
@@ -90,6 +92,7 @@ def attach(folder: Path) -> EngineJob:
             "the record already exists", where=str(folder), fix="`trainmark report` prints it"
         )
     try:
+        # The folder may have been moved since, or be mounted elsewhere on this machine.
         plan = Plan.read(folder).model_copy(update={"run_dir": str(folder)})
         cluster = Cluster.model_validate_json((folder / CLUSTER_FILE).read_bytes())
     except (OSError, ValueError) as error:
@@ -100,7 +103,7 @@ def attach(folder: Path) -> EngineJob:
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # the user pasted the script of a dry run
         run_dir.begin_run(plan, folder, {}).close()
-    require_launcher(cluster, plan.launcher)
+    require_launcher(cluster, plan.launcher)  # raises if this machine lacks its programs
     return EngineJob(plan, cluster)
 
 
@@ -128,7 +131,7 @@ def follow(
         stop = _wait_for_end(launcher, job, request, on_poll)
         try:
             launcher.collect(job)
-        except EnvironmentFault as fault:
+        except EnvironmentFault as fault:  # the record then says which nodes have no events
             print(f"trainmark: files of nodes are missing: {fault}", file=sys.stderr)
         return _finish(folder, stop)
 
@@ -145,23 +148,25 @@ class _JobWatch:
         self._request = request
         self.state = JobState(phase="waiting", description="submitted")
         self.stop: dict[str, Any] | None = None  # of the event ``stop``, once it is cancelled
-        self._next_query_s = 0.0
-        self._time_limit_s = inf  # set when the job runs
-        self._next_cancel_s = inf  # set when the job is to be cancelled
-        self._give_up_s = inf  # set when the job is to be cancelled
+        self._next_query_at_s = 0.0
+        self._deadline_s = inf  # set when the job runs: the time in a queue does not count
+        # Both are set when the job is to be cancelled.
+        self._next_cancel_at_s = inf  # moves on with each cancel, until the job ends
+        self._give_up_at_s = inf  # end of the wait for a job that ignores being cancelled
 
     def is_over(self, now_s: float) -> bool:
         """Tell whether the job has ended, or has ignored being cancelled for too long."""
-        return not self._is_alive or now_s >= self._give_up_s
+        return not self._is_alive or now_s >= self._give_up_at_s
 
     def update_state(self, now_s: float) -> None:
         """Query the job's state if that is due; keep the state if the engine does not answer."""
-        if now_s < self._next_query_s:
+        if now_s < self._next_query_at_s:
             return
-        self._next_query_s = now_s + self._launcher.poll_s
+        self._next_query_at_s = now_s + self._launcher.poll_s
         try:
             state = self._launcher.read_state(self._job)
         except EnvironmentFault as fault:
+            # The phase stays: an engine that does not answer has not ended the job.
             state = replace(self.state, description=fault.what)
         if state != self.state:
             self.state = state
@@ -169,14 +174,14 @@ class _JobWatch:
 
     def cancel_if_due(self, now_s: float) -> None:
         """Cancel the job on a stop signal and after its time limit, repeatedly until it ends."""
-        if self.state.phase == "running" and self._time_limit_s == inf:
-            self._time_limit_s = now_s + compute_job_limit_s(self._job.plan)
+        if self.state.phase == "running" and self._deadline_s == inf:
+            self._deadline_s = now_s + compute_job_limit_s(self._job.plan)
         if self.stop is None:
             self.stop = self._find_reason_to_stop(now_s)
             if self.stop is not None:
-                self._next_cancel_s = now_s
-                self._give_up_s = now_s + _CANCEL_PATIENCE_S
-        if self._is_alive and now_s >= self._next_cancel_s:
+                self._next_cancel_at_s = now_s
+                self._give_up_at_s = now_s + _CANCEL_PATIENCE_S
+        if self._is_alive and now_s >= self._next_cancel_at_s:
             self._cancel(now_s)
 
     @property
@@ -188,15 +193,16 @@ class _JobWatch:
         """Return a stop signal or the time limit as fields of the event ``stop``; None: neither."""
         if self._request.signal_name:
             return {"reason": "signal", "signal": self._request.signal_name}
-        if now_s > self._time_limit_s:
+        if now_s > self._deadline_s:
+            # The limit of the run, not the later one of the job: nodes end their ranks themselves.
             timeout_s = float(self._job.plan.recipe["timeout_s"])
             return {"reason": "timeout", "timeout_s": timeout_s}
         return None
 
     def _cancel(self, now_s: float) -> None:
         """Cancel the job, and query its state at the next poll."""
-        self._next_cancel_s = now_s + _CANCEL_INTERVAL_S
-        self._next_query_s = now_s
+        self._next_cancel_at_s = now_s + _CANCEL_INTERVAL_S
+        self._next_query_at_s = now_s
         self._job.num_cancels += 1
         with suppress(EnvironmentFault):  # the state shows that the job still runs
             self._launcher.cancel(self._job)
@@ -212,7 +218,7 @@ def _wait_for_end(
         watch.update_state(now_s)
         on_poll(watch.state.description)
         watch.cancel_if_due(now_s)
-        if not watch.is_over(time.monotonic()):
+        if not watch.is_over(time.monotonic()):  # else there is nothing to wait for
             time.sleep(_POLL_S)
     return watch.stop
 
@@ -244,6 +250,7 @@ def launch(
     try:
         job = start()
     except TrainmarkError as fault:
+        # The record then says that the engine refused the job, in the engine's words.
         state = JobState(phase="lost", description=str(fault.what)[:2000])
         _emit_state(Path(plan.run_dir), state)
         return _finish(Path(plan.run_dir), None)

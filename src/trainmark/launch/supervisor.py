@@ -71,7 +71,7 @@ class _Supervisor:
             if signal.getsignal(number) != signal.SIG_IGN:  # ranks inherit an ignored signal
                 signal.signal(number, self._stop)
         adopt_orphans()
-        if not signal_on_parent_death(signal.SIGTERM, order.launcher):
+        if not signal_on_parent_death(signal.SIGTERM, order.launcher):  # the launcher has died
             self._is_stopped = True
 
     def _stop(self, *_: object) -> None:
@@ -106,7 +106,7 @@ class _Supervisor:
                 process.returncode = 0  # ``_reap`` waits for the process, not this object
         except OSError as error:
             self._report(fault=str(error))
-            self._is_stopped = True
+            self._is_stopped = True  # ``run`` then ends the ranks that were started
             return
         self._report(pids=list(self._running))
 
@@ -185,7 +185,7 @@ class RankProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal to the rank if it still runs."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # it ended since the poll
                 os.kill(self.pid, number)
 
 
@@ -298,6 +298,7 @@ def supervise_ranks(
                 yield received.ranks
             finally:
                 _end_supervisor(supervisor)
+                # The exit codes of ranks that it ended; the caller may still read them.
                 received.read()
                 received.end()
 

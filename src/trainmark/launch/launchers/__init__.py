@@ -35,7 +35,9 @@ JOB_FILE = "job.id"  # in the run directory: output of the command, which names 
 LOG_FILE = "log.job.txt"  # in the run directory: output of the job outside of its nodes
 NO_RUNTIME = "no docker, podman or apptainer is set"
 _PROGRAM_TIMEOUT_S = 60.0  # of one call of an engine's program; the engine may be under load
-_GRACE_S = 300.0  # added to the run's own time limit, which the nodes enforce
+# Added to the run's own time limit, which the nodes enforce: for the nodes' start and end. The
+# engine's limit is only for nodes that hang.
+_GRACE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,8 @@ class Launcher(ABC):
             EnvironmentFault: the engine does not answer; the last known state stays valid.
             RecordError: the run directory does not name the job.
         """
-        if job.process is None:  # an earlier process of this program started the job
+        # An earlier process of this program started the job, which ended with that process.
+        if job.process is None:
             return JobState(phase="ended")
         exit_code = job.process.poll()
         if exit_code is None:

@@ -23,8 +23,8 @@ class Container(Launcher):
     """Docker, podman or apptainer on this machine."""
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Check that the image is on this machine."""
-        self.build_command(plan, cluster)
+        """Check that the image is on this machine: the start script never pulls it."""
+        self.build_command(plan, cluster)  # only for its errors
         assert cluster.container is not None, "build_command has refused such a cluster"
         runtime = str(cluster.container.runtime)
         image = cluster.container.image

@@ -162,12 +162,13 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
     pods = [_derive_pod_state(pod) for pod in sorted(pod_objects, key=_read_node_index)]
     descriptions = [pod.description for pod in pods if pod.description][:3]
     if not job_objects:
-        if pods:
+        if pods:  # they may still write events
             return JobState(phase="running", description="its pods are being deleted")
         return JobState(phase="lost", description="it was deleted")
     conditions = _index_conditions(job_objects[0])
     if "Completed=True" in conditions:
         return JobState(phase="ended", description="Completed")
+    # While a pod of a failed job runs, it may still write events.
     if "Failed=True" in conditions and not any(pod.phase == "running" for pod in pods):
         failure = conditions["Failed=True"]
         is_lost = failure["reason"] in _OUTSIDE_REASONS or any(pod.phase == "lost" for pod in pods)
@@ -208,7 +209,7 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
         phase: JobPhase = "lost"
     elif status["phase"] == "Failed" or termination.get("exitCode"):
         phase = "ended"
-    elif termination or "running" in container_state:
+    elif termination or "running" in container_state:  # in order: there is no reason to tell
         return JobState(phase="ended" if termination else "running")
     else:
         phase = "waiting"

@@ -38,7 +38,7 @@ RANK = "@RANK@"
 MASTER = "@MASTER@"
 PORT = "@PORT@"
 _BEAT_S = 1.0  # interval of the lines that tell a node that it is still watched
-_END_PATIENCE_S = 50.0
+_END_PATIENCE_S = 50.0  # for nodes that are asked to end their ranks
 # Variables of the process that starts a node. By default Ray lowers the priority of its processes
 # and kills the children of a process that it ends; a node ends its ranks itself.
 _WORKER_VARIABLES = {"RAY_worker_niceness": "0", "RAY_kill_child_processes_on_worker_exit": "0"}
@@ -104,8 +104,10 @@ class Ray(Launcher):
         message = lines[-1] if submission["driver_exit_code"] else lines[0]
         text = f"{status}: {report.get('said') or message}"
         if status in ("PENDING", "RUNNING"):
+            # RUNNING means that the driver runs; its report says whether the nodes run too.
             is_waiting = report["phase"] == "waiting"
             return JobState(phase="waiting" if is_waiting else "running", description=text)
+        # STOPPED: somebody stopped the job. Of one that SUCCEEDED or FAILED the nodes' events tell.
         phase: JobPhase = "lost" if status == "STOPPED" else "ended"
         return JobState(phase=phase, description=text)
 

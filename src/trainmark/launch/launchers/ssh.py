@@ -49,7 +49,9 @@ _DEFAULT_OPTIONS = (
     "ControlPath=none",
 )
 # A node that lost its connection may still be ending its ranks; its files are complete afterwards.
-_LIST_LARGE = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
+# ``find`` counts blocks of 512 bytes.
+_WAIT_AND_LIST_LARGE = """
+for _ in $(seq 30); do pgrep -f -- {node_pattern} > /dev/null || break; sleep 1; done
 cd {folder} && find . -type f -size +{blocks}"""
 _PACK = "tar -C {folder} {excluded} -cf - ."
 MAX_COPIED_BYTES = 4 << 30  # of a file, holes included, because tar sends them as zeros
@@ -61,6 +63,7 @@ def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
     Raises:
         UsageError: the file has fewer hosts.
     """
+    # A host that is listed twice counts once, because one node runs on each host.
     urls = {_parse_host_name(text): f"ssh://{text}" for text in cluster.ssh.hosts}
     if len(urls) < nnodes:
         what = "no host is given"
@@ -111,7 +114,7 @@ def summarize_ssh_output(output: str) -> str:
 
 
 def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
-    """Call ``act`` with the URL of each host, all at the same time.
+    """Call ``act`` with the URL of each host, many at the same time.
 
     Raises:
         EnvironmentFault: it failed for some hosts; the error names all of them.
@@ -125,7 +128,7 @@ def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
             return summarize_ssh_output(error.what)
         return None
 
-    with ThreadPoolExecutor(64) as pool:
+    with ThreadPoolExecutor(64) as pool:  # up to 64 hosts at a time, others in turn
         faults = zip(hosts, pool.map(try_host, hosts.values()), strict=True)
         sentences = [f"{name}: {what}" for name, what in faults if what]
     if sentences:
@@ -143,6 +146,7 @@ class Ssh(Launcher):
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Check that every host can run this program."""
+        # The run's own folder does not exist yet, so the check runs in the one above it.
         folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
         script = render_python_script(
             plan, cluster, ["-m", "trainmark", "--version"], folder=folder
@@ -157,7 +161,7 @@ class Ssh(Launcher):
         hosts = select_hosts(cluster, nnodes=plan.nnodes)
         folder = locate_remote_folder(plan, cluster)
         write_plan = ""
-        if cluster.ssh.run_root is not None:
+        if cluster.ssh.run_root is not None:  # else the nodes share the run directory with its plan
             quoted_folder = shlex.quote(str(folder))
             quoted_plan = shlex.quote(plan.model_dump_json())
             write_plan = f"mkdir -p {quoted_folder}\n"
@@ -197,7 +201,8 @@ class Ssh(Launcher):
     def collect(self, job: EngineJob) -> None:
         """Copy the nodes' files into the run directory, unless the nodes share that directory.
 
-        Files above ``MAX_COPIED_BYTES`` stay on their host; a message on standard error names them.
+        Waits up to 30 s for a node that is still ending its ranks. Files above ``MAX_COPIED_BYTES``
+        stay on their host; a message on standard error names them.
 
         Raises:
             EnvironmentFault: with the hosts from which files could not be copied.
@@ -206,24 +211,30 @@ class Ssh(Launcher):
         if ssh.run_root is None:
             return
         folder = str(locate_remote_folder(job.plan, job.cluster))
-        mark = re.escape(f"{job.plan.node_module} {folder} ")
-        list_large = _LIST_LARGE.format(
-            mark=shlex.quote(mark), folder=shlex.quote(folder), blocks=MAX_COPIED_BYTES // 512
+        # Matches the command line of the node's process: its files are complete when it has ended.
+        node_pattern = re.escape(f"{job.plan.node_module} {folder} ")
+        wait_and_list_large = _WAIT_AND_LIST_LARGE.format(
+            node_pattern=shlex.quote(node_pattern),
+            folder=shlex.quote(folder),
+            blocks=MAX_COPIED_BYTES // 512,
         )
 
         def copy_files(url: str) -> None:
             """Copy the files of one host, packed by tar; name those that are too large."""
-            large = run_program("ssh", *build_ssh_arguments(url, ssh, list_large)).splitlines()
+            listing = run_program("ssh", *build_ssh_arguments(url, ssh, wait_and_list_large))
+            large = listing.splitlines()
             for name in large:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
                 text = f"trainmark: {place}: not copied, larger than {MAX_COPIED_BYTES:,} bytes"
                 print(escape_controls(text), file=sys.stderr)
+            # The run directory has the plan already.
             excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large)]
             script = _PACK.format(folder=shlex.quote(folder), excluded=" ".join(excluded))
             with TemporaryFile() as packed:
                 run_program("ssh", *build_ssh_arguments(url, ssh, script), output=packed)
                 packed.seek(0)
                 with tarfile.open(fileobj=packed) as archive:
+                    # The filter refuses paths outside the folder: a host may send anything.
                     archive.extractall(job.folder, filter="data")
 
         _run_on_hosts(select_hosts(job.cluster, nnodes=job.plan.nnodes), copy_files)
