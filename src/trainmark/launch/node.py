@@ -341,7 +341,7 @@ def main(words: list[str]) -> int:
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))
             refusal = message("node_refused", node=number, text=text, fix=fault.fix)
             events.emit("refused", message=refusal.as_dict())
-        events.emit("finished")
+        events.emit("finished")  # after a refusal too: a node without this event counts as lost
         events.close()
     return 0 if succeeded else 1
 

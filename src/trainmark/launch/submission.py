@@ -131,7 +131,7 @@ def follow(
         stop = _wait_for_end(launcher, job, request, on_poll)
         try:
             launcher.collect(job)
-        except EnvironmentFault as fault:  # the record then says which nodes have no events
+        except EnvironmentFault as fault:  # the record then names nodes whose end is missing
             print(f"trainmark: files of nodes are missing: {fault}", file=sys.stderr)
         return _finish(folder, stop)
 

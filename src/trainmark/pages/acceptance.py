@@ -286,6 +286,7 @@ def _build_heat_map(result: AcceptanceResult) -> HeatMap:
     """
     names = [member.name for member in result.members]
     link_of_pair: dict[frozenset[str], Link] = {}
+    # So that it replaces other quantities, unless one of them failed; False sorts before True.
     step_last = sorted(result.links, key=lambda link: link.quantity == "step")
     for link in step_last:
         pair = frozenset(link.members)
@@ -332,6 +333,7 @@ def _build_link_table(links: Iterable[Link]) -> Block:
 
 def _describe_whole_cluster(whole: Whole) -> Paragraph:
     """Return what was found when all comparable nodes trained together."""
+    # Parts are named if it cannot be told which group of nodes is slow.
     teams = whole.groups or whole.parts
     share = phrase("accept_whole.failed_share")
     if whole.interval is not None:

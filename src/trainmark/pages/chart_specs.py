@@ -183,6 +183,7 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
         "mark": {"type": "rule", "color": "var(--soft)", "strokeDash": [4, 3]},
         "encoding": {
             "x": {"field": "one", "type": "quantitative", "scale": scale},
+            # Not by name and verdict, as the layers' common encoding below would have it.
             "y": None,
             "color": None,
         },

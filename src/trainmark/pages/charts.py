@@ -74,6 +74,7 @@ def chart_step_time(record: Record) -> Chart | None:
     values = _read_step_times_ms(record)
     title = phrase("chart.step_time")
     scale: Spec = {"zero": False}
+    # ``initial`` is for a run without steps.
     if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
         title = phrase("chart.log", title=title)
         scale = {"type": "log", "nice": False}
@@ -81,6 +82,7 @@ def chart_step_time(record: Record) -> Chart | None:
     shades = []
     if warmup:
         title = phrase("chart.with_warmup", title=title)
+        # Up to the middle between the last step of the warm-up and the next, if there is one.
         shades.append({"step": 1, "to": min(warmup + 0.5, len(values))})
     drawn = chart_specs.draw_step_time(scale=scale, has_warmup=bool(warmup))
     return _chart_curve("step_time", title, values, drawn, data={"warmup": shades}, warmup=warmup)
@@ -113,7 +115,7 @@ def _choose_smoothing_window(steps: int) -> int:
     if steps < _SMOOTHED_FROM:
         return 0
     window = max(_MIN_SMOOTHED, int(steps * _SMOOTHED_SHARE))
-    return window if window % 2 == 1 else window + 1
+    return window if window % 2 == 1 else window + 1  # odd, so that it has a step in its middle
 
 
 def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
@@ -245,6 +247,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     ratios = [row["ratio"] for row in rows]
     title = phrase("compare.ratios")
     scale: Spec = {"zero": False}
+    # With 1, because the axis also shows the line of equal speed.
     if max(*ratios, 1) >= _LOG_RATIO_OF_SIDES * min(*ratios, 1):
         title = phrase("chart.log", title=title)
         scale = {"type": "log", "base": 2}
@@ -261,7 +264,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     table_rows: list[list[Phrase]] = []
     for row in rows:
         numbers = [row["ratio"], row["low"], row["high"]]
-        texts = [number and f"{number:.3f}" for number in numbers]
+        texts = [None if number is None else f"{number:.3f}" for number in numbers]
         table_rows.append([row["name"], *texts, row["said"]])
     columns = translate_headings("name", "compare.ratio", "least", "greatest", "compare.said")
     table = build_table(columns, table_rows)
@@ -339,7 +342,7 @@ def chart_over_time(record: Record) -> Iterator[Chart]:
     """Yield a chart for each quantity that was read at least twice, of devices, then of hosts."""
     for _, group in groupby(record.series, attrgetter("of_host", "quantity")):
         lines = list(group)
-        if max(len(line.points) for line in lines) > 1:
+        if max(len(line.points) for line in lines) > 1:  # one reading is no curve
             yield _chart_quantity(record, lines)
 
 
@@ -400,6 +403,7 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
             record, of_host=first_line.of_host, quantity=first_line.quantity
         )
         num_members = len(highest_by_member)
+        # An imported record may have the lines without the members' readings.
         member = max(highest_by_member, key=highest_by_member.__getitem__, default="?")
     return phrase(
         f"time.{'host' if first_line.of_host else 'device'}",

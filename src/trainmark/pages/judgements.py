@@ -201,6 +201,7 @@ def to_json_documents(judgements: Sequence[Judgement], lang: str = "en") -> list
 
 def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     """Return a report in JUnit XML with one test case for each judgement."""
+    # Of JUnit, which knows no "noisy": a gate that cannot tell counts as a test that was skipped.
     kinds = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
     rows = build_gate_rows(judgements, lang).rows
     outcomes = [kinds.get(judgement.exit_code, "") for judgement in judgements]
@@ -259,7 +260,7 @@ def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
         blocks.append(build_table(columns, rows))
     blocks += _list_ceiling_remarks(document)
     blocks += _lay_out_links(document.get("links"))
-    others_share = document["others_cpu_share"] or 0.0
+    others_share = document["others_cpu_share"] or 0.0  # None: not known
     if others_share > BUSY_SHARE:
         blocks.append(Paragraph(phrase("ceilings.busy", share=f"{others_share:.0%}")))
     return blocks
@@ -317,7 +318,7 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
     measured = [pair for pair in links["pairs"] if pair["point"]["rate"]]
     if measured:
         measured.sort(key=_get_link_rate)
-        middle = median(map(_get_link_rate, measured))
+        middle = median(map(_get_link_rate, measured))  # with which each pair is compared
         slowest = measured[0]
         (rate,), unit = cells.scale_to_unit([_get_link_rate(slowest)], "bytes/s")
         yield Paragraph(

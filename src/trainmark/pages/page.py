@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 HTML_PAGE = "page.html"
 _MAX_EARLIER_RUNS = 5  # that a page is compared with by default
-_MAX_FOLDERS_READ = 40  # in the search for earlier runs
+_MAX_FOLDERS_READ = 40  # in the search for earlier runs, which takes time at the end of each run
 # V8 reserves so much address space when it starts (64 to 80 GiB with vl-convert 1.9, measured
 # 2026-11), and ends the whole process if it gets less.
 _MIN_ADDRESS_SPACE_BYTES = 96 * 1024**3
@@ -98,6 +98,7 @@ def _build_lead(
     record = repeats.find_median_launch(records)
     blocks: list[Block | None]
     if record.cause:
+        # Without tiles and comparisons: such a run has no figures that count.
         blocks = [summary.suggest_fix(record), build_key_facts(record), charts.chart_curves(record)]
     else:
         comparison = None
@@ -170,6 +171,11 @@ def build_documents(
     case. A run that is given twice appears once. The page of one record alone expects that record
     in the same folder.
 
+    Args:
+        comparisons: other records, and rows that others published; each page compares its work with
+            those of the same case. None: no page mentions a comparison.
+        price: of an hour on all devices.
+
     Raises:
         RecordError: no record.
     """
@@ -184,12 +190,14 @@ def build_documents(
         pages.append(_build_overview(list(unique.values()), works))
     for number, launches in enumerate(works, start=1):
         case = launches[0].plan.case
-        same_case = None
+        same_case = None  # not the same as an empty list, of which the page says that it is empty
         if comparisons is not None:
+            # A row that names neither case nor model has no key "case": it may be of this one.
             same_case = [
                 x for x in comparisons if describe_printed_work(x).get("case", case) == case
             ]
         ident = f"{number}-" if has_several else ""
+        # Of several runs each record is in a folder of its own, so their page has no address.
         address = RECORD_FILE if len(unique) == 1 else ""
         siblings = [record for record in unique.values() if record not in launches]
         pages.append(
@@ -240,7 +248,7 @@ def _overlay_works(
         rows: of the table, in their order.
         prefix: begins the names of the charts.
     """
-    if len(works) < 2:
+    if len(works) < 2:  # the work's own page has its curves
         return []
     launches = [repeats.find_median_launch(work) for work in works]
     case = launches[0].plan.case
@@ -266,10 +274,11 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
         EnvironmentFault: the page with charts cannot be drawn here.
         OSError: a page cannot be written.
     """
+    # First, because they need no drawing and so do not fail with it.
     for lang in LANGUAGES:
         with write_atomically(folder / f"page.{lang}.md") as file:
             file.write(to_markdown(build_documents(records), lang).encode())
-    _check_drawing()
+    _check_drawing()  # raises
     pages = build_documents(records, find_default_comparisons(records, folder))
     try:
         html = to_html(pages)
@@ -289,7 +298,7 @@ def _check_drawing() -> None:
     """
     if find_spec("vl_convert") is None:
         raise EnvironmentFault("vl_convert is not installed: pip install 'trainmark[pages]'")
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # the soft limit is the one that counts
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE_BYTES:
         raise EnvironmentFault(
             f"{HTML_PAGE} was not written: this process may use only {limit / cells.GIB:.0f} "
@@ -314,7 +323,8 @@ def _read_earlier_launches(record: Record, folder: Path) -> list[Record]:
     run_folder = folder.resolve()
     if re.fullmatch(r"r\d+", run_folder.name):  # a launch of a repeat
         run_folder = run_folder.parent
-    order = (record.started, run_folder.name)  # copies have the same time
+    # Earlier by time; a copy has the same time, so the folder's name decides between the two.
+    order = (record.started, run_folder.name)
     launches: list[Record] = []
     num_runs = 0
     for name, run_launches in read_newest_runs(run_folder.parent):
@@ -360,7 +370,7 @@ def write_summary(entry: SeriesEntry) -> None:
     folder = entry.run_dir
     if entry.num_launches == 1 or folder is None or not folder.exists():
         return
-    if (folder / HTML_PAGE).exists():
+    if (folder / HTML_PAGE).exists():  # an earlier call has written it
         return
     failures = [
         check_record(read_record(launch), launch)

@@ -122,7 +122,7 @@ def to_html(
         if progress is not None:
             progress(number, len(charts))
     script = escape_controls(read_shipped_file("report.js"))
-    assert "</script" not in script
+    assert "</script" not in script, "it would end the element that has the script"
     digest = b64encode(sha256(script.encode()).digest()).decode()
     script_hash = f"sha256-{digest}"  # the page's policy allows no other script
     bodies = {

@@ -55,6 +55,7 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
     specs = figures_of.list_specs(records[0].plan.about.page)
     figures: dict[str, LaunchSummary] = {}
     for name, spec in specs.items():
+        # Details are in the table of all figures only.
         launches = None if spec.detail else summarize_figure(passed, name)
         if launches is not None:
             figures[name] = launches
@@ -103,7 +104,7 @@ def find_median_launch(records: Sequence[Record]) -> Record:
     """
     candidates = select_passed(records) or list(records)
     ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
-    return ordered[(len(ordered) - 1) // 2]
+    return ordered[(len(ordered) - 1) // 2]  # of an even number the slower of the two in the middle
 
 
 def select_passed(records: Sequence[Record]) -> list[Record]:

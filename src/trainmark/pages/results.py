@@ -64,6 +64,7 @@ def add_differing_settings(listing: Listing) -> Listing:
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
     kinds = [f"{row['case']} {row['recipe']}" for row in rows]
     differing = find_differing_settings(zip(kinds, recipes, strict=True))
+    # If a setting differs, there are rows; all have the same columns.
     names = [name for name in differing if name not in rows[0]][:_MAX_SETTINGS]
     has_several_recipes = len(set(kinds)) > len({row["case"] for row in rows})
     if has_several_recipes:
@@ -117,7 +118,7 @@ def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -
         for key, values in values_by_key.items()
     }
     rows = zip(*columns.values(), strict=True)
-    if any(len("   ".join(row)) > width for row in rows):
+    if any(len("   ".join(row)) > width for row in rows):  # as wide as the table draws them
         for key, texts in columns.items():
             columns[key] = [_LAUNCH_PATH.sub(r"*\1", text) for text in texts]
     single_values: dict[str, str] = {}  # of columns that are left out, by their heading
@@ -126,7 +127,7 @@ def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -
         if terminal.has_room(_build_table(columns), width, lang):
             break
         heading, first, *others = columns.pop(key)
-        if all(text == first for text in others):
+        if all(text == first for text in others):  # stated below the table
             single_values[heading] = first
         else:
             left_out.append(heading)
@@ -161,7 +162,11 @@ def _build_table(columns: dict[str, list[str]]) -> Table:
 
 
 def _list_optional_columns(columns: dict[str, list[str]], settings: Sequence[str]) -> list[str]:
-    """Return the columns that a narrow screen may leave out, in the order in which they go."""
+    """Return the columns that a narrow screen may leave out, in the order in which they go.
+
+    First those with one value, which loses nothing: a line below the table states it. Then the
+    settings, the last first, so that the recipe's first ones stay longest; then the others.
+    """
     # The first text of a column is its heading.
     with_one_value = [
         key for key in _OPTIONAL_COLUMNS if key in columns and len(set(columns[key][1:])) == 1
@@ -270,7 +275,7 @@ def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
     heads = ("status", "launches", "final_result", "interval", "quality", "memory GiB")
     cells_of = [_build_series_row(entry) for entry in outcomes]
     columns |= {head: [row[place] for row in cells_of] for place, head in enumerate(heads)}
-    for head in ("memory GiB", "interval"):
+    for head in ("memory GiB", "interval"):  # what is left out first
         shown = build_table(columns, zip(*columns.values(), strict=True))
         if terminal.has_room(shown, width):
             return shown
@@ -283,7 +288,7 @@ def _build_series_row(outcome: SeriesEntry) -> list[Phrase]:
     records = outcome.records
     state = _STATES.get(outcome.state, outcome.state)
     launches = f"{sum(x.passed for x in records)}/{outcome.num_launches}"
-    if outcome.state not in ("passed", "finished"):
+    if outcome.state not in ("passed", "finished"):  # a part of the launches has no mean to show
         return [state, launches, None, None, None, None]
     result_text: Phrase = None
     interval: Phrase = None

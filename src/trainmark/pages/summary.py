@@ -70,6 +70,7 @@ def build_title(record: Record) -> Phrase:
 def _describe_devices_and_memory(record: Record) -> Phrase:
     """Return devices and their count, with the memory of a card whose name does not state it."""
     name = describe_devices(record)
+    # The memory of a CPU is the host's; "A100-SXM4-80GB" states its own.
     if not has_cards(record) or "GB" in get_device_name(record):
         return name
     entries = record.environment.get("devices")
@@ -117,6 +118,7 @@ def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
         if reason.code == "trust_not_passed":  # the badge says so already
             continue
         text = translate_message(records[0], reason)
+        # None: a reason of the launches together, such as their number. All: no need to count.
         num_affected = sum(_has_reason(launch, reason.code) for launch in launches)
         if 0 < num_affected < len(launches):
             text = phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))
@@ -139,6 +141,7 @@ def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
     by_grade: dict[str, list[Phrase]] = {"do_not_quote": [], "noisy": []}
     for reason in get_trust(records).reasons:
         grade = grade_reasons([reason]).grade
+        # The badge says already that a launch did not pass.
         if reason.code != "trust_not_passed" and grade in by_grade:
             by_grade[grade].append(shorten(reason))
     return tuple(
@@ -161,6 +164,7 @@ def describe_key_figures(records: Sequence[Record]) -> Phrase:
     parts: list[Phrase] = []
     if "e2e_time" in means:
         parts.append(f"e2e_time {cells.format_duration(means['e2e_time'])}")
+    # A case may report tokens without counting its work in them; then samples are its speed.
     if "token/p/s" in means and name_speed_figure(records[0]) == "token/p/s":
         parts.append(("token/p/s ", cells.format_rate(means["token/p/s"]), " tokens/s"))
     rates = [
@@ -197,7 +201,7 @@ def describe_memory(used_bytes: float | None, total_bytes: float | None) -> Phra
 def build_first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; for a failed run, what failed and where."""
     record = find_median_launch(records)
-    if record.status == "target_missed":
+    if record.status == "target_missed":  # it ran to its end: the quality says what failed
         return describe_verdict(record)
     if record.cause is not None:
         return describe_failure(record)
@@ -261,7 +265,7 @@ def list_first_lines(
         lines.append(_describe_launches(records))
     failed = [record for record in records if record.cause is not None]
     if failed:
-        if failed[0] is not record:
+        if failed[0] is not record:  # else the first sentence has its failure
             lines.append(describe_failure(failed[0]))
         advice = suggest_fix(failed[0])
         lines.append(join((advice.heading, advice.text), "colon"))

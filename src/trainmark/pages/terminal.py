@@ -51,7 +51,7 @@ Extent = Literal["head", "screen", "all"]
 # Anchors of sections that a terminal never shows, because their lists are long.
 _SECTIONS_OF_PAGES = ("facts", "environment", "references", "provenance")
 _SECTIONS_ON_FIRST_SCREEN = ("cause",)
-_MIN_WIDTH = 60
+_MIN_WIDTH = 60  # of the layout; a narrower terminal folds its lines
 
 
 def count_columns() -> int:
@@ -74,7 +74,7 @@ def show(
         colour: whether to use colours; None: on a terminal, unless NO_COLOR is set.
     """
     if colour is None:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")  # https://no-color.org
     console = Console(
         width=width or count_columns(),
         markup=False,

@@ -69,8 +69,8 @@ def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
     """
     record = find_median_launch(records)
     launches = select_passed(records)
-    energy = _build_tile(launches, "energy_per_sample", "energy")
-    if energy is None:
+    energy = _build_tile(launches, "energy_per_sample", "energy")  # from counters
+    if energy is None:  # else from readings of the power
         energy = _build_tile(launches, "estimated_energy_per_sample", "estimated")
     tiles = [
         _build_speed_tile(launches, name_speed_figure(record)),

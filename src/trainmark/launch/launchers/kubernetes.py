@@ -146,6 +146,7 @@ class Kubernetes(Launcher):
 
     def collect(self, job: EngineJob) -> None:
         """Delete the JobSet and its pods; the pods wrote into the run directory itself."""
+        # Does not wait: while pods are being deleted, ``read_state`` says that the job runs.
         file = str(job.folder / MANIFEST)
         _run_kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 

@@ -73,6 +73,7 @@ class Ray(Launcher):
         vendor = devices.list_vendors()[plan.device.vendor]
         device_resource = getattr(vendor, "ray_resource", "GPU")
         bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
+        # A free port of the first node replaces the cluster file's: the last option counts.
         options = ("--port", PORT, "--heartbeat")
         script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         request = {

@@ -68,6 +68,7 @@ class Slurm(Launcher):
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Let sbatch test the options, without submitting."""
         try:
+            # Without the job's script, which is not written yet: sbatch reads one from its input.
             run_program(
                 *self.build_command(plan, cluster).argv[:-1],
                 "--test-only",
@@ -119,6 +120,7 @@ class Slurm(Launcher):
         The first time Slurm sends SIGTERM, and SIGKILL after the cluster's KillWait; after that it
         sends SIGKILL at once.
         """
+        # --full: also the batch script, and what it started.
         options = ("--full", "--signal=KILL") if job.num_cancels > 1 else ()
         run_program("scancel", *options, job.id)
 
@@ -145,6 +147,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
             rule="the launcher sets this option itself",
             fix="remove it",
         )
+    # From here on defaults, which the cluster file may replace.
     options["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes
     if slurm.exclusive:
         options["exclusive"] = "true"

@@ -126,6 +126,7 @@ def _list_count_rows(record: Record) -> list[list[Phrase]]:
 
 def _list_span_rows(record: Record) -> list[list[Phrase]]:
     """Return the row of each span of time that is not too short, with its share of the run."""
+    # The wall time is not known if no rank started.
     wall_ns = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
     rows: list[list[Phrase]] = []
     for name, ns in record.spans.by_name_ns.items():
@@ -235,6 +236,7 @@ def build_ranks(record: Record) -> Section | None:
     if not use_by_rank and sum(entry.step_ns is not None for entry in record.ranks) < 2:
         return None
     rows = []
+    # A rank without measured steps comes last.
     for entry in sorted(record.ranks, key=lambda entry: entry.step_ns or 0, reverse=True):
         rate = entry.matmul_flops_per_second
         memory = None

@@ -135,7 +135,7 @@ def describe_dominant_limit(record: Record) -> Phrase:
     share = f"{spent['compute'] / sum(spent.values()):.0%}"
     rate = record.figure("MAMFU")
     if rate is None:
-        return phrase("limit.none", share=share)
+        return phrase("limit.none", share=share)  # the matmul rate was not measured
     return phrase("limit.none_rate", share=share, rate=f"{rate:.2g}%")
 
 
@@ -159,6 +159,7 @@ def find_limits(record: Record) -> list[Limit]:
         _find_small_batch(record),
     ]
     applying = [limit for limit in limits if limit is not None]
+    # A cost that is not known sorts as none: a limit with a figure is the better advice.
     return sorted(applying, key=lambda limit: limit.cost or 0.0, reverse=True)
 
 
@@ -191,7 +192,7 @@ def _find_throttling(record: Record) -> Limit | None:
 def _find_slow_rank(record: Record) -> Limit | None:
     """Return a limit if a finding names a slow rank, for which all others wait."""
     slowest = _find_slowest_rank(record)
-    if slowest is None or not slowest.excess:
+    if slowest is None or not slowest.excess:  # 0 only in a record of others: it costs nothing
         return None
     # Without the slow rank, a step would take 1 / (1 + excess) of its time.
     lost_share = slowest.excess / (1 + slowest.excess)
@@ -216,6 +217,7 @@ def _find_small_batch(record: Record) -> Limit | None:
     total = record.figure("mem_total")
     if rate is None or not used or not total:
         return None
+    # On a CPU the memory is the host's; with ``compile`` the advice's second half is followed.
     if not has_cards(record) or record.plan.recipe.get("compile"):
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
@@ -293,6 +295,7 @@ def compare_speed(
     candidates = _group_comparisons(records, comparisons)
     if not candidates:
         ids = {record.run_id for record in records}
+        # Without candidates, every other launch that there is did not pass.
         has_failed = any(isinstance(x, Record) and x.run_id not in ids for x in comparisons)
         key = "nothing" if launches[0].plan.witness is None else "program_nothing"
         return _build_incomparable_callout(
@@ -300,7 +303,7 @@ def compare_speed(
         )
     differences = [(_compare_work(launches[0], results[0]), results) for results in candidates]
     comparable = [results for differing, results in differences if not differing]
-    # A published row may lack the first of these figures.
+    # A published row may lack the first of these figures. The first that both sides have counts.
     for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):
         speed = summarize_figure(launches, figure)
         others = []
@@ -363,7 +366,7 @@ def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
     Beside the target, they differ in the one field of the recipe that makes it a bound.
     """
     names = set(find_differences(work, other)) - {_TARGET}
-    return _BOUND in names and len(names) == 2
+    return _BOUND in names and len(names) == 2  # ``bound`` itself, and that field
 
 
 def _group_comparisons(
@@ -524,7 +527,8 @@ def _describe_spread(record: Record) -> list[Phrase]:
         return [phrase("strip.no_steps")]
     spread = max(steps_ns) / median_low(steps_ns) - 1
     parts: list[Phrase] = [phrase("strip.spread", share=f"{spread:.1%}")]
-    if spread > SLOW_SHARE:  # without a finding, so the ranks were not compared
+    # A spread like this would be a finding if the ranks had been compared.
+    if spread > SLOW_SHARE:
         parts.append(phrase("strip.not_compared"))
     if not has_cards(record):
         parts.append(phrase("strip.shared_cores"))

@@ -183,9 +183,9 @@ def build_published(record: Record) -> Section | None:
         return None
     recipe = record.plan.recipe_name
     warning = None
-    if record.plan.data.origin == "generated":
+    if record.plan.data.origin == "generated":  # other data: published runs used the real data set
         warning = Paragraph(phrase("reference.other", recipes=recipe), "warn")
-    elif not recipe.startswith(("standard", "published")):
+    elif not recipe.startswith(("standard", "published")):  # by its name another recipe than theirs
         warning = Paragraph(phrase("reference.unlike", recipes=recipe), "warn")
     return build_folded_section(
         "references",
@@ -314,7 +314,7 @@ def _describe_parameters(record: Record) -> Phrase:
     job = record.environment.get("job") or {}
     num_trained = job.get("trainable_parameters")
     counted = or_unknown(parameters and cells.count(parameters))
-    if num_trained in (None, parameters):
+    if num_trained in (None, parameters):  # not reported, or all
         return counted
     return phrase("parameters.trained", all=counted, trained=cells.count(num_trained))
 

@@ -400,8 +400,8 @@ def _group_by_work(launches: Run) -> dict[str, Run]:
             _format_settings(settings_by_work[work]),
         ]
         name = " · ".join(part for part in parts if part)
-        if name in named_works:
-            name = f"{name} · {work[:6]}"
+        if name in named_works:  # works that differ in nothing that the name states
+            name = f"{name} · {work[:6]}"  # the start of their hash
         named_works[name] = work_launches
     return named_works
 

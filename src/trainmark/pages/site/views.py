@@ -22,7 +22,14 @@ from trainmark.judge.comparison import Comparison, compare
 from trainmark.judge.comparison.scaling import find_scaling_of_sides
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.pages.charts import chart_overlays, chart_ratios
-from trainmark.pages.document import Block, Paragraph, Section, build_columns, build_table
+from trainmark.pages.document import (
+    Block,
+    Paragraph,
+    Section,
+    build_columns,
+    build_table,
+    find_charts,
+)
 from trainmark.pages.judgements import build_comparison, build_scaling
 from trainmark.pages.page import build_document
 from trainmark.pages.rendering import render_template, to_body_html
@@ -148,8 +155,10 @@ def build_page(
         actions: links that stand beside the title.
         body: HTML of a report, which is not escaped; None: the page has only sections.
     """
-    kinds = {block.kind for section in sections for block in section.blocks}
-    has_charts = body is not None or bool(kinds & {"chart", "columns"})
+    # The page loads the script that draws charts only if it needs it. A report may have some, and
+    # is not searched for them. No page has a chart in its lead.
+    blocks = [block for section in sections for block in section.blocks]
+    has_charts = body is not None or any(find_charts(block) for block in blocks)
     list_of_runs = Link(phrase("site.runs"), links.get_page_address("index.html"))
     return render_template(
         "site/page.html.j2",
@@ -173,6 +182,7 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
     Args:
         launches: run ids of all launches of the run.
     """
+    # Not with other runs of the store: the page would have to be written again with each new run.
     rows = read_published([record.plan.case])
     document = build_document([record], [*rows], address=links.get_record_address(record.run_id))
     # Escaped before the addresses are made from them, as for the names of the files.
@@ -207,7 +217,7 @@ def build_comparison_page(
     """
     chosen = list(dict.fromkeys(run_ids))  # each once
     links = Links(_build_comparison_path(chosen, allow), lang, served=True)
-    _check_number_of_runs(len(chosen))
+    _refuse_number_of_runs(len(chosen))
     first, *others = sides = _list_sides(database, chosen)
     sections: list[Section] = []
     verdicts: list[Block] = []
@@ -219,6 +229,7 @@ def build_comparison_page(
         forbidden_keys = [key for key in differing_keys if key not in allow]
         blocks: list[Block]
         if forbidden_keys:
+            # A link to allow some of the keys would help nobody if another can never be allowed.
             if not set(forbidden_keys) & set(NEVER_ALLOWED):
                 refused_keys |= dict.fromkeys(forbidden_keys)
             words = phrase("site.refused", side=letter, keys=_translate_work_keys(forbidden_keys))
@@ -227,6 +238,7 @@ def build_comparison_page(
             if scaling:
                 blocks += build_scaling(scaling)
         else:
+            # By now the reader has allowed all of them.
             comparisons[letter] = compare(first, side, allow=differing_keys)
             verdict, *blocks = build_comparison(comparisons[letter], letter)
             verdicts.append(verdict)
@@ -246,7 +258,7 @@ def build_comparison_page(
     return build_page(links, phrase("site.side_by_side"), sections, lead=lead, actions=actions)
 
 
-def _check_number_of_runs(number: int) -> None:
+def _refuse_number_of_runs(number: int) -> None:
     """Refuse too few or too many runs to compare.
 
     Raises:

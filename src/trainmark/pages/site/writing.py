@@ -56,6 +56,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
         OSError: it cannot be written.
     """
     known_stamps = _open_site(folder)
+    # Another version may draw pages otherwise, and a server needs other links and compressed files.
     if known_stamps.get("version") != [__version__, served]:
         known_stamps = {}  # all pages are written again
     stamps: dict[str, Any] = {"version": [__version__, served]}
@@ -109,6 +110,7 @@ def _open_site(folder: Path) -> dict[str, Any]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     stamps: dict[str, Any] = json.loads(mark.read_bytes()) if mark.is_file() else {}
+    # Before any page, so that the folder of a call that was interrupted is a site for the next.
     _write(mark, json.dumps(stamps))
     return stamps
 
