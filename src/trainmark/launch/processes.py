@@ -108,7 +108,7 @@ class CpuUse:
         if total_s <= 0:
             return None
         others_s = (later.busy_s - self.busy_s) - (later.children_s - self.children_s)
-        # The counters differ in precision, so that the share may lie just outside of 0 to 1.
+        # The counters have two sources, so that the share may lie just outside of 0 to 1.
         return min(1.0, max(0.0, others_s / total_s))
 
 

@@ -92,7 +92,7 @@ def attach(folder: Path) -> EngineJob:
             "the record already exists", where=str(folder), fix="`trainmark report` prints it"
         )
     try:
-        # The folder may have been moved since, or be mounted elsewhere on this machine.
+        # The folder that was given counts, not its path at the start of the run.
         plan = Plan.read(folder).model_copy(update={"run_dir": str(folder)})
         cluster = Cluster.model_validate_json((folder / CLUSTER_FILE).read_bytes())
     except (OSError, ValueError) as error:

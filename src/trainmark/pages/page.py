@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 HTML_PAGE = "page.html"
 _MAX_EARLIER_RUNS = 5  # that a page is compared with by default
-_MAX_FOLDERS_READ = 40  # in the search for earlier runs, which takes time at the end of each run
+_MAX_FOLDERS_READ = 40  # in the search for earlier runs
 # V8 reserves so much address space when it starts (64 to 80 GiB with vl-convert 1.9, measured
 # 2026-11), and ends the whole process if it gets less.
 _MIN_ADDRESS_SPACE_BYTES = 96 * 1024**3

@@ -35,9 +35,7 @@ JOB_FILE = "job.id"  # in the run directory: output of the command, which names 
 LOG_FILE = "log.job.txt"  # in the run directory: output of the job outside of its nodes
 NO_RUNTIME = "no docker, podman or apptainer is set"
 _PROGRAM_TIMEOUT_S = 60.0  # of one call of an engine's program; the engine may be under load
-# Added to the run's own time limit, which the nodes enforce: for the nodes' start and end. The
-# engine's limit is only for nodes that hang.
-_GRACE_S = 300.0
+_GRACE_S = 300.0  # added to the run's own time limit, which the nodes enforce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

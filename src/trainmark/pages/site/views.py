@@ -182,7 +182,7 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
     Args:
         launches: run ids of all launches of the run.
     """
-    # Not with other runs of the store: the page would have to be written again with each new run.
+    # Not compared with other runs: a page is written again only if its record or launches change.
     rows = read_published([record.plan.case])
     document = build_document([record], [*rows], address=links.get_record_address(record.run_id))
     # Escaped before the addresses are made from them, as for the names of the files.
