@@ -246,6 +246,7 @@ def locate_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
         source_files.update(folder.rglob("*.toml"))  # may have the words to draw from
     digest = sha256(json.dumps(_select_data_fields(case, recipe), sort_keys=True).encode())
     for file in sorted(source_files):
+        # As text, so that line ends of another system do not change the digest.
         digest.update(file.read_text(encoding="utf-8").encode())
     return root / f"{case.name}-{digest.hexdigest()[:16]}"
 

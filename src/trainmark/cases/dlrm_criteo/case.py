@@ -40,11 +40,13 @@ class DlrmRecipe(Recipe):
     def check(self, world_size: int) -> None:
         """Refuse options that do not work with tables updated within the backward pass.
 
+        Invalid layer widths are refused too.
+
         Raises:
             UsageError: a field has such a value.
         """
         del world_size
-        parse_layer_widths(self)
+        parse_layer_widths(self)  # raises an error if they are invalid
         for field, value, supported in (
             ("grad_accum_steps", self.grad_accum_steps, 1),
             ("weight_decay", self.weight_decay, 0.0),
@@ -91,7 +93,12 @@ SEED = 0  # of the published runs
 
 
 def _make_standard_recipe(world: str, micro_batch_size: int) -> DlrmRecipe:
-    """Return the published training: one epoch at a global batch of 65,536."""
+    """Return the published training: one epoch at a global batch of 65,536.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+        micro_batch_size: 65,536 divided by the number of ranks.
+    """
     return DlrmRecipe(
         seed=SEED,
         world=world,
@@ -107,7 +114,11 @@ def _make_standard_recipe(world: str, micro_batch_size: int) -> DlrmRecipe:
 def _make_throughput_recipe(
     world: str, micro_batch_size: int, precision: Precision = "fp16"
 ) -> DlrmRecipe:
-    """Return a recipe that measures only speed, with a batch that filled the published devices."""
+    """Return a recipe that measures only speed, with a batch that filled the published devices.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+    """
     return DlrmRecipe(
         seed=SEED,
         world=world,

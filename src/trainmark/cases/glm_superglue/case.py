@@ -144,6 +144,9 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
 
     The published program ends after at most 40 epochs and recomputes every block. Its schedule
     has 4,338 steps for any number of devices: four epochs if a step has 128 samples.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
     """
     return GlmRecipe(
         seed=SEED,
@@ -163,7 +166,11 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
 
 
 def _make_throughput_recipe(world: str, precision: Precision) -> GlmRecipe:
-    """Return a recipe that measures only speed."""
+    """Return a recipe that measures only speed.
+
+    Args:
+        world: number of nodes and of ranks on each, as in ``1x8``.
+    """
     return GlmRecipe(
         seed=SEED,
         world=world,
@@ -174,7 +181,7 @@ def _make_throughput_recipe(world: str, precision: Precision) -> GlmRecipe:
         max_steps=320,
         warmup_steps=20,
         eval_every_epochs=None,
-        group_by_choices=True,
+        group_by_choices=True,  # or most ranks would wait for the one with the most candidates
     )
 
 

@@ -161,6 +161,7 @@ class GlmJob:
         self.data = data
         self.recipe = recipe
         self.shape = recipe.shape
+        # Shapes vary because samples have different numbers of candidates.
         fit_attention(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
             self.shape,

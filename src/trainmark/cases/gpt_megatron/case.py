@@ -162,7 +162,7 @@ def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world
         world=world,
         learning_rate=1.5e-4,
         weight_decay=0.01,
-        max_epochs=1_000_000,
+        max_epochs=1_000_000,  # more than any run reaches: ``max_steps`` ends it
         max_steps=200,
         warmup_steps=20,
         eval_every_epochs=None,
@@ -183,7 +183,7 @@ def _make_standard_recipe(world: str) -> GptRecipe:
         world=world,
         learning_rate=1.5e-4,
         weight_decay=0.01,
-        max_epochs=1_000_000,
+        max_epochs=1_000_000,  # more than any run reaches: ``max_steps`` ends it
         max_steps=320_000,
         timeout_s=30 * 86_400.0,
     )

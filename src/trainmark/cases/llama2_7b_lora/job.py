@@ -174,8 +174,8 @@ class LlamaJob:
         ):
             with self.stepper.autocast():
                 loss = self.model(*tensors)
-            if rows.count:
-                first = evaluation_sum.rows
+            if rows.count:  # 0: a filler, because other ranks still have rows
+                first = evaluation_sum.rows  # rows that were added before this batch
                 num_targets = int(num_targets_of_row[first : first + rows.count].sum())
                 evaluation_sum.add(rows, loss, weight=num_targets)
         self.model.train()
@@ -187,6 +187,7 @@ class LlamaJob:
         legacy = self.recipe.mmlu_mode == "legacy"
         rank = self.context.rank
         world_size = self.context.world_size
+        # The published code cuts prompts to the length of a training sample.
         max_length = self.recipe.seq_length if legacy else self.data.config.max_positions
         plan = plan_scoring(
             self.data.tokenizer,

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    Rules = Mapping[str, Any]
+    Rules = Mapping[str, Any]  # the options of ``prepare`` by name, except the number of workers
 
 SCRATCH = "scratch.duckdb"
 THREAD_BYTES = 1 << 30  # memory of the database for each core
 ENTRY_BYTES = 256  # memory of a category in a join, rounded up generously
 KEYS = 1 << 64  # keys of shuffled rows are below it
-BATCH_ROWS = 1 << 17
+BATCH_ROWS = 1 << 17  # rows of an Arrow batch, which are written to the files at once
 INTEGERS = [f"i{number}" for number in range(NUM_NUMERICAL)]
 CATEGORIES = [f"c{number}" for number in range(NUM_CATEGORIES)]
 LOGARITHMS = {
@@ -115,7 +115,7 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
     """
     num_gzip = sum(is_gzip(path) for path in logs.values())
     stop = Event()
-    cursors = {number: db.cursor() for number in logs}
+    cursors = {number: db.cursor() for number in logs}  # each is used by one thread at a time
     num_readers = max(1, min(threads, num_gzip))  # 1: plain logs are read one after the other
     pool = ThreadPoolExecutor(num_readers, "dlrm-read")
     try:
@@ -128,7 +128,7 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
     finally:  # also if a log is faulty, or the caller stops early
         stop.set()
         for cursor in cursors.values():
-            cursor.interrupt()
+            cursor.interrupt()  # ends a statement that still runs in a thread of the pool
         pool.shutdown(cancel_futures=True)
         for cursor in cursors.values():
             cursor.close()
@@ -172,6 +172,9 @@ def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int
     """Number the frequent categories of each column from 1; return the cardinalities.
 
     Categories are ordered by descending frequency, then by value. An empty cell is no category.
+
+    Args:
+        rules: options of ``prepare``, of which ``frequency_threshold`` decides what is frequent.
     """
     counts = " UNION ALL ".join(f"FROM counts_{number}" for number in range(num_sources))
     cardinalities = []
@@ -194,6 +197,9 @@ def build_row_key(part: RowRange, rules: Rules) -> str:
     Training rows are shuffled: their key is the first 8 bytes, little endian, of the MD5 of
     ``seed:source:row``, with source and row counted from 0. The key of other rows is their number
     within the split.
+
+    Args:
+        rules: options of ``prepare``, of which ``seed`` decides the order of training rows.
     """
     if part.split == "train":
         return f"md5_number_upper('{rules['seed']}:{part.source}:' || rowid)"
@@ -232,8 +238,11 @@ def encode_rows(
         number: of the source.
         parts: those of this source, by number.
         sizes: cardinality of each categorical column.
+        rules: options of ``prepare``; they decide the order of rows, see ``build_row_key``.
     """
+    # Quoted, because the first source asks for "read_-1", which never exists.
     db.execute(f'DROP TABLE IF EXISTS "read_{number - 1}"')
+    # Each group is joined by a statement of its own: all joins at once may exceed the memory.
     groups = group_columns(sizes)
     for part_number, part in parts.items():
         source = (
@@ -241,8 +250,10 @@ def encode_rows(
             f"WHERE rowid >= {part.start} AND rowid < {part.end})"
         )
         for group in groups:
+            # Id 0: the cell is empty, or its category is too rare to have an id.
             ids = ", ".join(f"coalesce(ids_{k}.id, 0) AS c{k}" for k in group)
             joins = " ".join(f"LEFT JOIN ids_{k} ON rows.c{k} = ids_{k}.value" for k in group)
+            # Joins lose the order of rows, so sorting once, in the last statement, is enough.
             order = "ORDER BY key, row" if group is groups[-1] else ""
             encoded = f"SELECT rows.* REPLACE ({ids}) FROM {source} AS rows {joins} {order}"
             db.execute(f"CREATE OR REPLACE TABLE part_{part_number} AS {encoded}")
@@ -259,6 +270,8 @@ def read_encoded_rows(
     Args:
         parts: their numbers.
         spec: has the types of the categories.
+        rules: options of ``prepare``, of which ``log_offset`` selects the logarithm.
+        keys: not empty; only as many rows as lie in it are sorted at once.
     """
     # The last key is compared, not the one after it, which may be 2^64 and no UBIGINT.
     where = f"WHERE key >= {keys.start}::UBIGINT AND key <= {keys.stop - 1}::UBIGINT"
@@ -271,6 +284,7 @@ def read_encoded_rows(
         for name, dtype in zip(CATEGORIES, spec.category_dtypes, strict=True)
     ]
     columns = ", ".join(["label::UTINYINT", *logarithms, *typed_categories])
+    # Shuffled rows may have equal keys; part and row make their order unique.
     query = f"SELECT {columns} FROM ({rows}) ORDER BY key, part, row"
     return db.sql(query).to_arrow_reader(BATCH_ROWS)
 

@@ -242,8 +242,10 @@ def order_by_choices(
 def _order_by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:
     """Return the samples in the order in which ``Sharding`` divides a step: rank, then micro-batch.
 
-    The last step of an epoch may have fewer groups. ``Sharding`` divides it by its number of rows,
-    so its groups stay in their order.
+    The last step of an epoch may have fewer groups, and is followed by the rows that fill no group.
+    ``Sharding`` gives each rank an equal, contiguous share of all these rows. The shares need not
+    begin where groups do, so no order of groups would match them: the groups stay as they are, and
+    the last step is not balanced.
 
     Args:
         groups: the samples of all ranks in each micro-batch (groups, samples of a group).

@@ -107,14 +107,14 @@ def score_mmlu(
     """
     items: list[ScoredItem] = []
     num_passes = 0
-    model.train(legacy)  # in train mode, dropout is active
+    model.train(legacy)  # in train mode, dropout is active, as on the published page
     for group in plan.groups:
         if legacy:
             batches = _score_prompts_alone(model, group)
         else:
             batches = _score_with_prefix(model, group, batch_tokens)
         for numbers, logits in batches:
-            items += _build_items(group, numbers, logits, plan, mmlu, legacy=legacy)
+            items += _build_items(group, numbers, logits, plan, mmlu, must_be_likeliest=legacy)
             num_passes += 1
         if not legacy and len(group.prefix) > 0:
             num_passes += 1  # that of the prefix
@@ -168,7 +168,7 @@ def _score_with_prefix(
     prefix_length = len(group.prefix)
     config: Any = model.config
     assert config._attn_implementation == "sdpa", "the mask below is in the form of SDPA"
-    cache = None
+    cache = None  # stays None if the prompts have nothing in common
     if prefix_length:
         ids = torch.from_numpy(group.prefix)[None].to(device)
         cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
@@ -216,9 +216,16 @@ def _build_items(
     plan: ScoringPlan,
     mmlu: Mmlu,
     *,
-    legacy: bool,
+    must_be_likeliest: bool,
 ) -> Iterator[ScoredItem]:
-    """Yield the scored questions ``numbers`` of ``group``; ``logits`` are (B, V)."""
+    """Yield the scored questions ``numbers`` of ``group``.
+
+    Args:
+        numbers: positions in ``group.rows``, in the order of ``logits``.
+        logits: of the token after each prompt (B, V).
+        must_be_likeliest: as the published page, take the likeliest letter as the answer only if no
+            other token of the vocabulary is likelier, else ``NO_ANSWER``; false: take it always.
+    """
     subject = mmlu[group.subject]
     log_probabilities = logits.float().log_softmax(-1)
     letter_scores = log_probabilities[:, list(plan.letters)]
@@ -228,7 +235,7 @@ def _build_items(
     for index, number in enumerate(numbers):
         row = group.rows[number]
         predicted = best_letters[index]
-        if legacy and likeliest_tokens[index] != plan.letters[predicted]:
+        if must_be_likeliest and likeliest_tokens[index] != plan.letters[predicted]:
             predicted = NO_ANSWER
         yield ScoredItem(
             subject.name,
