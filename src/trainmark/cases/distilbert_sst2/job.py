@@ -120,8 +120,10 @@ class DistilbertJob:
             self.model,
             optimizer,
             self._compute_loss_sum,
+            # Linear decay to 0, which it stays at if a run takes more steps than planned.
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / num_steps),
         )
+        # These methods of the protocol are the stepper's.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates

@@ -84,13 +84,13 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
     config = read_config(model)
     num_truncated = 0
     if kind == NPZ.kind:
-        ids, labels = read_npz(
+        ids, labels = read_npz(  # checks every row
             files[0],
             seq_length=None,
             vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
         )
-        prepared.copy_file(files[0], target)
+        prepared.copy_file(files[0], target)  # has the published format already
     else:
         texts = read_texts(files)
         width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)

@@ -223,6 +223,7 @@ class TableExchange:
         """Return the gradients of the local parts for the global batch, (B_global, parts, dim)."""
         shape = (self.samples, len(self.tables.parts), self.tables.placement.dim)
         grad = self._end_exchange().view(shape)
+        # Samples whose row another rank holds looked up an arbitrary row here: do not update it.
         self._clear_foreign_rows(grad)
         return grad.float()
 

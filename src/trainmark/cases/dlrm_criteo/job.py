@@ -233,7 +233,7 @@ class DlrmJob:
         auc = 0.0
         if self.context.rank == 0:
             auc = compute_roc_auc(all_scores.cpu().numpy(), all_labels.cpu().numpy())
-        # The other ranks add 0, so every rank gets the AUC of rank 0.
+        # Only rank 0 sorts all scores. The others add 0, so every rank gets the AUC of rank 0.
         (auc,) = add_over_ranks(auc, world_size=world_size, device=self.stepper.device)
         total = self.readers["test"].num_rows
         assert len(all_scores) == total, f"{len(all_scores)} of {total} test rows were scored"

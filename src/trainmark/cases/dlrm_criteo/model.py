@@ -168,6 +168,6 @@ def build_model(
     Args:
         num_numerical, dim, num_tables, bottom, top: as for ``Dlrm``.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the host's generator is as before afterwards
         torch.manual_seed(seed)
         return Dlrm(num_numerical, dim, num_tables, bottom, top)

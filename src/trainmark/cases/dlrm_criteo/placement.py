@@ -214,7 +214,7 @@ def _predict_rank(
     """Return the predicted peak memory of one rank; see ``predict``."""
     dim = placement.dim
     parts = placement.parts[rank]
-    num_tables = len(placement.cardinalities)
+    num_tables = len(placement.cardinalities)  # of all ranks: each sample needs all embeddings
     has_several_ranks = placement.world_size > 1
     number_bytes = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
     # Width of the input and of each layer's output.

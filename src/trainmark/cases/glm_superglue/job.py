@@ -136,7 +136,8 @@ class ScoringBatch(NamedTuple):
     scored_rows: ScoredRows
 
 
-# One forward pass of an evaluation scores at most this many sequences for each sample of a batch.
+# One forward pass of an evaluation scores at most this many sequences for each sample of a batch:
+# as many as a sample has in training by default, one right candidate and 9 wrong ones.
 CHOICES_PER_PASS = 10
 
 
@@ -193,6 +194,7 @@ class GlmJob:
             loss_scale_window=recipe.loss_scale_window,
             loss_scale_hysteresis=recipe.loss_scale_hysteresis,
         )
+        # These methods of the protocol are the stepper's.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates

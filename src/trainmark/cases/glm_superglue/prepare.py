@@ -64,6 +64,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         if settings.is_file():
             copies[f"{MODEL}/{settings.name}"] = settings
         notes.append(_describe_vocabulary(vocabulary))
+    # A checkpoint is optional, but ``find_checkpoint`` raises an error if there is none.
     if (raw / LATEST).exists() or any(raw.glob(f"*/{LATEST}")):
         checkpoint = find_checkpoint(raw)
         folder = checkpoint.parent

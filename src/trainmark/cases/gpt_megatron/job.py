@@ -36,6 +36,7 @@ def compute_lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     warmup_steps = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     min_factor = recipe.min_learning_rate / recipe.learning_rate
     progress = compute_decay_progress(finished_steps, warmup_steps, recipe.lr_decay_steps)
+    # The cosine's factor is 1 during the warm-up, and the warm-up's factor is 1 afterwards.
     warmup_factor = compute_warmup_factor(finished_steps, warmup_steps)
     return warmup_factor * compute_cosine_factor(progress, min_factor)
 

@@ -62,6 +62,7 @@ class GptOssJob(NextTokenJob):
             ranks = Ranks.from_expert_groups(context, recipe.expert_parallel)
         else:
             ranks = Ranks.from_context(context, with_mesh=True)
+        # None: every rank has all experts.
         expert_mesh = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None
         dispatcher = Dispatcher(
             recipe.num_experts,
@@ -111,7 +112,8 @@ class GptOssJob(NextTokenJob):
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum of the losses of a batch, and count how its tokens are routed."""
         tokens = batch.counts.tokens_padded
-        # A batch that trains no sample still routes its tokens, which must not count.
+        # A batch that trains no sample still routes its tokens, which must not count. A sample has
+        # one token more than the model reads: the last one is only a target.
         filler_tokens = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()
         with self.meter.count_within(tokens=tokens, filler_tokens=filler_tokens):
             return super()._compute_loss_sum(batch)
@@ -145,6 +147,7 @@ class GptOssJob(NextTokenJob):
             },
             "routing": recipe.routing,
             "experts": f"{recipe.top_k} / {recipe.num_experts}",
+            # At least 1, because no token is counted before the first step.
             "exchanged_bytes_per_token": exchanged_bytes / max(self.meter.tokens, 1),
             "kernels": self.kernels.describe_used("cross_entropy"),
         }

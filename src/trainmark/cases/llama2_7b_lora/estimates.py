@@ -113,7 +113,7 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     if recipe.checkpoint_activations:  # one block is recomputed, the others keep their input
         cached_bytes += batch_tokens * block_bytes  # fragmentation
         saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
-    if recipe.kernels == "library":  # the scores, their softmax and its gradient
+    if recipe.kernels == "library":  # three tensors: scores, their softmax and its gradient
         saved_bytes += 3 * FULL * config.vocab_size
     return Prediction(
         weights=bytes_of_weights,

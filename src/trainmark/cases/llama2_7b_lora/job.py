@@ -63,6 +63,7 @@ class LlamaJob:
 
     def __init__(self, context: JobContext, data: LlamaData) -> None:
         recipe: LlamaRecipe = context.recipe
+        # Decided once, so that the model and the prediction of its memory agree.
         recipe = replace(recipe, kernels=choose_kernel_kind(recipe, context.device.torch_type))
         self.context = context
         self.data = data
@@ -139,7 +140,7 @@ class LlamaJob:
         if self.data.mmlu is None:
             reason = message("llama2_7b_lora.mmlu_off")
             scores = validation.scores
-            if scores is not None:  # they are of the loss, not of the quality
+            if scores is not None:  # say that they are of the loss, not of the quality
                 scores = replace(scores, of="val_loss")
             return Evaluation(float("nan"), validation.samples, detail, reason, scores=scores)
         result = self.score_questions()
@@ -281,6 +282,7 @@ def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
     Args:
         base: name or path of the frozen model, which peft needs to load the adapters.
     """
+    # Before the other ranks return, because gathering shards involves all of them.
     state = {name: _gather_tensor(value) for name, value in _collect_adapters(model).items()}
     if dist.is_initialized() and dist.get_rank() > 0:
         return

@@ -129,7 +129,7 @@ def build_model(
         causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
     if config.tie_embeddings:
         causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
-    causal_lm.requires_grad_(False)
+    causal_lm.requires_grad_(False)  # before the adapters are added, which do require gradients
     model = LlamaLora(
         _add_adapters(causal_lm, recipe, torch_device),
         checkpoint_activations=recipe.checkpoint_activations,

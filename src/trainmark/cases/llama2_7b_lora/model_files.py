@@ -373,7 +373,7 @@ def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
     settings = folder / SETTINGS[0]
     if settings.is_file():
         adds_begin = read_json(settings, make_model_error).get("add_bos_token")
-    if adds_begin is None:  # then the template in the tokenizer's file decides
+    if adds_begin is None:  # the settings do not say it: the template in the file decides
         adds_begin = library.encode("").ids[:1] == [begin_id]
     return (begin_id,) if adds_begin else ()
 

@@ -153,7 +153,7 @@ def generate(folder: Path, recipe: DlrmRecipe) -> None:
             files.categories, spec.category_dtypes, clicks.categories, STRIDES, strict=True
         )
         for file, dtype, categories, stride in columns:
-            ids = np.arange(categories.max() + 1) * stride  # of each category
+            ids = np.arange(categories.max() + 1) * stride  # of each category, see ``STRIDES``
             little_endian_ids = ids.astype(np.dtype(dtype).newbyteorder("<"))
             little_endian_ids[categories].tofile(file)
     write_spec(folder, CARDINALITIES)

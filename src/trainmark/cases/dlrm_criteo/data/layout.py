@@ -263,7 +263,8 @@ def read_spec(folder: Path) -> FeatureSpec:
         path_of_columns = {tuple(source.features): folder / source.files[0] for source in sources}
         numerical, label, *categories = (path_of_columns[group] for group in spec.groups)
         files[split] = SplitFiles(numerical, label, tuple(categories))
-    # ``_Spec`` has checked that each of these columns has a cardinality.
+    # ``_Spec`` has checked that each of these columns has a cardinality, so ``or 0`` below is only
+    # for the type checker.
     tables = [spec.feature_spec[name] for name in spec.channel_spec.categorical]
     return FeatureSpec(
         num_numerical=len(spec.channel_spec.numerical),

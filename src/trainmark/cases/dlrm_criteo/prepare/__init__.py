@@ -141,9 +141,10 @@ def _write_splits(
         if f"write {split}" in partial_folder.state["stages"]:
             report.advance(num_rows)
             continue
-        if num_rows == 0:  # no validation split
+        if num_rows == 0:  # a single log has no validation split
             continue
-        # ``spec`` has no validation split; the files of all splits have the same names.
+        # ``spec`` only has the splits that a run reads, without validation; the files of all splits
+        # have the same names.
         names = [file.name for file in spec.get_row_types("train")]
         files = [partial_folder.folder / split / name for name in names]
         files[0].parent.mkdir(exist_ok=True)

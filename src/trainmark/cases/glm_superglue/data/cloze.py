@@ -46,6 +46,8 @@ class ClozeSamples:
     def draw_for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
         """Make a sample of every right answer, with at most ``max_wrong_choices`` wrong entities.
 
+        The right answer is the sample's first candidate.
+
         If there are more wrong entities, they are drawn with one generator for the whole split.
         """
         generator = random.Random(DRAW_SEED)
@@ -140,7 +142,7 @@ class ClozeExamples(Examples):
     def _refuse_long_questions(self) -> None:
         """Raise DataError if a question with a candidate does not fit into a sequence."""
         num_tokens = self._count_tokens_without_passage()
-        longest = int(num_tokens.argmax())  # number of the sample
+        longest = int(num_tokens.argmax())  # number of the sample that needs most tokens
         if num_tokens[longest] > self.seq_length:
             place = self.passages.describe_place(int(self.samples.questions[longest]))
             raise DataError(

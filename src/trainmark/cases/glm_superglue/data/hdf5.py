@@ -60,6 +60,7 @@ class SparseFile:
         self.file = file
         hdf5_file = _open_file(file)
         self.text = _Matrix(hdf5_file, "text")
+        # Two rows for each sequence: its positions, then its block positions.
         self.position = _Matrix(hdf5_file, "position")
         self.target = _Matrix(hdf5_file, "target")
         self.logit_mask = _Matrix(hdf5_file, "logit_mask")
@@ -147,7 +148,7 @@ class SparseFile:
                 )
             text = self.text.read_rows(first, last)
             target = self.target.read_rows(first, last)
-            position = self.position.read_rows(2 * first, 2 * last)
+            position = self.position.read_rows(2 * first, 2 * last)  # two rows per sequence
             token_extremes += [text.min(), target.min(), text.max(), target.max()]
             position_extremes += [position.min(), position.max()]
         return {
@@ -213,6 +214,7 @@ class SparseExamples(Examples):
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one for each candidate."""
         stored = self.stored
+        # In training, ``num_choices`` may be less than the file has: the further ones are not read.
         first = int(stored.sample_bounds[row, 0])
         last = first + int(self.num_choices[row])
         text = stored.text.read_rows(first, last)

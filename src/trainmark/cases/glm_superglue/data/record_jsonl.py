@@ -170,6 +170,7 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     answers = dict.fromkeys(answer.text.translate(PLAIN_SIGNS) for answer in item.answers)
     if not any(answer in names[:num_entities] for answer in answers):
         raise ValueError(f"no answer is among the candidates: {', '.join(map(repr, answers))}")
+    # In training each answer is a candidate, also one that is no entity of the passage.
     names.extend(answer for answer in answers if answer not in names)
     return Question(
         left=parts[0].rstrip(),

@@ -85,7 +85,7 @@ def find_pair(folder: Path) -> Path:
     with translate_read_errors(folder):
         names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
     # Without an .idx, take the .bin: the reader then reports the missing index.
-    for ending in (".idx", ".bin"):
+    for ending in (".idx", ".bin"):  # a pair counts once, by its .idx
         prefixes = [name.removesuffix(ending) for name in names if name.endswith(ending)]
         if len(prefixes) == 1:
             return folder / prefixes[0]

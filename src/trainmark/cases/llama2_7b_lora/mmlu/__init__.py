@@ -103,6 +103,7 @@ def plan_scoring(
         legacy: use the prompts and answers of the published code.
         shots: number of solved examples before each question; if the prompt is longer than
             ``max_length`` ids, the last ones are dropped (legacy: the first ones).
+        max_length: maximum number of ids of a prompt; legacy: see ``_compute_max_ids``.
 
     Raises:
         DataError: see ``encode_answers``.
@@ -114,10 +115,12 @@ def plan_scoring(
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject = mmlu[number]
+        # The first level has all shots; each further one is only for prompts that are too long.
         long_rows = list(rows)  # whose prompts are too long at all levels so far
         for level in build_levels(subject, rows, shots):
             encoded = _encode_prompts(tokenizer, level, long_rows, answer, subject.name)
             if level.cut and not legacy:
+                # Keep the end, where the question's choices are; legacy levels cut the text itself.
                 encoded = [ids[-max_ids:] for ids in encoded]
             fitting_prompts = {
                 row: np.asarray(ids, np.int64)
