@@ -72,12 +72,12 @@ class _HeartbeatStop:
 
     Args:
         request: set by signals.
-        heartbeat: whether the launcher sends beats to standard input.
+        launcher_sends_beats: to standard input; else only signals count.
     """
 
-    def __init__(self, request: StopRequest, *, heartbeat: bool) -> None:
+    def __init__(self, request: StopRequest, *, launcher_sends_beats: bool) -> None:
         self._request = request
-        self._heartbeat = HeartbeatReader() if heartbeat else None
+        self._heartbeat = HeartbeatReader() if launcher_sends_beats else None
 
     @property
     def signal_name(self) -> str | None:
@@ -395,13 +395,13 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
         num_nodes=plan.nnodes,
     )
     data = locate_data(node_rank, plan, options.data)
-    with note_stop_signals() as request, prepare_rank_setup(plan, plan.nproc) as setup:
-        stop = _HeartbeatStop(request, heartbeat=options.heartbeat)
+    with note_stop_signals() as stop_request, prepare_rank_setup(plan, plan.nproc) as setup:
+        stop = _HeartbeatStop(stop_request, launcher_sends_beats=options.heartbeat)
         setup.variables[DATA_VARIABLE] = str(data)
         address = find_address(node_rank, options.master, options.port)
         write_joined_event(writer, acceptance, setup, node_rank=node_rank, address=address)
         local = NodeSession(acceptance, setup, writer, stop, _show)
-        with Heartbeat(writer):
+        with Heartbeat(writer):  # beats in this node's evidence
             Agent(opened, local, node_rank).run()
         writer.write(Left, signal=stop.signal_name)
 

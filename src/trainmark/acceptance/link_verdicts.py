@@ -80,7 +80,7 @@ def judge_links(
         high=convert_to_slowdowns(effect + half_width),
         rounds=links.rounds,
         verdict=verdicts,
-        more_rounds=_count_more_rounds(is_suspect, is_undecided, links.rounds, rounds_to_decide),
+        more_rounds=_combine_more_rounds(is_suspect, is_undecided, links.rounds, rounds_to_decide),
         is_suspect=is_suspect,
         detectable=_find_detectable_slowdown(std_error, effect_limit, num_std_errors),
     )
@@ -151,7 +151,7 @@ def _find_confirmed_links(
     return is_confirmed
 
 
-def _count_more_rounds(
+def _combine_more_rounds(
     is_suspect: Flags, is_undecided: Flags, rounds: Integers, rounds_to_decide: Integers
 ) -> Integers:
     """Return how many rounds would confirm each suspect and decide each undecided link.

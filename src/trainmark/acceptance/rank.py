@@ -175,7 +175,7 @@ def time_collectives(
     """Return the seconds of collectives, and what was wrong with their results.
 
     Returns:
-        As ``measure_works``.
+        Both by the name of the collective; the seconds are those of the slowest rank.
     """
     from trainmark.machine.ceilings_work import COLLECTIVES
 
@@ -220,6 +220,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     from trainmark.rank.agreement import agree_on_memory
     from trainmark.rank.worker import DATA_VARIABLE
 
+    # The plan in the folder is for one node; a team may have several.
     plan = Plan.read(Path(task.plan_dir)).model_copy(update={"nnodes": task.num_nodes})
     recipe = plan.load_recipe()
     vendor = devices.choose_vendor(plan.device.vendor)

@@ -203,7 +203,14 @@ def list_index_records(record: Record) -> list[IndexRecord]:
 
 
 def _name_work(mission: Mission, plan: Plan, run_mode: str) -> str:
-    """Return the name of what a run trained, such as ``nlp_gpt_sp_bs8_fp32_1``."""
+    """Return the name of what a run trained, such as ``nlp_gpt_sp_bs8_fp32_1``.
+
+    Its parts: repository, model, run mode, batch size of a rank, precision, number of ranks.
+
+    Args:
+        mission: the case's entry in the result collection.
+        run_mode: ``sp`` one process, ``mp`` several.
+    """
     model = f"{mission.repository}_{_name_model(mission, plan)}"
     batch_size = plan.recipe["micro_batch_size"]
     precision = plan.recipe["precision"]

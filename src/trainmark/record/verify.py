@@ -234,13 +234,14 @@ def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator
 
 
 def _compare_units(record: Record) -> Iterator[ComparedValue]:
-    """Yield units that are not as declared, and values that have a reason for being missing.
+    """Yield each figure's unit with the declared one, and whether it has a reason as it should.
 
-    A figure has either a value or a reason.
+    Equal ones are yielded too: ``check_itself`` keeps those that differ.
     """
     about = record.plan.about
     declared = list_specs(about.page)
     for name, entry in record.figures.items():
+        # A figure has either a value or a reason; which reason does not follow from other values.
         yield ComparedValue(f"figures.{name}.reason", entry.reason is None, entry.value is not None)
         if name in declared:
             unit = declared[name].unit.replace("{work}", about.work_unit)

@@ -343,7 +343,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
 
 
 def _describe_stated_work(stated: StatedWork) -> dict[str, int]:
-    """Return the numbers that are stated of a row's work, by the names of differences."""
+    """Return the numbers that are stated of a row's work, by the names that differences have."""
     numbers = {
         "parameters": stated.parameters,
         "seq_length": stated.seq_length,
