@@ -305,7 +305,11 @@ class Agent:
         return None
 
     def _build_team(self, node_ranks: NodeRanks, member_names: tuple[str, ...]) -> Team:
-        """Return a team of nodes as this node sees it, with the task of this node's ranks."""
+        """Return a team of nodes as this node sees it, with the task of this node's ranks.
+
+        Args:
+            member_names: name the team only; those of a pair are sorted, whatever the ranks are.
+        """
         acceptance = self._local.acceptance
         nproc = len(acceptance.device_names)
         task = RankTask(
