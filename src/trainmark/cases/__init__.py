@@ -126,7 +126,7 @@ def import_part(name: str, part: Part) -> ModuleType:
         )
     try:
         return importlib.import_module(f"{_resolve_package(name)}.{part}")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError:  # no fault of the case: the command says what to install
         raise
     except Exception as error:  # a case's file may raise anything on import
         raise UsageError(
@@ -297,6 +297,7 @@ def load(name: str) -> Case:
     case_names = list_names()
     if name in case_names:
         return _add_messages_and_page(_load(name))
+    # Aliases are in the cases themselves; one that cannot be loaded is passed over here.
     cases, _ = load_all()
     case_by_alias = {alias: case for case in cases for alias in case.aliases}
     if name in case_by_alias:

@@ -41,7 +41,7 @@ def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
     config: Mapping[str, int] | None = facts.get("model_config")
     if config is None:
-        return Sizes({})
+        return Sizes({})  # without the job's facts, nothing can be expected
     layers = config["n_layers"]
     dim = config["dim"]
     hidden_dim = config["hidden_dim"]

@@ -23,7 +23,7 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     num_numerical = facts.get("numerical_features")
     num_tables = facts.get("tables")
     if num_numerical is None or num_tables is None:
-        return Sizes({})
+        return Sizes({})  # without the job's facts, nothing can be expected
     dim = recipe.embedding_dim
     bottom, top = parse_layer_widths(recipe)
     num_features = count_features(num_tables, dim)

@@ -74,6 +74,7 @@ class RoutedLayer(nn.Module):
         scores, weights, chosen = self.router(tokens)
         if self._balanced:
             chosen = assign_round_robin(chosen, self._dispatcher.num_experts)
+            # As the router weighs its own choice, but of these experts.
             weights = scores.gather(1, chosen).softmax(1)
         summed, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
         if self.meter is not None:

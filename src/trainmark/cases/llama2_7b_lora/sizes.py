@@ -38,7 +38,7 @@ def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
     recorded = facts.get("model_config")
     if recorded is None:
-        return Sizes({})
+        return Sizes({})  # without the job's facts, nothing can be expected
     config = _rebuild_config(recorded)
     targets = parse_targets(recipe)
     num_trained = count_lora_parameters(config, recipe.lora_rank, targets)

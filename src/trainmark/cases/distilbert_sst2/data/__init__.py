@@ -56,10 +56,10 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         wide=config.hidden_dim,
         vocab_size=config.vocab_size,
         tokens=recipe.micro_batch_size * recipe.seq_length,
-        scores=0,
+        scores=0,  # two for each row, which are too few to count
         tied_head=False,
         dropout=config.dropout > 0,
-        saved_inputs=3,
+        saved_inputs=3,  # the layers for queries, keys and values each have their own
         keeps_gradients=recipe.grad_accum_steps > 1,
         replicas=world_size,
     )

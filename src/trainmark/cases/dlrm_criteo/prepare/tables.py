@@ -155,6 +155,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
         if name in CATEGORIES:
             cast = f"'0x' || f[{field}] AS UINTEGER"
         columns.append(f"TRY_CAST({cast}) AS {name}")  # null if the field is empty
+    # Here and below, REPLACE: an interrupted call may have left the table.
     query = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(columns)} FROM {LINES}"
     packing = "gzip" if is_gzip(path) else "none"
     db.execute(query, {"row": ROW, "file": str(path), "packing": packing})

@@ -137,7 +137,7 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
         packed[split] = pack(
             tokenizer.encode_documents(list(texts)),
             seq_length=recipe.seq_length,
-            pad_id=tokenizer.end_id,
+            pad_id=tokenizer.end_id,  # any id of the model would do: padding has no label
             drop_short=split == "train" and recipe.short_row == "drop",
         )
     if not len(packed["train"]):

@@ -152,7 +152,8 @@ def format_question(question: Question, *, stripped: bool = True) -> str:
     """Return a question and its choices, up to the position of the answer's letter.
 
     Args:
-        stripped: remove white space around the question, as lm-eval does.
+        stripped: remove white space around the question, as lm-eval does, but not the published
+            program.
     """
     choices = zip(LETTERS, question.choices, strict=True)
     lines = [f"{letter}. {choice}" for letter, choice in choices]
@@ -160,7 +161,11 @@ def format_question(question: Question, *, stripped: bool = True) -> str:
 
 
 def format_shot(question: Question, *, stripped: bool = True) -> str:
-    """Return a question with its answer, as a solved example in a prompt."""
+    """Return a question with its answer, as a solved example in a prompt.
+
+    Args:
+        stripped: see ``format_question``.
+    """
     return f"{format_question(question, stripped=stripped)}{format_answer(question.answer)}\n\n"
 
 
