@@ -88,6 +88,7 @@ def compute_lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     """Return the next step's learning rate over the peak: linear rise, plateau, square decay."""
     if finished_steps < recipe.warmup_lr_steps:
         return (finished_steps + 1) / recipe.warmup_lr_steps
+    # 0 in the last step of the decay already, not only after it.
     remaining_steps = recipe.decay_start_step + recipe.decay_steps - finished_steps - 1
     # Above 1 before the decay starts, below 0 after its end.
     remaining_share = remaining_steps / recipe.decay_steps

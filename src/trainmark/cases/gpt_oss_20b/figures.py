@@ -69,6 +69,6 @@ def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -
         return message("balanced_routing")
     rank = figures["expert_overload"]
     expert = figures["single_expert_overload"]
-    if rank.note is not None:
+    if rank.note is not None:  # a single rank has all experts: only these can be compared
         return message("busiest_expert", expert=expert.value)
     return message("busiest_rank", rank=rank.value, expert=expert.value)

@@ -63,6 +63,7 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     table = recipe.vocab_size * recipe.hidden_size
     norms = (2 * layers + 1) * recipe.hidden_size
     parameters = recipe.matmul_weights + table + norms
+    # The head, of the table's size, is among the matmul weights, but in no block.
     block_weights = (recipe.matmul_weights - table) // layers
     local_weights = parameters // num_shards
     gathered = 0

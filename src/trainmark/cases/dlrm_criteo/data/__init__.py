@@ -280,6 +280,7 @@ class SplitReader:
             descriptors: dict[Path, int] = {}
             for file in (self.numerical_file, self.label_file, *self.category_files):
                 with translate_read_errors(file):
+                    # Rows are read through the descriptor, so a buffer would not be used.
                     stream = stack.enter_context(file.open("rb", buffering=0))
                 descriptors[file] = stream.fileno()
             for number in numbers:

@@ -212,7 +212,7 @@ def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
 
     A column that exceeds the memory is alone or last in its group; joining it spills to disk.
     """
-    max_entries = choose_memory_limit() // ENTRY_BYTES
+    max_entries = choose_memory_limit() // ENTRY_BYTES  # categories that fit into the memory
     groups: list[list[int]] = []
     num_entries = 0  # of all columns before this one
     previous_slot: int | None = None

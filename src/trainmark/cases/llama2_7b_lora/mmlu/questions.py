@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LETTERS = ("A", "B", "C", "D")
 DEV_ROWS = 5  # as published; each is a shot
-FIELDS = 6
+FIELDS = 6  # of a row: question, four choices, answer
 TREE_RULE = "mmlu/ must contain dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
 FETCH = "unpack data.tar of the MMLU publication and copy its folders dev and test into mmlu/"
 _make_row_error = partial(
@@ -243,6 +243,7 @@ def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Ite
     # Endless: the caller stops when all rows fit, at the latest at the first line alone, whose
     # length ``encode_answers`` has checked.
     for num_dropped in count():
+        # A shot remains as long as its first block does, in which its question begins.
         remaining_shots = sum(first_block >= num_dropped for first_block in first_blocks)
         yield PromptLevel(
             remaining_shots,
