@@ -62,6 +62,7 @@ class StepTimeModel:
         A ring all-reduce of n nodes sends 2 (n - 1) / n of the gradients over each link: of two
         nodes all of them, of many nodes twice as much.
         """
+        # Noise may make pairs look faster than nodes alone.
         communication_s = max(0.0, self.pair_s - self.alone_s)
         return self.alone_s + communication_s * 2 * (num_nodes - 1) / num_nodes
 
@@ -262,6 +263,7 @@ class _MeasuredSets:
         similar_parts = [part for part in parts if len(part) >= len(node_set)]
         if not similar_parts:
             similar_parts = [max(parts, key=len)]
+        # Not below 0: parts that are faster than predicted do not make this set a slow one.
         usual_effect = max(0.0, fmean(self.effects[part] for part in similar_parts))
         difference = self.effects[node_set] - usual_effect
         sum_variances = sum(self.compute_std_error(part) ** 2 for part in similar_parts)

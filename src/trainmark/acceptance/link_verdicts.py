@@ -124,8 +124,10 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
     pair_variance = node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2
     node_variance = np.zeros(len(links.rounds))
     # All measurements of a link have the same nodes, so that each of them sets the same value.
+    # Only the slower node is compared with; for its variance the mean of both stands.
     node_variance[links.link_of_pair] = np.nan_to_num(pair_variance) / 2
     # The lower median of one or two rounds is a single measurement.
+    # Of more, it is that of a mean of normal values times sqrt(pi / 2).
     relative_error_of_median = np.where(links.rounds > 2, np.sqrt(np.pi / 2 / links.rounds), 1.0)
     std_errors: Floats = np.sqrt((pairs.noise * relative_error_of_median) ** 2 + node_variance)
     return std_errors

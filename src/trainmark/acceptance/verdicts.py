@@ -209,6 +209,7 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
             seconds = _compute_slowest_rank_s(results, quantity)
             if phase == alone_phase and len(members) == 1:
                 quantity_times.alone.append(AloneTime(round_number, members[0], seconds))
+            # Other phases and larger teams are judged elsewhere.
             elif phase == "pairs":
                 first, second = members
                 quantity_times.pairs.append(PairTime(round_number, first, second, seconds))
@@ -277,6 +278,7 @@ def judge_times(
             measured = quantity_times.make_measurements(names)
             baseline = None
             if find_baseline is not None:
+                # Any member stands for its group: peers have the same product.
                 baseline = find_baseline(assessment.product_of_member[names[0]], quantity)
             if len(names) < 2 and baseline is None:
                 if quantity == STEP:
@@ -287,6 +289,7 @@ def judge_times(
             judgement = judge_measurements(
                 measured,
                 worse_by=max_slowdown,
+                # Shared by all quantities, so that it holds for all of them together.
                 error_rate=ERROR_RATE / len(times),
                 baseline=baseline,
             )
@@ -546,6 +549,7 @@ def _blame_bad_pairs(
     num_pairs = Counter(name for members in pairs for name in members)
     num_bad_pairs = Counter(name for bad_round in bad_pair_rounds for name in bad_round.members)
     for member in assessment.product_of_member:
+        # A single pair does not show which of its ends is at fault.
         if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
             rounds_of_member = [x for x in bad_pair_rounds if member in x.members]
             first = rounds_of_member[0]

@@ -54,6 +54,7 @@ def decide_status(cause: Cause | None) -> Status:
     """Return the status of a run that ended with this cause."""
     if cause is None:
         return "passed"
+    # The code comes first: a signal to the launcher and one to a rank are of one kind.
     return _STATUS.get(cause.message.code) or _STATUS.get(cause.kind, "failed")
 
 
@@ -71,6 +72,7 @@ def find_cause(
     cause = find_failure(run, plan.target, is_witnessed=plan.witness is not None)
     if cause is None and case_error is not None:
         cause = _describe_case_error(case_error)
+    # Only a run that trained to its end is checked; a broken rule outweighs a missed target.
     if cause is None or cause.kind == "target_missed":
         return find_broken_rule(plan, run, figures) or cause
     return cause
@@ -113,6 +115,7 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
     is_stopped_by_launcher = stop is not None and stop.node is None
     if job is None or is_stopped_by_launcher or job.phase in ("waiting", "running"):
         return None
+    # The job ended before any node wrote an event.
     if not any(node.events for node in run.nodes):
         return Cause(kind="job", message=message("job_failed", said=job.said))
     # Nodes that did not report their end: they made the ranks of other nodes fail.
@@ -168,6 +171,7 @@ def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
     waiting = [group for group in groups if group["state"] == waiting_state]
     missing = [group for group in groups if group["state"] != waiting_state]
     quiet_s = _measure_quiet_s(run, stop)
+    # It reported windows until the stop: nothing hung, the time limit was too short.
     if _has_steps(run) and quiet_s < _compute_max_quiet_s(run, stop):
         text = message(
             "timed_out_training", limit_s=stop.timeout_s, steps=run.steps, quiet_s=quiet_s
@@ -211,6 +215,7 @@ def _measure_quiet_s(run: RunTimeline, stop: Stop) -> float:
     ends_ns = [
         end_ns - rank.launch_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()
     ]
+    # Without any window, the run was quiet since the launch.
     last_end_ns = max(ends_ns, default=0)
     stop_ns = stop.t_ns - run.launch_ns
     return (stop_ns - last_end_ns) / 1e9
@@ -251,6 +256,7 @@ def _find_failed_rank(run: RunTimeline) -> Cause | None:
     first_ns = min(failure.time_ns for failure in failures)
     first_failures = [x for x in failures if x.time_ns - first_ns <= _SAME_MOMENT_NS]
     earliest_first = sorted(first_failures, key=lambda failure: failure.time_ns)
+    # Of equals, ``min`` returns the first: the earliest failure.
     most_specific = min(earliest_first, key=lambda failure: _VAGUENESS.get(failure.cause.kind, 0))
     return most_specific.cause
 

@@ -151,6 +151,7 @@ def _compute_times(measurement: Measurement) -> dict[str, Figure]:
 def _list_train_ns(measurement: Measurement) -> list[int]:
     """Return each rank's training time, evaluation included; empty if that of one is unknown."""
     times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns is not None]
+    # The rank of unknown time may be the slowest, whose time counts.
     return times_ns if len(times_ns) == len(measurement.ranks) else []
 
 
@@ -220,6 +221,7 @@ def _compute_steady(measurement: Measurement) -> dict[str, Figure]:
     known_flops = [phase.model_flops for phase in phases if phase.model_flops is not None]
     flops_per_device = None
     if len(known_flops) == len(phases):
+        # The mean over the devices, all in the time of the slowest rank.
         flops_per_device = sum(known_flops) * NS_PER_S / slowest_ns / len(phases)
     cv_percent = None if times["cv"] is None else 100 * times["cv"]
     return {
@@ -453,6 +455,7 @@ def _find_energy(
         code = "energy_of_packages" if on_host else "energy_of_devices"
         note = message(code, between_s=between_s, **source_args)
         return {"energy": Figure(joules / num_parts, note=note)}
+    # One device of unknown energy makes the sum unknown.
     figures = {"energy": Figure(None, reasons[0])}
     start_s, end_s = telemetry.intervals_s[interval]
     estimate = _estimate_energy(uses, end_s - start_s)

@@ -443,6 +443,7 @@ def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
     if value is None or not best or not measurement.plan.about.higher_is_better:
         return
     # The quality is a share of correct samples, so that its count is binomial.
+    # If the number is unknown, one sample: the widest error, so that nothing is reported wrongly.
     num_samples = max(quality.eval_samples or 1, 1)
     standard_error = sqrt(best * (1 - best) / num_samples)
     if value > best + _STANDARD_ERRORS * standard_error:

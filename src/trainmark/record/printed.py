@@ -119,6 +119,7 @@ def compare_printed(
             if abs(change_of_whole) < abs(change):
                 change = change_of_whole
                 measured_value = measured.whole
+        # Asked even within the tolerance: a best step is no mean, however near it is.
         reason = _explain_best_so_far(speed, measured)
         if reason is None and abs(change) > _AGREEMENT_TOLERANCE:
             another_agrees = any(comparison.agrees for comparison in comparisons)
@@ -236,6 +237,7 @@ def _find_amount_of_step(
     if quantity == "mfu_percent":
         mfu_percent = figures["MFU"].value
         return None if mfu_percent is None else mfu_percent * mean_step_s
+    # Then a rank has no measured step, and a sum over all ranks would lack its part.
     if figures["final_result"].value is None:
         return None
     if quantity.startswith("samples"):
@@ -305,6 +307,7 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
     ranks = measurement.ranks
     first_rank = ranks[0]
     train = first_rank.phases["train"]
+    # Not divided by 0: without measured steps there is no difference to explain.
     micro_batches_per_step = train.micro_batches / train.steps
     if train.windows_ns and first_rank.steps:
         step_ns = train.windows_ns / train.steps

@@ -115,6 +115,7 @@ def _read_timeline(run_dir: Path, plan: Plan) -> RunTimeline:
     try:
         return read_run(run_dir, plan.world_size, plan.node_processes)
     except (OSError, ValueError) as error:
+        # Only an ``OSError`` knows its file.
         where = str(getattr(error, "filename", None) or run_dir)
         rule = f"the folder must contain {PLAN_FILE} and events"
         raise RecordError("not a run directory", where=where, rule=rule) from error

@@ -62,6 +62,7 @@ def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) 
         problems = [message("evidence_unchecked")]
     else:
         problems = verify_evidence(record, folder)
+    # A record that its evidence refutes needs no second contradiction.
     if not any(is_refuting(problem.code) for problem in problems):
         problems = [*check_itself(record), *problems]
     verification = "unverified" if problems else "verified"
@@ -308,6 +309,7 @@ def _compare_findings(
 
 def _compare_trust(record: Record, measurement: Measurement) -> Iterator[ComparedValue]:
     """Yield reasons and a grade that do not follow from the record's own values."""
+    # Reasons of this kind come from a check of the evidence, not from values of the record.
     reasons = [reason for reason in record.trust.reasons if not reason.code.startswith("evidence_")]
     expected = grade_launch(
         measurement, status=record.status, figures=record.figures, findings=record.findings

@@ -327,6 +327,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
         theirs[name] = value
         ours[name] = _get_value_of_record(record, name)
     if is_same_size(count_parameters(record), stated.parameters):
+        # Made equal, so that a difference within the tolerance is none.
         theirs["parameters"] = ours["parameters"]
     # If the micro-batch is stated, the printed batch does not count: it may be that of all devices.
     if stated.micro_batch_size is not None:
@@ -384,6 +385,7 @@ def _get_stated_work(record: Record, row: Row) -> StatedWork:
         return StatedWork()
     return StatedWork(
         parameters=published.parameters,
+        # A row that changes the length does not have the published one.
         seq_length=None if "seq_length" in _list_changed_fields(row) else published.seq_length,
         train_samples=published.samples_per_pass,
     )
