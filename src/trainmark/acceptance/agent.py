@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 # Session n numbers the rounds that it decides on while it measures from 1000 n, so that rounds of
 # different sessions never have the same number.
 _NUMBERS_PER_SESSION = 1000
+# So few that their numbers do not reach those of the next session.
 _MAX_GROUP_ROUNDS = 900
 _PAIRS_END = "pairs end"  # names of barriers
 _CONFIRMING_PAIRS_END = "pairs-again end"
@@ -103,6 +104,7 @@ class Agent:
         self._node_rank = node_rank
         self._session = Session(opened.folder, opened.number)
         self._joined: list[int] = []  # node ranks of the nodes that joined in time
+        # Rounds of earlier sessions, which are not measured again.
         self._measured_before = Evidence.read(opened.folder).results.keys()
 
     def run(self) -> None:
@@ -170,6 +172,7 @@ class Agent:
             alive = self._session.list_alive(self._joined)
             if alive and alive[0] == self._node_rank:
                 chosen_rounds = choose_rounds()
+                # Atomically: other nodes read the file as soon as it exists.
                 with write_atomically(path) as file:
                     file.write(json.dumps(chosen_rounds).encode())
                 break
@@ -197,6 +200,7 @@ class Agent:
         self._wait_for_others(barrier_name)
         request = self._local.acceptance.request
         conclusion = conclude_nodes(self._opened, request, interrupted=None)
+        # Pairs may come from an earlier session, whose nodes need not have joined this one.
         rank_of = self._map_names_to_ranks()
         pairs = [
             (rank_of[first], rank_of[second])
@@ -219,6 +223,7 @@ class Agent:
         self._wait_for_others(barrier_name)
         request = self._local.acceptance.request
         conclusion = conclude_nodes(self._opened, request, interrupted=None)
+        # Sets may have nodes of an earlier session that did not join this one.
         rank_of = self._map_names_to_ranks()
         teams = [
             [rank_of[name] for name in node_set]
@@ -237,6 +242,7 @@ class Agent:
 
     def _wait_for_others(self, barrier_name: str) -> None:
         """Wait until all nodes have come to a barrier, or are lost or late."""
+        # Twice the deadline for the same reason as in ``_wait_for_team``.
         timeout_s = 2 * self._local.acceptance.request.deadline
         for node_rank in self._joined:
             self._session.wait_for(
@@ -271,6 +277,7 @@ class Agent:
         if absent is None:
             team = self._build_team(node_ranks, member_names)
             self._local.measure([team], phase, number)
+        # A stop ends the wait too, and then no node was late.
         elif not self._is_stopped():
             self._local.writer.write(
                 NotMeasured,

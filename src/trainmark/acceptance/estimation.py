@@ -143,6 +143,7 @@ def compute_biweight_means(
         total_weight = np.bincount(node, weight, num_nodes)
         has_weight = total_weight > 0
         weighted_sum = np.bincount(node, weight * values, num_nodes)
+        # Without weight the sum is 0 too; the centre then stays as it was.
         mean = weighted_sum / np.where(has_weight, total_weight, 1)
         centre = np.where(has_weight, mean, centre)
     count = np.bincount(node[weight > 0], minlength=num_nodes)

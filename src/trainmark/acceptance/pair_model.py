@@ -166,6 +166,7 @@ def fit_pairs(
     nodes = Estimates(
         effect=effect, std_error=np.zeros_like(effect), count=np.zeros(measured.num_nodes, np.int64)
     )
+    # Both get their values in the loop.
     noise = MIN_NOISE
     chosen = np.zeros(len(ends.node), bool)
     for _ in range(_ITERATIONS):
@@ -178,6 +179,7 @@ def fit_pairs(
         values = values - level
         nodes = nodes.shift(-level)
     slower = np.fmax(nodes.effect[first], nodes.effect[second])
+    # Repeated, because each pair has two ends.
     is_late = np.tile(is_in_later_half(measured.pair_round), 2)
     return PairFit(
         nodes=nodes.shift(0.0, std_error=compute_peer_std_error(nodes)),
