@@ -148,6 +148,7 @@ def _judge_devices(
             device: assessment.product_of_member[node] for device, node in node_of.items()
         }
     )
+    # What it returns is not used: only pairs of nodes are measured again.
     judge_times(
         device_assessment,
         collect_times(evidence, "devices"),

@@ -64,6 +64,7 @@ def measure_drift(step_ns: NDArray[np.int64]) -> float | None:
     third = len(step_ns) // 3
     first = float(np.median(step_ns[:third]))
     last = float(np.median(step_ns[-third:]))
+    # There is no ratio to a median of 0.
     if first <= 0:
         return None
     return last / first - 1
@@ -191,6 +192,7 @@ def compute_student_quantile(degrees_of_freedom: float, level: float = 0.95) -> 
     """
     angles = np.linspace(0, np.pi / 2, _NUM_ANGLES)
     density = np.cos(angles) ** (degrees_of_freedom - 1)
+    # By the trapezoidal rule; a constant factor does not matter, because it is divided out.
     mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return float(degrees_of_freedom**0.5 * np.tan(np.interp(level * mass[-1], mass, angles)))
 
@@ -235,4 +237,5 @@ def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
 
 def _divide_by_mean(values: Sequence[int]) -> NDArray[np.float64]:
     """Return step times relative to their mean."""
+    # At least 1 ns, because it is a divisor.
     return np.asarray(values, np.float64) / max(1.0, float(np.mean(values)))

@@ -111,6 +111,7 @@ def grade_launch(
     cv_percent = figures["step_time_cv"].value if "step_time_cv" in figures else None
     if cv_percent is not None and cv_percent > 100 * MAX_CV:
         reasons.append(message("trust_cv", cv=cv_percent / 100))
+    # A rank that did not measure it gives no reason.
     swing = max(rank.matmul_swing or 0.0 for rank in measurement.ranks)
     if swing > MAX_SWING:
         reasons.append(message("trust_swing", swing=swing))

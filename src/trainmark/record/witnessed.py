@@ -149,6 +149,7 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
             yield from _compare_batch("witness_batch", spec.step.samples, sum(samples))
         if spec.step.tokens and len(tokens) == num_ranks:
             yield from _compare_batch("witness_tokens", spec.step.tokens, sum(tokens))
+        # Without facts rank 0 did not report its end, so that nothing is known of its loaders.
         if not samples and all_facts[0]:
             yield message("witness_batches_unseen")
     for rank, facts in zip(measurement.ranks, all_facts, strict=True):
