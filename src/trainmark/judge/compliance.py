@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import Case
 
-# Reasons of a grade that another rule checks.
+# Reasons of a grade that other rules check: ``passed`` the first one, ``data`` the second one.
 _CHECKED_BY_OTHER_RULES = ("trust_not_passed", "trust_generated_data")
 
 
@@ -81,7 +81,7 @@ def check_rules(records: Sequence[Record]) -> Compliance:
     if not records:
         raise RecordError("no record to check", fix="choose the launches of a result")
     name = records[0].plan.case
-    case = cases.load(name) if name in cases.list_names() else None
+    case = cases.load(name) if name in cases.list_names() else None  # None: not installed here
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
     rules = read_rules(case)
     division = rules.open if claimed == "open" else rules.closed
@@ -133,6 +133,7 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
     for plan in plans:
         standard = case.recipes.get(plan.compared_with)
         for name in list_fields_with_rule(case.recipe_type, "scope"):
+            # None: the installed case no longer has the recipe with which the run was compared.
             if standard is None or plan.recipe.get(name) != getattr(standard, name):
                 violations.append(f"{name}={plan.recipe.get(name)}")
     yield judge_violations("scope", violations)
@@ -149,13 +150,14 @@ def _check_launches(records: Sequence[Record], division: Division) -> Iterator[R
     yield RuleResult("launches", num_launches >= division.launches, sentence)
     if division.seeds != "any":
         seeds = [str(record.plan.recipe.get("seed")) for record in records]
-        num_distinct = num_launches if division.seeds == "distinct" else 1  # as the rule asks
+        num_distinct = num_launches if division.seeds == "distinct" else 1  # 1: ``fixed``
         sentence = message(f"rule.seeds_{division.seeds}", seeds=", ".join(seeds))
         yield RuleResult("seeds", len(set(seeds)) == num_distinct, sentence)
     if division.target != "any":
         yield _check_target(records, division)
     yield _check_data(records, division)
     reasons = [reason for record in records for reason in record.trust.reasons]
+    # Reasons that only make a figure noisy break no rule.
     doubts = [
         reason.code
         for reason in reasons

@@ -146,10 +146,11 @@ def compare(
             f"the threshold is {threshold:g}",
             rule="the threshold must be a fraction from 0 up to 1, for example 0.03",
         )
-    specs = list_specs(a[0].plan.about.page)
+    specs = list_specs(a[0].plan.about.page)  # sides of different cases are refused below
     sides.reject_unknown_figures(figures or (), specs)
     differences = sides.find_work_differences(a, b, allow)
-    if differences.refused:
+    if differences.not_allowed:
+        # Raises, unless only the number of ranks differs: then the sides are compared as scaling.
         return _compare_scaling(a, b, differences, allow, threshold)
     counted = sides.select_counted(a, b)
     compared_figures = tuple(
@@ -220,10 +221,10 @@ def _compare_scaling(
         UsageError: the work differs in more.
     """
     scaling = None
-    if all(difference.name in WORLD_FIELDS for difference in differences.refused):
+    if all(difference.name in WORLD_FIELDS for difference in differences.not_allowed):
         scaling = find_scaling_of_sides(a, b, allow)
     if scaling is None:
-        raise sides.make_other_work_error(differences.refused)
+        raise sides.make_other_work_error(differences.not_allowed)
     return _compare_worlds(a, b, scaling, differences.allowed, threshold)
 
 
@@ -255,14 +256,14 @@ def _compare_worlds(
     return Comparison(
         "other_world",
         sentence,
-        EXIT_USAGE,
+        EXIT_USAGE,  # no figure was judged
         sides.describe_side(a, counted.a),
         sides.describe_side(b, counted.b),
         figures=(),
         quality=None,
         differences=sides.find_environment_differences(counted.a, counted.b),
         allowed=allowed,
-        paired=False,
+        paired=False,  # an efficiency is computed from all launches of a world
         threshold=threshold,
         scaling=scaling,
     )
@@ -368,7 +369,7 @@ def find_suspicious_drift(a: Sequence[float], b: Sequence[float], threshold: flo
     if not significant:
         return None
     largest = max(significant, key=abs)
-    drift_over_side = abs(largest) * min(len(a), len(b))
+    drift_over_side = abs(largest) * min(len(a), len(b))  # of the smaller side
     return largest if drift_over_side > threshold / _DRIFT_DIVISOR else None
 
 
@@ -384,7 +385,9 @@ def _judge_interval(
         return "no_difference"
     if 1 - threshold <= high and low <= 1 + threshold:
         return "too_noisy"  # only a part of the interval is beyond the threshold
+    # Here the whole interval is on one side of 1, so one end tells the direction.
     is_improvement = (low > 1) == (spec.better == "higher")
+    # Only times and rates are fast or slow; other figures are better or worse.
     if spec.unit == "s" or spec.unit.endswith("/s"):
         return "faster" if is_improvement else "slower"
     return "better" if is_improvement else "worse"
@@ -393,7 +396,8 @@ def _judge_interval(
 def _compare_quality(a: Side, b: Side) -> tuple[ComparisonVerdict, Message | None]:
     """Return the verdict on the quality of B, and its sentence; None: no target was set.
 
-    B misses the target if most launches of A reach it and most launches of B do not.
+    B misses the target if most launches of A reach it and most launches of B do not: a few may miss
+    it by chance.
     """
     if not a.judged or not b.judged:
         return "no_difference", None

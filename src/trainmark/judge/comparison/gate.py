@@ -27,7 +27,7 @@ from trainmark.record.stats import (
     estimate_ratio,
     summarize_launches,
 )
-from trainmark.record.trust import MAX_CV, is_refuted
+from trainmark.record.trust import is_refuted
 from trainmark.record.work import describe_work, find_differences, group_by_work
 from trainmark.spec import Message, message
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 GateVerdict = Literal[
     "passed", "improved", "regressed", "failed", "missing", "other_work", "noisy", "no_history"
 ]
+# All other verdicts have ``EXIT_FAILED``.
 _EXIT_CODES = {
     "passed": EXIT_PASSED,
     "improved": EXIT_PASSED,
@@ -61,6 +62,8 @@ FIGURES = ("final_result", "p_train", "e2e_time", "mem")
 # Relative changes; smaller ones are neither a regression nor an improvement.
 MIN_WORSE = 0.03
 MIN_BETTER = 0.1
+# A larger default tolerance would hide regressions: figures within it are ``noisy``.
+_MAX_TOLERANCE = 0.1
 _NUM_SIGMAS = 3.0  # by which launches may differ from each other without a regression
 
 
@@ -82,7 +85,8 @@ class Judgement:
 def fail_unreadable(error: RecordError) -> Judgement:
     """Return the failure of a run whose record cannot be read."""
     reason = message("gate_unreadable", error=error.what)
-    return Judgement(error.where or "", "record", "failed", reason)
+    place = error.where or ""  # stands for the work, which is unknown without a record
+    return Judgement(place, "record", "failed", reason)
 
 
 def combine_exit_codes(judgements: Sequence[Judgement]) -> int:
@@ -104,7 +108,8 @@ def compute_tolerance(cv: float | None, num_launches: int) -> float:
         cv: coefficient of variation of the earlier launches; None: there is only one launch.
         num_launches: number of earlier launches.
     """
-    factor = _NUM_SIGMAS * (1 + 2 / max(1, num_launches - 1))
+    factor = _NUM_SIGMAS * (1 + 2 / max(1, num_launches - 1))  # one launch: its ``cv`` is None
+    # At most 1: a time that more than doubles has regressed, however much launches scatter.
     return min(1.0, max(MIN_WORSE, round(factor * (cv or 0.0), 3)))
 
 
@@ -321,9 +326,12 @@ class _Limits:
 def _compute_limits(baseline: LaunchSummary, worse_by: float | None) -> _Limits:
     """Return the limits by the baseline's scatter; a given ``worse_by`` comes before it."""
     tolerance = compute_tolerance(baseline.cv, baseline.launches)
+    # Twice the tolerance, as docs/compare.md states: ``improved`` asks somebody to find the reason.
+    # At most 1: a rate that more than doubles has improved, however much launches scatter.
     better_by = min(1.0, max(MIN_BETTER, 2 * tolerance))
     if worse_by is None:
-        return _Limits(tolerance, better_by, is_baseline_noisy=tolerance > MAX_CV)
+        return _Limits(tolerance, better_by, is_baseline_noisy=tolerance > _MAX_TOLERANCE)
+    # Whoever sets ``worse_by`` has decided what is allowed, whatever the baseline's scatter.
     return _Limits(worse_by, better_by, is_baseline_noisy=False)
 
 
@@ -334,7 +342,8 @@ def _choose_verdict(low: float, high: float, limits: _Limits) -> GateVerdict:
     if low > limits.better_by:
         return "improved"
     if low < -limits.worse_by or limits.is_baseline_noisy:
-        return "noisy"  # a part of the interval is worse than allowed
+        # A part of the interval is worse than allowed, or the baseline is too noisy to tell.
+        return "noisy"
     return "passed"
 
 
@@ -347,6 +356,7 @@ def _judge_by_baseline(
     range of the launches to judge.
     """
     unit = _read_unit(baseline[0], name)
+    # A launch with another unit lacks the figure: numbers in two units are never compared.
     values = _read_values(launches, name, unit)
     baseline_values = _read_values(baseline, name, unit)
     if len(values) < len(launches) or not baseline_values:
@@ -355,10 +365,11 @@ def _judge_by_baseline(
     limits = _compute_limits(expected, worse_by)
     estimate = estimate_ratio(baseline_values, values)
     low_ratio, high_ratio = estimate.low, estimate.high
-    if low_ratio is None or high_ratio is None:
+    if low_ratio is None or high_ratio is None:  # too few launches: their range
         low_ratio = min(values) / expected.mean
         high_ratio = max(values) / expected.mean
     sign = _get_sign(launches[0], name)
+    # Sorted, because the sign exchanges the ends if lower values are better.
     low, high = sorted([sign * (low_ratio - 1), sign * (high_ratio - 1)])
     verdict = _choose_verdict(low, high, limits)
     return _make_judgement(
@@ -409,6 +420,7 @@ def _judge_by_history(
         # A step is confirmed by several runs; without one, several launches must agree.
         is_unconfirmed = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
         verdict = "noisy" if is_unconfirmed else "regressed"
+    # Only a drift to the worse counts, and only if the newest value alone says nothing.
     elif newest.drift is not None and sign * newest.drift < 0:
         args["change"] = sign * newest.drift
         args["runs"] = history.DRIFT_RUNS

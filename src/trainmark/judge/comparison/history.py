@@ -83,7 +83,7 @@ class Assessment:
 
 
 def change_points(times: Sequence[Any], values: ArrayLike) -> list[Change]:
-    """Return the steps of one series in order of time; none in fewer than ten values.
+    """Return the steps of one series in order of time; none in fewer than ``MIN_RUNS`` values.
 
     Args:
         times: when each value was measured, ascending; they only name the steps.
@@ -105,7 +105,7 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
     """Compare the newest value of a series with the values before it.
 
     Args:
-        values: ten or more, the oldest first.
+        values: ``MIN_RUNS`` or more, the oldest first.
         edges: of the segments, as ``trace_edges`` returns them; None: they are computed here.
     """
     data = np.asarray(values, np.float64)
@@ -120,6 +120,8 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
         # A step counts only while new values stay at its level.
         is_still_there = abs(newest - after) < abs(newest - before)
         if abs(after / before - 1) > MIN_STEP and is_still_there:
+            # Both are levels of several values, so no noise of single values applies. The step
+            # itself is reported, not a drift towards it.
             return Assessment(before, after, noise=0.0, step_index=edges[-2], drift=None)
 
     # Without a recent step, the newest value is compared with the others of its segment.
@@ -131,6 +133,7 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
         for index, (before, after) in zip(edges[1:-1], pairwise(levels), strict=True)
         if abs(after / before - 1) > MIN_STEP
     ]
+    # Across a step the fitted ramp would take the step for a drift.
     since_step = data[step_indexes[-1] :] if step_indexes else data
     return Assessment(
         expected,
@@ -152,8 +155,9 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     """
     count = len(data)
     if count < DRIFT_RUNS / 2:
-        return None
+        return None  # too few values to tell a slope from noise
     ramp = np.maximum(np.arange(count) - (count - 1 - DRIFT_RUNS), 0.0)
+    # Without their means, ramp and logarithms need no constant in the fit.
     ramp = ramp - ramp.mean()
     logs = np.log(data) - np.log(data).mean()
     # Fit once, move outliers to the largest residual that noise explains, and fit again.
@@ -212,7 +216,7 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     """Return for each length t the index at which the last segment of the first t values begins.
 
     Args:
-        values: ``(..., n)`` with n >= 10; all series are segmented at once.
+        values: ``(..., n)`` with n >= ``MIN_RUNS``; all series are segmented at once.
 
     Returns:
         ``(..., n + 1)``
@@ -228,7 +232,7 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     cusum_squares[..., 1:] = np.cumsum(clipped**2, axis=-1)
     penalty = _PENALTY * np.log(length) * noise.level_variance  # of each segment
     min_costs = np.full(cusum.shape, np.inf)  # of the best segmentation of the first t values
-    min_costs[..., 0] = 0.0
+    min_costs[..., 0] = 0.0  # lengths shorter than a segment stay infinite
     last_starts = np.zeros(cusum.shape, np.int64)
     for end in range(MIN_SEGMENT_RUNS, length + 1):
         # The cost of each possible start of the segment that ends here: the sum of squared
@@ -266,7 +270,8 @@ def _estimate_noise(data: NDArray[np.float64]) -> _Noise:
         data: ``(..., n)``
     """
     median = np.median(data, axis=-1, keepdims=True)
-    # Differences of neighbours are smaller if noise is correlated.
+    # Differences of neighbours are smaller if noise is correlated. The variance of a difference of
+    # independent values is twice that of a value.
     sigma_lag1 = estimate_sigma(np.diff(data)) / np.sqrt(2)
     sigma_lag5 = estimate_sigma(data[..., _LAG:] - data[..., :-_LAG]) / np.sqrt(2)
     sigma = np.maximum(np.maximum(sigma_lag1, sigma_lag5), _MIN_SIGMA * np.abs(median))

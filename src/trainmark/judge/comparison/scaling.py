@@ -132,6 +132,7 @@ def _make_family_key(record: Record, kind: ScalingKind, allow: Collection[str]) 
         name: value for name, value in describe_work(record).items() if name not in may_differ
     }
     batch = [record.plan.recipe[name] for name in _BATCH]
+    # Weak: both parts of a rank's batch are the same. Strong: only the samples of all ranks are.
     size = batch if kind == "weak" else prod(batch) * record.plan.world_size
     return f"{size} {sorted(common.items())}"
 
@@ -157,6 +158,7 @@ def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
         smallest: None: this is the smallest world.
     """
     plan = launches[0].plan
+    # Never None: ``_select_counted`` leaves such launches out.
     throughput = summarize_launches([record.figure("final_result") or 0.0 for record in launches])
     name = f"{plan.nnodes}x{plan.nproc}"
     ranks = plan.world_size
@@ -167,7 +169,7 @@ def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
     ranks_ratio = smallest.ranks / ranks
     efficiency = ranks_ratio * throughput.mean / base.mean
     low = high = doubt = None
-    if min(throughput.launches, base.launches) > 1:
+    if min(throughput.launches, base.launches) > 1:  # a single launch has no range
         low = ranks_ratio * throughput.low / base.high
         high = ranks_ratio * throughput.high / base.low
     if efficiency > MAX_EFFICIENCY:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _COMPLETE = ("passed", "target_missed")  # a launch that crashed has not missed its target
 _REPORTED_BY_RANKS = {"parameters", "device_products"}
+# Keys that ``allow`` cannot excuse: another case, model or dataset, and a bound on the speed
+# instead of a training.
 NEVER_ALLOWED = ("case", "data", "content_id", "parameters", "bound")
 
 
@@ -78,10 +80,15 @@ class CountedLaunches:
 
 @dataclass(frozen=True, slots=True)
 class WorkDifferences:
-    """The keys in which the work of both sides differs: those that may differ, and the others."""
+    """The keys in which the work of both sides differs.
+
+    Args:
+        allowed: keys that the user allows to differ.
+        not_allowed: all others, for which the caller may refuse the comparison.
+    """
 
     allowed: tuple[Difference, ...]
-    refused: tuple[Difference, ...]
+    not_allowed: tuple[Difference, ...]
 
 
 def _find_reason_to_leave_out(record: Record) -> Message | None:
@@ -119,6 +126,7 @@ def select_counted(a: Sequence[Record], b: Sequence[Record]) -> CountedLaunches:
     # Of each round, the start of its earlier launch and of its later one.
     starts = [sorted((launch_a.started, launch_b.started)) for launch_a, launch_b in pairs]
     have_alternated = all(earlier[1] <= later[0] for earlier, later in pairwise(starts))
+    # Launches of several series have the same numbers, so a number does not name one round.
     has_repeated_rounds = len(rounds_a) < len(counted_a) or len(rounds_b) < len(counted_b)
     if len(pairs) < 2 or not have_alternated or has_repeated_rounds:
         return CountedLaunches(counted_a, counted_b, paired=False)
@@ -150,7 +158,7 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
     return Side(
         names=names,
         left_out=tuple(left_out),
-        trust=grade_repeats(counted or launches),
+        trust=grade_repeats(counted or launches),  # if none counts, the reasons of all say why
         reached=sum(judged),
         judged=len(judged),
         verification=combine_verifications(launches),
@@ -182,7 +190,7 @@ def find_work_differences(
             what = f"the work has no key {key!r}"
             raise UsageError(what, where="--allow", fix=suggest_nearest(key, known_keys))
     allowed = []
-    refused = []
+    not_allowed = []
     for fact in _pair_facts(works[: len(a)], works[len(a) :]):
         distinct_values = {repr(value) for value in (*fact.a, *fact.b)}
         if len(distinct_values) == 1:
@@ -190,8 +198,8 @@ def find_work_differences(
         if fact.name in allowed_keys and fact.name not in NEVER_ALLOWED:
             allowed.append(fact)
         else:
-            refused.append(fact)
-    return WorkDifferences(tuple(allowed), tuple(refused))
+            not_allowed.append(fact)
+    return WorkDifferences(tuple(allowed), tuple(not_allowed))
 
 
 def _reject_copies(records: Sequence[Record]) -> None:
@@ -203,10 +211,10 @@ def _reject_copies(records: Sequence[Record]) -> None:
             raise UsageError(what, rule="each launch must be measured, not copied")
 
 
-def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
+def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:
     """Return the error of sides whose work differs, with the first key and two of its values."""
-    never_allowed = [fact for fact in refused if fact.name in NEVER_ALLOWED]
-    first = never_allowed[0] if never_allowed else refused[0]
+    never_allowed = [fact for fact in not_allowed if fact.name in NEVER_ALLOWED]
+    first = never_allowed[0] if never_allowed else not_allowed[0]
     distinct_values = list(dict.fromkeys(repr(value) for value in (*first.a, *first.b)))
     what = f"{first.name} differs: {' and '.join(distinct_values[:2])}"
     where = "the work of A and B differs"
@@ -216,7 +224,7 @@ def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
             "(a bound on the speed) with a training run"
         )
         return UsageError(what, where=where, rule=rule)
-    names = [fact.name for fact in refused]
+    names = [fact.name for fact in not_allowed]
     rule = f"only the same work can be compared; different: {', '.join(names)}"
     fix = " ".join(f"--allow {name}" for name in names)
     return UsageError(what, where=where, rule=rule, fix=fix)
@@ -248,7 +256,11 @@ def _list_distinct_values(side: Sequence[Mapping[str, Any]], name: str) -> tuple
 
 
 def read_environment(record: Record) -> dict[str, str]:
-    """Return the facts of machine and software in a record that are texts or whole numbers."""
+    """Return the facts of machine and software in a record that are texts or whole numbers.
+
+    The only other number, ``others_cpu_share``, is measured and differs between any two launches.
+    Of the tables, packages and variables are compared entry by entry.
+    """
     facts = {"suite": record.suite.version, **record.environment}
     facts |= record.environment.get("packages", {})
     facts |= record.environment.get("variables", {})
