@@ -58,12 +58,13 @@ _SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
 _MAX_COPY_BYTES = 4 * _GIB  # far beyond every cache
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
 _MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
-_UNKNOWN_MEMORY_BYTES = 4 * _GIB
+_UNKNOWN_MEMORY_BYTES = 4 * _GIB  # assumed of a device that does not report its memory
 # What each rank of a pair sends to the other: large enough to fill a link.
 _LINK_BYTES = 64 * _MIB
 _CPU_LINK_BYTES = 4 * _MIB
 _ALIGNMENT_BYTES = 64
-_MATMUL_NUMBER_BYTES = 8.0  # memory for a number of a matrix, with copies in other precisions
+# Memory for a number of a matrix, with copies in other precisions; the same for all precisions.
+_HELD_BYTES_PER_MATMUL_NUMBER = 8.0
 _HELD_PER_SIZE = 4.0  # memory that a copy or a collective needs, over its size
 
 
@@ -120,7 +121,7 @@ class CeilingKind:
 
 def try_precision(vendor: Vendor, device: Device, precision: Precision) -> str | None:
     """Switch the device to ``precision``; return why that is not possible, or None if it is."""
-    refusal = vendor.refuse(Recipe(precision=precision), 1)
+    refusal = vendor.refuse(Recipe(precision=precision), nproc=1)
     if refusal is not None:
         return refusal.why
     try:
@@ -140,9 +141,9 @@ def build_matmul_candidates(
     """
     return [
         Candidate(
-            Point(shape, rates.count_flops(shape)),
-            _MATMUL_NUMBER_BYTES * _count_matrix_numbers(*shape),
-            partial(rates.prepare_matmul, device, precision, shape),
+            point=Point(shape, rates.count_flops(shape)),
+            held_bytes=_HELD_BYTES_PER_MATMUL_NUMBER * _count_matrix_numbers(*shape),
+            prepare=partial(rates.prepare_matmul, device, precision, shape),
         )
         for shape in sorted(shapes, key=rates.count_flops)
     ]
@@ -163,7 +164,11 @@ def _build_candidates(
         factor: bytes that a run moves for each byte of its size.
     """
     return [
-        Candidate(Point((size,), factor * size), _HELD_PER_SIZE * size, partial(prepare, size))
+        Candidate(
+            point=Point((size,), factor * size),
+            held_bytes=_HELD_PER_SIZE * size,
+            prepare=partial(prepare, size),
+        )
         for size in sizes
     ]
 
@@ -278,6 +283,7 @@ def measure_ceilings(
         MeasurementError: a rank failed, the time was over, or a signal came.
     """
     vendor = devices.choose_vendor(device)
+    # More ranks than cores would compete for them, and none would reach the ceiling.
     refuse_unsuitable_device(vendor, Recipe(), nproc, ranks_share_cores=False)
     start_s = time.monotonic()
     run_id = secrets.token_hex(8)
@@ -296,7 +302,7 @@ def measure_ceilings(
     try:
         rank_results = _run_ranks(arguments, setup, request, deadline=start_s + timeout_s)
     finally:
-        processes.kill_run(run_id)
+        processes.kill_run(run_id)  # ranks that still run, and what they have started
     if len(rank_results) != nproc:
         raise MeasurementError("a rank ended before it had measured anything")
     for result in rank_results:
@@ -342,7 +348,7 @@ def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadl
         if None in exit_codes and time.monotonic() >= deadline:
             fix = "try a smaller --budget-s, or fewer ranks"
             raise MeasurementError("the ranks did not finish in time", fix=fix)
-        if any(exit_codes):  # neither None nor 0
+        if any(exit_codes):  # neither None nor 0; the others would wait for this rank
             fix = "see the output of the ranks above"
             raise MeasurementError(f"the ranks ended with exit codes {exit_codes}", fix=fix)
         if None not in exit_codes:

@@ -108,7 +108,8 @@ def sweep(
     Args:
         memory_bytes: the same on all ranks.
         clock: returns nanoseconds, the same on all ranks; waits for them.
-        find_max: returns the largest value of all ranks; waits for them.
+        find_max: returns the largest value of all ranks; waits for them. The default is for a
+            single rank: its own value.
         elapsed: runs a function on the device and returns the nanoseconds that it took.
     """
     ends_ns = clock() + budget_ns
@@ -127,8 +128,9 @@ def sweep(
             point.explain(why_skipped)
             continue
         work = candidate.prepare()
-        elapsed(device, work.run)  # the first one warms up
+        elapsed(device, work.run)  # the first run warms up: its time does not count
         fault = work.fault()
+        # Its part of the remaining time: sizes that were skipped leave theirs to the others.
         candidate_budget_ns = (ends_ns - clock()) / (len(candidates) - place)
         if fault is not None:
             point.status = "wrong"
@@ -186,6 +188,7 @@ class RankGroup:
         group = distributed.new_group(backend="gloo")
         _gloo_groups.append(group)
         yield cls(rank, count, group)
+        # Not after an error: the other ranks may never come here.
         distributed.barrier()
         leave_ranks()
 
@@ -214,7 +217,8 @@ class RankGroup:
         """Return what is wrong with this rank's result, or that another rank's result is wrong.
 
         Args:
-            expected: None: this rank has no result.
+            expected: None: this rank has no result. It must call this too, because all ranks
+                exchange what they found.
         """
         own_fault = None if expected is None else rates.find_difference(computed, expected)
         is_wrong_anywhere = self.find_max(float(own_fault is not None)) > 0
@@ -346,13 +350,14 @@ def build_pair_exchange(
 ) -> rates.Work:
     """Prepare an exchange of ``size_bytes`` each way within a pair; nothing on other ranks."""
     if ranks.rank not in pair:
-        return rates.Work(_wait_for_pair, lambda: ranks.find_fault(computed=None, expected=None))
+        # ``find_fault`` is collective: ranks without a result must call it too.
+        return rates.Work(_do_nothing, lambda: ranks.find_fault(computed=None, expected=None))
     partner = pair[1] if ranks.rank == pair[0] else pair[0]
     return _build_exchange(device, ranks, size_bytes, to=partner, source=partner)
 
 
-def _wait_for_pair() -> None:
-    """Do nothing while a pair of other ranks exchanges messages."""
+def _do_nothing() -> None:
+    """Stand for the work of a rank outside the pair that exchanges messages."""
 
 
 COLLECTIVES = {
@@ -367,7 +372,8 @@ COLLECTIVES = {
 def find_unsupported(device: Device, ranks: RankGroup, name: str) -> Message | None:
     """Try a collective with a few bytes; return why the backend refuses it, None if it does not.
 
-    A backend refuses before it sends anything, and on all ranks alike.
+    A backend refuses before it sends anything, and on all ranks alike. The result is not checked
+    here, but at the first size that is measured.
     """
     try:
         work = COLLECTIVES[name](device, ranks, _NUMBER_BYTES * ranks.count)
@@ -403,15 +409,15 @@ def measure_links(
     links = []
     for pair in pairs:
         candidate = Candidate(
-            Point((size_bytes,), float(size_bytes)),
-            _HELD_PER_SIZE * size_bytes,
-            partial(build_pair_exchange, device, ranks, size_bytes, pair),
+            point=Point((size_bytes,), float(size_bytes)),
+            held_bytes=_HELD_PER_SIZE * size_bytes,
+            prepare=partial(build_pair_exchange, device, ranks, size_bytes, pair),
         )
         points = sweep(
             device,
             [candidate],
             budget_ns=budget_ns / len(pairs),
-            memory_bytes=inf,
+            memory_bytes=inf,  # the caller has chosen a size that fits
             clock=ranks.read_clock,
             find_max=ranks.find_max,
             elapsed=ranks.measure_ns,

@@ -105,7 +105,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
         raise UsageError("--recipe needs a case", where="--recipe", fix="also name the case")
     with suppress(EnvironmentFault):  # ``check_device`` reports it
         vendor = devices.choose_vendor(device)
-    if nproc is None:
+    if nproc is None:  # all accelerators, but one rank on a processor, whatever its cores
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
     request = request.model_copy(update={"device": device})
     return ExaminedMachine(request=request, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
@@ -115,6 +115,7 @@ def check_device(machine: ExaminedMachine) -> Conditions:
     """Check that the ranks can have their devices."""
     try:
         vendor = machine.vendor or devices.choose_vendor(machine.request.device)
+        # ``check_plan`` checks the recipe of the case, and ``check_cores`` the number of cores.
         refuse_unsuitable_device(vendor, Recipe(), machine.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
         yield make_condition("text", "stops", fix=fault.fix, text=fault.what)
@@ -166,7 +167,8 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
     except MonitorFault as fault:
         yield make_condition("no_torch", "stops", text=fault.said)
         return
-    refusals: dict[str, str] = json.loads(output.splitlines()[-1])  # see ``find_refusals``
+    # The result of ``find_refusals`` is the last line; libraries may print others before it.
+    refusals: dict[str, str] = json.loads(output.splitlines()[-1])
     precisions = [name for name in get_args(Precision) if name not in refusals]
     yield make_condition("torch", version=version("torch"), precisions=", ".join(precisions))
     if machine.choice is None:
@@ -237,6 +239,7 @@ def check_monitor(machine: ExaminedMachine) -> Conditions:
     yield make_condition("monitor", name=text, count=len(samples))
     by_index = {sample.index: sample for sample in samples}
     for index in vendor.monitored(machine.nproc):
+        # A device that was not read has an empty sample, which meets no condition.
         yield from _check_sample(by_index.get(index, DeviceSample(index=index)))
 
 
@@ -307,7 +310,7 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
     if choice is None or machine.vendor is None:
         return
     if machine.quick and machine.request.data is None:
-        return
+        return  # generating data takes too long
     fields = {
         "case": choice.case.name,
         "recipe": choice.recipe_name,
@@ -326,6 +329,7 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
     data = plan.data
     yield make_condition(
         "data" if data.quality_comparable else "data_apart",
+        # A run on generated data says so by its label, so nothing is spoilt.
         choose_severity(spoils=data.origin == "real" and not data.quality_comparable),
         train=data.train_samples,
         eval=data.eval_samples,
@@ -390,7 +394,10 @@ def examine(
 
 
 def _choose_exit_code(conditions: Sequence[Condition]) -> int:
-    """Return 0 if nothing was found, 1 if something spoils figures, 2 if something stops a run."""
+    """Return 0 if nothing was found, 1 if something spoils figures, 2 if something stops a run.
+
+    What is unknown here does not count.
+    """
     severities = {condition.severity for condition in conditions}
     if "stops" in severities:
         return 2

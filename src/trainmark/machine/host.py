@@ -123,6 +123,7 @@ def check_memory(machine: ExaminedMachine) -> Conditions:
     memory = psutil.virtual_memory()
     free = memory.available
     total = memory.total
+    # Of a container or a job: its limit holds even if the machine has more.
     for folder, limit in host_cores.read_memory_limits(machine.root).items():
         total = min(total, limit)
         free = min(free, limit - host_cores.read_used_bytes(folder))
@@ -183,7 +184,7 @@ def check_cores(machine: ExaminedMachine) -> Conditions:
         nproc=machine.nproc,
         allowed=allowed,
         quota=quota or "–",
-        most=max(1, int(usable)),
+        most=max(1, int(usable)),  # the fix: a quota may be less than a core
     )
 
 
