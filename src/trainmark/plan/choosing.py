@@ -136,7 +136,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             fix=f"{fix}, or tensor_parallel=1",
         )
     if recipe.max_steps is None:
-        return
+        return  # the number of windows depends on the data
     num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if num_windows < recipe.replay_every_windows:
         raise UsageError(
@@ -235,13 +235,14 @@ def select_vendor(
         name = remote.device or name
     if name == ACCELERATOR:
         vendor = _select_accelerator()
+    # Without a name, the other machines are assumed to have the devices of this one.
     elif remote is None or name is None:
         vendor = devices.choose_vendor(name)
     else:
         vendor = _find_vendor(name)
     _refuse_too_many(choice, vendor, remote)
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
-    if remote is None:
+    if remote is None:  # devices of other machines can only be asked there
         refuse_unsuitable_device(
             vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores
         )
@@ -365,7 +366,7 @@ def _select_accelerator() -> Vendor:
         return vendor
     faults = devices.list_device_faults()
     if faults:
-        raise faults[0]
+        raise faults[0]  # why the first accelerator of this machine cannot be used
     raise EnvironmentFault(
         "no accelerator found on this machine; use --device cpu to run on the processor",
         fix="for other machines, set `device` in the file passed with --cluster",

@@ -154,7 +154,8 @@ class PlannedDevice(Frozen):
             is_remote: the ranks run on other machines, whose products are not known here.
         """
         product_names = [] if is_remote else vendor.product_names()
-        if not vendor.counts_cores:  # each rank has a device of its own
+        # Each rank has an accelerator of its own; ranks on a processor share all of it.
+        if not vendor.counts_cores:
             product_names = product_names[:nproc]
         return cls(
             vendor=vendor.name,
@@ -251,7 +252,7 @@ class Plan(Frozen):
         value = self.recipe["target_value"]
         if value is None:
             return None
-        required = self.recipe.get("target_required", True)
+        required = self.recipe.get("target_required", True)  # plans of earlier versions lack it
         return Target(self.about.metric, value, self.about.higher_is_better, required)
 
     @property

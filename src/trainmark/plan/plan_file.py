@@ -145,6 +145,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
     except ValidationError as error:
         raise make_usage_error(error, _PlanDocument, f"{path}: ") from None
     name = file.name or _format_name(path.stem)
+    # ``--out`` is the folder of all runs: each run has its own folder below it.
     out = given_options.pop("out", None) or RUNS_DIR / name
     entries = []
     for number, run in enumerate(file.runs, start=1):
@@ -170,12 +171,15 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
     for key in run:
         if key not in _KEYS:
             raise UsageError(f"unknown key {key!r}", where=where, fix=suggest_nearest(key, _KEYS))
+    # A witness is a program of the user's own, which is measured in place of a case. A name in the
+    # file replaces that of the witness's file.
     if "witness" in run:
         name = _format_name(Path(str(run["witness"])).stem)
         run = {"case": WITNESSED, "name": name} | run
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError("not of the form KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
+    # Only characters are tested here: ``_make_entry_name`` shortens a name that is too long.
     if "name" in run and _format_name(str(run["name"])) != run["name"]:
         raise UsageError(
             f"{run['name']!r} is not a valid folder name",
@@ -192,7 +196,7 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         raise UsageError(
             "the list is empty", where=where, fix="give at least one value, or remove the key"
         )
-    for values in product(*listed.values()):
+    for values in product(*listed.values()):  # without lists: one empty combination
         chosen = dict(zip(listed, values, strict=True))  # a value of each list, by its key
         entry_options = {key: chosen.get(key, value) for key, value in options.items()}
         entry_settings = {key: chosen.get(key, value) for key, value in settings.items()}

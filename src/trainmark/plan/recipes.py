@@ -79,6 +79,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         # A field that may have several types has a misfit for each; the rules of all are named.
         misfits = [describe_misfit(details) for details in error.errors(include_url=False)]
         name = misfits[0].key.partition(".")[0] or "recipe"
+        # A misfit of the recipe as a whole has no key; its rule is named too.
         rules = [x.rule for x in misfits if x.key.partition(".")[0] in (name, "")]
         default = getattr(recipe, name, None)
         raise UsageError(
@@ -173,6 +174,7 @@ def compare_with_standard(
         value = getattr(resolved, item.name)
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
+        # What remains has the rule ``closed``, ``open`` or ``scope``; see ``recipe_field``.
         if rule == "closed":
             fix_hp[item.name] = value
         elif rule == "open" or value != getattr(named, item.name):

@@ -131,7 +131,7 @@ def read_references(name: str) -> References:
         RecordError: the file has unknown keys or rows that do not fit.
         UsageError: no such case.
     """
-    if name not in cases.list_names():
+    if name not in cases.list_names():  # it may be an alias
         name = cases.load(name).name
     path = cases.get_folder(name) / REFERENCE_FILE
     return read_reference_file(path) if path.is_file() else References()

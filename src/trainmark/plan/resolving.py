@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 UNUSED_ACCELERATOR = "accelerator-not-used"  # label
 
 
-def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
+def _refuse_impossible_run(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
     """Refuse a run that cannot end as its recipe asks."""
     _check_target(case, recipe, facts)
     if recipe.eval_from_sample is not None and recipe.eval_every_samples is None:
@@ -188,7 +188,7 @@ def resolve(
     run_id = format_run_id(choice.case.name, started, token)
     try:
         resolution = replace(resolution, facts=_check_data(resolution, root, dry_run=dry_run))
-        if remote is None:
+        if remote is None:  # the memory of other machines is known to their ranks alone
             _check_memory(choice, recipe, folder, vendor)
     except CaseError as error:
         plan = _assemble_plan(resolution, run_id)
@@ -212,11 +212,12 @@ def _check_data(resolution: _Resolution, root: Path, *, dry_run: bool) -> DataFa
     remote = resolution.remote
     if resolution.request.data is None:
         cases.ensure_generated_data(case, recipe, root)
+    # A real run must see the data here: its plan has their facts, without which nodes refuse it.
     is_on_this_machine = remote is None or remote.has_our_files
     if dry_run and not is_on_this_machine and not folder.exists():
         return resolution.facts
     facts = cases.check_data(case.name, folder, recipe)
-    _check_work(case, recipe, facts, folder)
+    _refuse_impossible_run(case, recipe, facts, folder)
     return facts
 
 
@@ -225,6 +226,7 @@ def _check_memory(choice: Choice, recipe: Recipe, folder: Path, vendor: Vendor) 
     memory = vendor.rank_memory(choice.nproc)
     if memory is not None:
         world_size = choice.nnodes * choice.nproc
+        # Raises if it does not fit; the predicted memory is not needed here.
         cases.check_fit(choice.case.name, folder, recipe, world_size, memory)
 
 
@@ -243,6 +245,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
     )
     data_facts = asdict(resolution.facts)
     changed_rules = data_facts.pop("changed_rules")
+    # Data that was prepared by other rules than the published ones is different work.
     extra |= {f"prepare.{name}": value for name, value in changed_rules.items()}
     return Plan(
         suite_version=__version__,

@@ -20,6 +20,7 @@ RESUMED = "resumed"  # label
 _LAST_WRITTEN_FILE = ".metadata"
 # Fields that the rules leave free, but that decide how training continues.
 _FREE_BUT_DECISIVE = frozenset({"seed", "learning_rate", "precision"})
+# A run is resumed to train longer, or on another number of machines.
 _MAY_DIFFER = frozenset({"max_steps", "max_epochs", "world"})
 
 

@@ -63,8 +63,9 @@ def read_rules(case: Case | None) -> Rules:
         merged = {
             division: rules | case_rules.get(division, {}) for division, rules in general.items()
         }
+        # With the keys of the case, so that an unknown one is refused.
         return Rules.model_validate(case_rules | merged, strict=True)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: a division is not a table
         raise UsageError(
             f"cannot be read: {describe_error(error)}",
             where=f"{case.name if case else 'general'}/{RULES_FILE}",

@@ -77,7 +77,7 @@ def resolve_witnessed(
     nproc = _choose_nproc(request, witness)
     choice = _choose_work(request, spec, nproc)
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
-    if remote is None and not dry_run:
+    if remote is None and not dry_run:  # other machines have programs of their own
         _check_interpreter(witness)
 
     run_id = format_run_id(choice.case.name, started, run_token)
@@ -109,7 +109,7 @@ def _refuse_options(request: RunRequest) -> None:
             ),
         )
     for name in _CASE_OPTIONS:
-        if getattr(request, name) not in (None, {}):
+        if getattr(request, name) not in (None, {}):  # the values of options that are not given
             raise UsageError(
                 f"--{name} cannot be used with --witness",
                 where=f"--{name}",
@@ -153,6 +153,7 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
     world_size = nnodes * nproc
     _refuse_impossible_spec(spec, str(request.witness), world_size=world_size)
     step = spec.step
+    # The numbers 1 and 10 are placeholders: the probe counts the batch, or chooses the window.
     recipe = Recipe(
         micro_batch_size=1 if step is None else ceil(step.samples / world_size),
         precision=spec.precision,
@@ -270,6 +271,7 @@ def _assemble_plan(
 
     case = choice.case
     is_remote = remote is not None
+    # A ``Case`` lacks only ``references``, of which a program of the user's own has none.
     facts = {name: getattr(case, name) for name in PlannedCase.model_fields if hasattr(case, name)}
     return Plan(
         suite_version=__version__,
