@@ -93,7 +93,10 @@ class StepStages:
         self._marks.append((name, start, device.mark()))
 
     def take_ns(self, device: Device) -> dict[str, int]:
-        """Return the time of each stage since the last call; synchronise the device first."""
+        """Return the time of each stage since the last call.
+
+        The caller must have synchronised the device.
+        """
         sums: dict[str, int] = {}
         for name, start, end in self._marks:
             sums[name] = sums.get(name, 0) + device.elapsed_ns(start, end)

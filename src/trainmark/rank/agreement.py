@@ -73,7 +73,7 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
     first_value, first_samples = broadcast[0]
     is_same_value = math.isclose(result.value, first_value, rel_tol=1e-6, abs_tol=1e-12)
     if math.isnan(result.value) and math.isnan(first_value):
-        is_same_value = True
+        is_same_value = True  # both have no quality
     if not is_same_value or result.samples != first_samples:
         raise ContradictionError(
             "evaluation_differs_over_ranks",
@@ -104,5 +104,6 @@ def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> 
         torch.distributed.all_reduce(min_bytes, torch.distributed.ReduceOp.MIN)
         memory = replace(memory, rank_bytes=int(min_bytes))
     if vendor.rank_memory(plan.nproc) is None:  # else planning has checked that the recipe fits
+        # Raises if it does not fit; the predicted memory is not needed here.
         cases.check_fit(plan.case, Path(plan.data.folder), recipe, plan.world_size, memory)
     return memory

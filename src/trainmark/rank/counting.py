@@ -51,6 +51,7 @@ class StepBatches:
     @property
     def samples_of_all_ranks(self) -> int:
         """Return the samples of the step over all ranks; 0 if its last batch was not fetched."""
+        # All batches of a step declare the same number; ``refuse_contradictions`` checks it.
         return self.step_samples[-1] if self.closed else 0
 
 
@@ -137,6 +138,7 @@ def _refuse_counts(counts: Counts, step: int) -> None:
         "tokens": counts.tokens,
         "tokens_padded": counts.tokens_padded,
     }
+    # A case without tokens counts 0 of them; a rank without rows counts nothing.
     nonzero_counts = [(name, count) for name, count in ascending.items() if count]
     for (container, num_containers), (item, num_items) in pairwise(nonzero_counts):
         if num_containers > num_items:

@@ -59,7 +59,10 @@ class Schedule:
 
     @classmethod
     def from_recipe(cls, recipe: Recipe, target: Target | None, *, done: int = 0) -> Schedule:
-        """Return the schedule of a recipe, after ``done`` steps in earlier launches."""
+        """Return the schedule of a recipe, after ``done`` steps in earlier launches.
+
+        Only ``max_steps`` is reduced: epochs keep their numbers over launches.
+        """
         max_steps = recipe.max_steps
         return cls(
             max_epochs=recipe.max_epochs,
@@ -75,7 +78,11 @@ class Schedule:
     def choose_window(self, step: int) -> tuple[str, int]:
         """Return the phase of the window that starts after ``step`` steps, and its length.
 
-        Phases: ``compile``, the first step alone; ``warmup``; ``train``, which is measured.
+        Phases: ``compile``, the first step alone; ``warmup``; ``train``, which is measured. A
+        resumed launch compiles and warms up again.
+
+        Args:
+            step: steps of this launch.
         """
         if step == 0:
             phase = "compile"
@@ -202,7 +209,7 @@ class MeasuredLoop:
         self._evaluate_at = self.schedule.find_next_evaluation(self._samples_of_all_ranks)
         for epoch in range(self.begin.epoch, self.schedule.max_epochs):
             self._train_epoch(epoch)
-            self.outcome.epochs = epoch + 1
+            self.outcome.epochs = epoch + 1  # also if it was not trained to its end
             is_last = self._is_out_of_steps() or epoch + 1 == self.schedule.max_epochs
             if self._is_evaluation_due(epoch, is_last=is_last):
                 self._evaluate(epoch)
@@ -232,6 +239,7 @@ class MeasuredLoop:
         interval = self.schedule.eval_every_epochs
         is_due_by_epochs = interval is not None and (is_last or (epoch + 1) % interval == 0)
         evaluates_by_samples = self._evaluate_at < math.inf
+        # The state at the end is always evaluated, even if the next evaluation is not due yet.
         return is_due_by_epochs or (is_last and evaluates_by_samples)
 
     def _train_epoch(self, epoch: int) -> None:
@@ -292,6 +300,7 @@ class MeasuredLoop:
             if self.replay is not None and phase == "train":
                 self.replay.count_window()
             self._check_parameters(len(window.losses))
+            # Last: until here ``steps`` is the number of steps before the window.
             self.outcome.steps += len(window.losses)
         elif replay is not None:
             replay.cancel()
@@ -318,7 +327,10 @@ class MeasuredLoop:
     def _repeat_window(
         self, replay: WindowReplay, batches: MeteredBatches, losses: list[float]
     ) -> None:
-        """Repeat the window that just ended and emit the first difference; see ``rank.replay``."""
+        """Repeat the window that just ended and emit the first difference; see ``rank.replay``.
+
+        ``outcome.steps`` does not count the window yet.
+        """
         assert batches.kept is not None, "batches are kept while a window is watched"
         self.enter("replay")
         start_ns = self.clock()
@@ -404,7 +416,9 @@ class MeasuredLoop:
             loss=[drop_non_finite(loss) for loss in window.losses],
             samples=[step.counts.samples for step in window.batches],
             step_samples=[
-                step.step_samples[-1] if step.step_samples else 0 for step in window.batches
+                # If a step's batches differ, ``refuse_contradictions`` fails after this event.
+                step.step_samples[-1] if step.step_samples else 0
+                for step in window.batches
             ],
             sequences=totals.sequences,
             tokens=totals.tokens,
@@ -417,7 +431,11 @@ class MeasuredLoop:
         )
 
     def _check_parameters(self, steps: int) -> None:
-        """Check that the window that just ended changed the trained parameters."""
+        """Check that the window that just ended changed the trained parameters.
+
+        Args:
+            steps: of the window; ``outcome.steps`` does not count them yet.
+        """
         if self.parameters is None:
             return
         first_step = self.outcome.steps
@@ -459,13 +477,15 @@ class MeasuredLoop:
         else:
             optional_fields["scores"] = summarize_scores(result.scores, self.trained_keys)
         target = self.schedule.target
-        self._last_evaluated_step = self.outcome.steps
+        self._last_evaluated_step = self.outcome.steps  # ``_is_evaluation_due`` reads it
         self.outcome.target_reached = target is not None and target.reached(result.value)
         self.emit(
             "evaluate",
             epoch=epoch,
             step=self.outcome.steps,
             start_ns=start_ns,
+            # The comparison over ranks and the summary of scores belong to the evaluation, not to
+            # training.
             end_ns=self.clock(),
             value=drop_non_finite(result.value),
             samples=result.samples,

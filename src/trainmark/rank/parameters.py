@@ -73,6 +73,7 @@ class ParameterCheck:
         is_same_sample = sample == self._sample
         self._sample = sample
         previous_sums = self._sums
+        # A sample that changed proves training; one that did not proves nothing, only sums do.
         self._sums = self.digest.compute_sums() if is_same_sample or exact else None
         if is_same_sample:
             updates = self.updates()
@@ -144,6 +145,7 @@ class ParameterCheck:
         Raises:
             UntimedWorkError: parameters changed since the last check.
         """
+        # Not in ``_spent_ns``: the caller has a span for it.
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")
         sums = self.digest.compute_sums()

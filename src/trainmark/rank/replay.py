@@ -76,7 +76,7 @@ class ReplayResult(NamedTuple):
         repeats: number of repeats.
         control: outcome of the control, the same on all ranks.
         difference: where this rank's first pass differs from the control, or else its first repeat;
-            None: they agree.
+            None: they agree, although the passes of another rank may differ.
     """
 
     repeats: int
@@ -117,7 +117,7 @@ class WindowReplay:
 
     def cancel(self) -> None:
         """End the first pass of a window that turned out to have no step."""
-        self.digests.finish([])
+        self.digests.finish([])  # its digest, of the state alone, is not needed
 
     def end_step(self) -> None:
         """Note that a step of the first pass has ended; does not synchronise."""
@@ -135,6 +135,7 @@ class WindowReplay:
         """
         first_pass = self.digests.finish(losses)
         first_repeat = self._take_steps(batches, len(losses))
+        # All ranks decide alike, because their collectives must meet in further repeats.
         if not self.is_on_any_rank(first_pass != first_repeat):
             return ReplayResult(repeats=1, control="not_needed", difference=None)
         control = self._take_steps(batches, len(losses))

@@ -131,7 +131,7 @@ def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int
     if hasattr(prepared.job, "save"):
         with reporter.emit_span("checkpoint"):
             prepared.job.save(run_dir / ARTIFACTS_DIR)
-            prepared.barrier()
+            prepared.barrier()  # the first rank writes; the others wait in the same span
     _report_results(reporter, prepared, parameters, first_step_watch)
     with reporter.emit_span("finish"):
         if prepared.plan.world_size > 1:
@@ -173,7 +173,7 @@ def _prepare_rank(
         torch.manual_seed(recipe.seed)
         job_module = cases.import_part(case.name, "job")
     with reporter.emit_span("preflight"):
-        barrier()
+        barrier()  # so that all ranks emit the next event at the same moment
         reporter.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
         refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
         matmul = measure_matmul(device, recipe.precision)
@@ -219,7 +219,7 @@ def _emit_facts(
     recipe = context.recipe
     device = context.device
     rows = recipe.micro_batch_size * recipe.grad_accum_steps
-    tokens = rows * getattr(recipe, "seq_length", 0)
+    tokens = rows * getattr(recipe, "seq_length", 0)  # 0: a case without tokens
     reporter.events.emit(
         "facts",
         device=device.describe(),
@@ -332,6 +332,7 @@ def _report_results(
     job = prepared.job
     device = prepared.context.device
     precision = prepared.context.recipe.precision
+    # The job may have changed flags of torch after the device had set them.
     flags = read_precision_flags(device.torch_type)
     precision_changes = [
         f"{name}: {value} -> {flags[name]}"
