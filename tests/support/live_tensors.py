@@ -15,8 +15,8 @@ class LiveTensors(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes: dict[int, int] = {}
-        self.peak = 0
+        self.sizes: dict[int, int] = {}  # bytes of each storage that exists, by its address
+        self.peak = 0  # bytes, since ``restart``
 
     def restart(self) -> None:
         """Forget the peak so far."""

@@ -228,6 +228,7 @@ def _open_partial_folder(
         shutil.rmtree(folder, ignore_errors=True)
         return None
     state = _resume_or_begin(folder, made_of, earlier_state, report)
+    # Sizes and times of change: a source that still has the same is not hashed again.
     state["stats"] = versions
     partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
     partial_folder.save()

@@ -2,7 +2,7 @@
 
 Declares every event once, for writing and for reading. Guarantees that every complete line of a
 file is valid after a kill at any byte: a line is one ``write`` call with its newline last, and the
-reader drops an incomplete last line and reports it.
+reader leaves out an incomplete last line.
 """
 
 from __future__ import annotations
@@ -561,7 +561,9 @@ class EventFile:
         with self.path.open("rb") as file:
             for line in iterate_lines(file):
                 if not line.endswith(b"\n"):
-                    # A line that is cut is malformed; an incomplete last line is only left out.
+                    # Without a newline it is either the last line, which a killed writer left
+                    # incomplete: no fault. Or it is longer than any event, and the reader cut it:
+                    # what follows may not begin a line, so that reading ends.
                     if len(line) == MAX_LINE_BYTES:
                         self.malformed_lines += 1
                     return

@@ -245,7 +245,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
             case events.Replay():
                 timeline.replays.append(event)
                 timeline.add_replay(event)
-            case events.Span(name="replay"):
+            case events.Span(name="replay"):  # saving the state before a window to repeat
                 timeline.add_replay(event)
             case events.Span():
                 timeline.named_ns[event.name] += event.end_ns - event.start_ns

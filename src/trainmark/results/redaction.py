@@ -182,6 +182,8 @@ class Redactor:
 def _make_folder_rules(folders: Sequence[tuple[Path, str]]) -> list[_Rule]:
     """Return the rules that replace known folders by their placeholders, the innermost first."""
     python_paths = sysconfig.get_paths()
+    # If a path is known twice, the last entry wins: folders of the run win over all others, and the
+    # first of them over the next.
     known_folders = [
         (Path(os.path.expanduser("~")), "~"),  # noqa: PTH111 - a user may have no home
         (Path.cwd(), "."),

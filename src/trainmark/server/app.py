@@ -145,7 +145,7 @@ def _report_health(request: Request) -> Response:
 def _send_comparison(request: Request) -> Response:
     """Return the page that compares the runs of the query."""
     runs = request.query_params.getlist("run")
-    allow = request.query_params.getlist("allow")
+    allow = request.query_params.getlist("allow")  # keys of the work that may differ
     index = request.app.state.serving.index
     return HTMLResponse(
         build_comparison_page(index, runs, allow=allow, lang=_choose_language(request))

@@ -365,9 +365,11 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
     """Return what the samplers of all machines wrote; unreadable lines are left out."""
     samples = Samples()
     for node in timeline.nodes:
+        # The launch on the node's own clock: ``shift_ns`` is what is added to a time on that clock
+        # to get the time on the first node's clock.
         start_ns = timeline.launch_ns - node.shift_ns
         samples.add_file(run_dir / name_telemetry_file(node.number), node.ranks, start_ns)
-    if not timeline.nodes:
+    if not timeline.nodes:  # the launcher started the ranks itself, on one machine
         samples.add_file(
             run_dir / name_telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns
         )

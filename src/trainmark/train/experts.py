@@ -48,7 +48,7 @@ class Experts(nn.Module):
         for name, parameter in library.named_parameters():
             self.register_parameter(name, parameter)
         self._apply_gate: Callable[[Tensor], Tensor] = library._apply_gate
-        self._gradient_share = 1.0
+        self._gradient_share = 1.0  # 1 / ranks that share the experts: see ``share``
 
     def share(self, mesh: DeviceMesh) -> None:
         """Keep only this rank's experts, in place.
@@ -84,7 +84,7 @@ class Experts(nn.Module):
         )
 
     def _get_local(self, parameter: Tensor) -> Tensor:
-        """Return this rank's part of a parameter, with the gradient divided as ``share`` says."""
+        """Return this rank's part of a parameter; its gradient is scaled by ``_gradient_share``."""
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         return _scale_gradient(local, self._gradient_share)
 

@@ -83,6 +83,8 @@ class BatchCounter:
         """
         self._fetches.append(Fetch(dataset, self.measure(batch), marks))
         self._last_dataset = dataset
+        # Only rows of a data set's first epoch tell whether rows are read more than once in an
+        # epoch: in a later epoch each row comes again anyway.
         rows = self._rows.setdefault(dataset, _FirstRows(iterator))
         if iterator == rows.iterator and len(rows.digests) < _MAX_ROWS:
             rows.digests += _digest_rows(_find_inputs(batch), self.sample_dimension)

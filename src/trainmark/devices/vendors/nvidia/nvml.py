@@ -259,6 +259,7 @@ def count_errors(nvml: Any, handle: Any) -> dict[str, int | None]:
         "link_replays": ask_or_none(nvml, nvml.nvmlDeviceGetPcieReplayCounter, handle),
         "link_errors": None,
     }
+    # NVLink's counters are added: its replays to those of PCIe, its errors to ``link_errors``.
     fields = [getattr(nvml, name) for name in _LINK_FIELDS]
     values = ask_or_none(nvml, nvml.nvmlDeviceGetFieldValues, handle, fields) or ()
     for name, value in zip(_LINK_FIELDS.values(), values, strict=False):
