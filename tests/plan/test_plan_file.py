@@ -133,6 +133,7 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         ("runs:\n- case: toy\n- case: toy\n  recipy: x\n", ["runs[2]", "'recipy'"]),
         ("runs:\n- {case: toy, nproc: two}\n", ["runs[1]: nproc", "'two'", "whole number"]),
         ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "folder name"]),
+        (f"runs:\n- {{case: toy, name: {'x' * 101}}}\n", ["runs[1]: name", "100 characters"]),
         ("runs:\n- {case: toy, name: A}\n- {case: toy, name: a}\n", ["name a is used twice"]),
         ("runs:\n- {case: []}\n", ["runs[1]", "the list is empty"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),

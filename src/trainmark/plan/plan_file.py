@@ -179,8 +179,8 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError("not of the form KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
-    # Only characters are tested here: ``_make_entry_name`` shortens a name that is too long.
-    if "name" in run and _format_name(str(run["name"])) != run["name"]:
+    # Refused, not shortened: ``_make_entry_name`` shortens only what it adds to a name.
+    if "name" in run and _format_name(str(run["name"]))[:_MAX_NAME_CHARACTERS] != run["name"]:
         raise UsageError(
             f"{run['name']!r} is not a valid folder name",
             where=f"{where}: name",
