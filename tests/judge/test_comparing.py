@@ -374,14 +374,15 @@ def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
     assert comparison.sentence.args["efficiency"] == pytest.approx(0.75)
 
 
-def test_scaling_is_shown_with_allowed_differences() -> None:
+@pytest.mark.parametrize("key", ["max_epochs", "epochs"])
+def test_scaling_is_shown_with_allowed_differences(key: str) -> None:
     a, b = (
         make_series_at_ranks("a", [100.0], 2, max_epochs=10),
         make_series_at_ranks("b", [360.0], 8, 10, max_epochs=2),
     )
     with pytest.raises(UsageError, match="max_epochs"):
         compare(a, b)
-    comparison = compare(a, b, allow=["max_epochs"])
+    comparison = compare(a, b, allow=[key])
     assert comparison.sentence.code == "compare_weak_scaling"
     assert comparison.sentence.args["efficiency"] == pytest.approx(0.9)
     assert [difference.name for difference in comparison.allowed] == ["max_epochs"]

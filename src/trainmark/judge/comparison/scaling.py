@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
+from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.stats import LaunchSummary, summarize_launches
 from trainmark.record.trust import is_refuted
 from trainmark.record.work import describe_work, group_by_work
@@ -127,7 +128,7 @@ def _select_counted(launches: Sequence[Record]) -> list[Record]:
 
 def _make_family_key(record: Record, kind: ScalingKind, allow: Collection[str]) -> str:
     """Return a key that launches of different worlds share if their work scales in this way."""
-    may_differ = WORLD_FIELDS.union(allow)
+    may_differ = WORLD_FIELDS.union(FIELD_ALIASES.get(key, key) for key in allow)
     common = {
         name: value for name, value in describe_work(record).items() if name not in may_differ
     }
