@@ -62,6 +62,7 @@ def check(
     )
     with note_stop_signals() as stop:
         report = check_case(request, steps=steps, stop=stop, say=print_remark)
+    # After a stop the report is printed too; it has no checks.
     if as_json:
         print_json(_build_document(case, report, lang))
     else:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Print the plan and its command, or the script that submits it; start nothing."""
-    if plan.node_processes == 0:
+    if plan.node_processes == 0:  # the launcher itself starts the ranks, on this machine
         _print_local_dry_run(plan, as_json=as_json)
     else:
         _print_submission_dry_run(plan, cluster, as_json=as_json)
@@ -158,6 +158,7 @@ def _describe_memory(plan: Plan) -> str:
     memory = vendor.rank_memory(plan.nproc) if vendor else None
     if memory is None or not hasattr(cases.import_part(plan.case, "data"), "check_fit"):
         return ""
+    # Returns the bytes needed; it raises an error if they are more than a rank can have.
     needed = cases.check_fit(
         plan.case, Path(plan.data.folder), plan.load_recipe(), plan.world_size, memory
     )

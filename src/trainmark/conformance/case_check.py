@@ -277,7 +277,7 @@ def _check_batches(evidence: CaseEvidence) -> Iterator[Message]:
 def _check_loss_falls(evidence: CaseEvidence) -> Iterator[Message]:
     """Compare the mean loss of the last tenth of the steps with that of the first tenth."""
     for num_ranks, losses in evidence.read_losses().items():
-        tenth = len(losses) // 10
+        tenth = len(losses) // 10  # at least 1: `read_losses` skips the rule below 10 losses
         first = fmean(losses[:tenth])
         last = fmean(losses[-tenth:])
         if last >= first:

@@ -86,7 +86,7 @@ def _probe_batches(job: Job) -> dict[str, Any]:
     last_tensors: list[tuple[Tensor, Tensor]] = []  # of the batch before, each with a copy
 
     def keep_copy(tensor: Tensor) -> Tensor:
-        """Keep a tensor of a batch with a copy of its values."""
+        """Keep a tensor with a copy of its values, to see whether the next batch overwrites it."""
         last_tensors.append((tensor, tensor.clone()))
         return tensor
 

@@ -237,7 +237,10 @@ def _begin_worker(tokenizer: Path, text_key: str, ends: bool) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends: a killed parent cannot end its workers."""
+    """Wait for the end of the parent, then end this process; runs in a thread of each worker.
+
+    A killed parent cannot end its workers itself.
+    """
     parent = parent_process()
     assert parent is not None
     parent.join()

@@ -255,8 +255,8 @@ class ModelWeights:
         if not is_fitting:
             raise self._make_fault(
                 f"{tensor.key} has shape {tensor.shape}",
-                f"{tensor.file}, {tensor.key}",
-                f"{self.model} has shape {expected}",
+                where=f"{tensor.file}, {tensor.key}",
+                rule=f"{self.model} has shape {expected}",
             )
 
     def _strip_wrappers(self, name: str) -> str:

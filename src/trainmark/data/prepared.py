@@ -70,7 +70,8 @@ class PartialFolder:
             split.
         report: receives lines and progress.
         state: what is finished, also stored on disk: ``stages`` maps names to results, ``files``
-            maps names to size and sha256.
+            maps names to size and sha256, ``made_of`` holds what the content depends on, ``stats``
+            maps sources to size and time of change.
     """
 
     folder: Path
@@ -91,7 +92,10 @@ class PartialFolder:
             stream.write(json.dumps(self.state).encode())
 
     def discard_results(self) -> None:
-        """Drop the results of an earlier call, so that every stage runs again."""
+        """Drop the results of an earlier call, so that every stage runs again.
+
+        Only in memory: the file of the state changes with the next ``save``.
+        """
         self.state["stages"].clear()
         self.state["files"].clear()
 
@@ -392,7 +396,7 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest; empty if there is none."""
+    """Return a folder's manifest; empty if there is none, or none that can be read."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):

@@ -228,7 +228,7 @@ class TorchVendor:
                 f"{len(on_bus)} {self.name} device(s) found on the PCI bus, but no {self.nodes}",
                 "load the vendor's driver; in a container, pass the device files through",
             )
-        if not files or self.count():
+        if not files or self.count():  # no such device is here, or one can be used
             return None
         presence = f"{len(files)} {self.name} device(s) found on this machine, but"
         if not self.is_driven_by_torch():

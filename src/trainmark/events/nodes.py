@@ -172,6 +172,8 @@ def merge_launch_events(
     ranks_ended = _merge_rank_ends(nodes)
     # The launcher's own times are on the clock of another machine. The launch of the first node,
     # which is within seconds of the launcher's, and the last end of a node stand for them.
+    # If the first node wrote none, that of the next one that did is used. If no node did, the
+    # launcher's stays, and `read_run` sets its time to the start of the first rank.
     launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
         launch_of_node = launches[0]

@@ -97,4 +97,5 @@ class Series:
     @property
     def loss(self) -> NDArray[np.float64]:
         """Return the mean loss of each step's samples."""
+        # A step without samples has the sum 0, and so the mean 0.
         return self.loss_sum / np.maximum(self.samples, 1)

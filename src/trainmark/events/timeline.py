@@ -263,9 +263,10 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
         timeline.epochs = timeline.trained.epochs
         timeline.check_ns += timeline.trained.check_ns
     timeline.add_memory_reading(timeline.result.used_bytes)
+    # Added to the events that ranks do not write.
     timeline.malformed_lines += file.malformed_lines
     num_measured = timeline.phases["train"].steps
-    if num_measured:
+    if num_measured:  # they are the last ones: compile and warmup come before
         timeline.step_ns = int(np.median(steps.step_ns[-num_measured:]))
     return timeline, steps
 

@@ -312,6 +312,7 @@ def _read_launch(folder: Path) -> LocatedEvent:
     """Return the launch event of the machine of rank 0, which has the time of its clock.
 
     If there are nodes, it is that of the first node, whose clock may differ from the launcher's.
+    Without nodes that file is missing, so has no events, and the launcher's is read.
     """
     for path in (folder / name_node_file(0), folder / LAUNCHER_FILE):
         for event in _read_events(path):

@@ -181,7 +181,11 @@ class Intel(TorchVendor):
         return folders
 
     def list_device_files(self) -> list[Path]:
-        """Return the file of each device that a process opens."""
+        """Return the file of each device that a process opens; one of a card once for each tile.
+
+        All files of the pattern ``nodes`` would be too many: graphics of other vendors and of
+        processors have such files too.
+        """
         files = [find_render_node(folder) for folder in self.list_pci_folders()]
         return [file for file in files if file is not None]
 
