@@ -453,12 +453,14 @@ def run(
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
     request = RunRequest.build(case=case, overrides=overrides or None, **fields)
+    # Also for a plan file, whose entries select theirs anew: a wrong word fails before planning.
     followers = select_followers(request.follow)
     if is_plan_file(case):
         _, entries = plan_entries(request, show_remark=_warn)
         run_entries(entries, quiet=quiet, show_remark=_warn, deliver=True)
         results = Records()
         for entry in entries:
+            # "left": a stop signal came before its last launch.
             if entry.state in ("skipped", "left") or entry.contradiction:
                 _warn(f"{entry.name}: {entry.contradiction or entry.reason}")
             results.extend(entry.records)
@@ -566,6 +568,7 @@ def prepare_acceptance(
     """
     if attach is not None:
         return acceptance_cluster.attach_session(attach)
+    # A function, as baselines are read only once the plans are known.
     read_baselines = None
     if request.baseline is not None:
         read_baselines = partial(_read_baselines, request.baseline)

@@ -151,6 +151,7 @@ def make_usage_error(error: ValidationError, model: type[BaseModel], where: str)
     if misfit.kind == "extra_forbidden":
         valid_keys = _list_sibling_keys(model, key.split("."))
         return UsageError(f"unknown key {key!r}", where=place, fix=suggest_nearest(key, valid_keys))
+    # Without a key only the start is left, such as `FILE: `.
     return UsageError(misfit.what, where=place.removesuffix(": "), rule=misfit.rule)
 
 

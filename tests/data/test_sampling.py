@@ -83,18 +83,22 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
         assert (shuffled == rows[index.shuffle]).all()
 
 
-def compute_published_order(sizes, seq_length, seed, samples):
+def compute_published_order(sizes, seq_length, seed, needed_samples):
     """Return documents, their cuts and the samples' order as Megatron's GPTDataset draws them.
 
     Written down from what it does: as many epochs as hold the samples, their documents shuffled
     together, then the samples; a last epoch of which less than 80% is needed follows by itself.
     """
-    tokens, epochs = sum(sizes), 1
-    while epochs * tokens < samples * seq_length + 1:
+    tokens_per_epoch = sum(sizes)
+    epochs = 1
+    while epochs * tokens_per_epoch < needed_samples * seq_length + 1:
         epochs += 1
-    without_last = ((epochs - 1) * tokens - 1) // seq_length
-    num_samples = (tokens - 1) // seq_length
-    together = epochs == 1 or samples - without_last >= int(0.8 * num_samples)
+    samples_before_last_epoch = ((epochs - 1) * tokens_per_epoch - 1) // seq_length
+    samples_per_epoch = (tokens_per_epoch - 1) // seq_length
+    together = epochs == 1 or needed_samples - samples_before_last_epoch >= int(
+        0.8 * samples_per_epoch
+    )
+    # One generator draws all shuffles, so that their order matters.
     random = np.random.RandomState(seed)
     order, shuffle = [], []
     epochs_of_parts = [epochs] if together else [epochs - 1, 1]
@@ -103,7 +107,7 @@ def compute_published_order(sizes, seq_length, seed, samples):
         random.shuffle(documents)
         order += documents
     cuts = cut_one_by_one([sizes[document] for document in order], seq_length)
-    bounds = [0, len(cuts) - 1] if together else [0, without_last, len(cuts) - 1]
+    bounds = [0, len(cuts) - 1] if together else [0, samples_before_last_epoch, len(cuts) - 1]
     for start, end in pairwise(bounds):
         numbers = list(range(start, end))
         random.shuffle(numbers)

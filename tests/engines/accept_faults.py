@@ -36,6 +36,7 @@ CPU_GROUP = Path("/sys/fs/cgroup/cpu")
 CPU_SHARE = 0.03
 PACKET_LOSS = 0.3
 WORSE_BY = 1.0  # two cores carry six hosts: smaller differences are noise
+RATES_WORSE_BY = 10.0  # the largest that is allowed: only step times are judged
 DEADLINE_S, JOIN_S = 60.0, 60.0
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
 FAULTS = {
@@ -64,11 +65,11 @@ def make_quota_group() -> Iterator[Path]:
     period_us = 100_000
     (group / "cpu.cfs_period_us").write_text(str(period_us))
     (group / "cpu.cfs_quota_us").write_text(str(round(CPU_SHARE * period_us)))
-    members = group / "cgroup.procs"
+    processes_file = group / "cgroup.procs"
     try:
-        yield members
+        yield processes_file
     finally:
-        for pid in members.read_text().split():
+        for pid in processes_file.read_text().split():
             (CPU_GROUP / "cgroup.procs").write_text(pid)
         group.rmdir()
 
@@ -120,12 +121,14 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
             *("--cluster", str(folder / "cluster.yaml")),
             *shlex.split("--phases nodes,pairs --repeats 4 --rounds 10 --seconds 0.3"),
             *shlex.split(f"--deadline {DEADLINE_S} --join {JOIN_S}"),
-            *shlex.split(f"--worse-by {WORSE_BY} --rates-worse-by 10"),
+            *shlex.split(f"--worse-by {WORSE_BY} --rates-worse-by {RATES_WORSE_BY}"),
             *("--out", str(out)),
         ]
+        # For the command itself; those of the site are for the ranks on the hosts.
         variables = {"TRAINMARK_CACHE": str(folder / "cache"), "TRAINMARK_CASE_PATH": str(CASES)}
-        with make_quota_group() as members:
-            (hosts.get_disk(QUOTA) / "quota").write_text(str(members))
+        with make_quota_group() as processes_file:
+            # Ranks of the case ``handicapped`` on this host add themselves to the group.
+            (hosts.get_disk(QUOTA) / "quota").write_text(str(processes_file))
             process = subprocess.Popen(
                 hosts.login.enter_namespace(*command),
                 env=os.environ | variables,
@@ -133,11 +136,12 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
                 stderr=subprocess.STDOUT,
                 text=True,
             )
-            stopped = stop_agent(hosts, HUNG, out)
+            # Waits until the agent has joined.
+            hung_agent = stop_agent(hosts, HUNG, out)
             try:
                 printed, _ = process.communicate()
             finally:
-                stopped.kill()
+                hung_agent.kill()  # a stopped process ignores all signals but SIGKILL
     finally:
         hosts.end()
     return hosts, out, printed

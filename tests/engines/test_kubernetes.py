@@ -13,7 +13,7 @@ import pytest
 from support.real_runs import interrupt_run, read_job_states, train_distilbert_on_two_ranks
 from support.run_fixtures import CASES
 
-TWO = ("--launcher", "kubernetes", "--nnodes", "2", "--nproc", "1")
+TWO_NODES = ("--launcher", "kubernetes", "--nnodes", "2", "--nproc", "1")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def run(cluster, start_run, tmp_path):
             "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
         }
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
-        return start_run(*args, *TWO, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
+        return start_run(*args, *TWO_NODES, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
 
     return start
 

@@ -26,7 +26,7 @@ if list_missing_programs():
     lacking = ", ".join(list_missing_programs())
     pytest.skip(f"no Slurm here: {lacking} missing (make test-engines)", allow_module_level=True)
 
-TWO = ("--launcher", "slurm", "--nnodes", "2", "--nproc", "1")
+TWO_NODES = ("--launcher", "slurm", "--nnodes", "2", "--nproc", "1")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def run(idle_cluster, start_run, tmp_path):
 
     def start(*args, case="faulty", **keys):
         return start_run(
-            *args, *TWO, "--cluster", str(write_cluster_file(tmp_path, **keys)), case=case
+            *args, *TWO_NODES, "--cluster", str(write_cluster_file(tmp_path, **keys)), case=case
         )
 
     return start
@@ -147,7 +147,7 @@ def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
 
 @pytest.mark.nightly
 def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fifo):
-    args = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO)
+    args = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO_NODES)
     submitted = trainmark(
         *args, "--cluster", str(write_cluster_file(tmp_path)), "--out", "run", "--detach"
     )
@@ -163,7 +163,7 @@ def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fi
 def test_script_of_a_dry_run_starts_the_same_run(idle_cluster, trainmark, tmp_path):
     site = write_cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
-    args = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--cluster", str(site))
+    args = ("run", "toy", "max_epochs=1", "target=none", *TWO_NODES, "--cluster", str(site))
     dry_run = trainmark(*args, "--out", str(run_dir), "--dry-run")
     assert dry_run.returncode == 0, dry_run.stderr
     assert not run_dir.exists()

@@ -15,7 +15,8 @@ class LiveTensors(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes: dict[int, int] = {}  # bytes of each storage that exists, by its address
+        # Bytes of each storage that exists, by its address ``_cdata``.
+        self.sizes: dict[int, int] = {}
         self.peak = 0  # bytes, since ``restart``
 
     def restart(self) -> None:

@@ -30,7 +30,9 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("default:torch.distributed is disabled"),
 ]
-SAVE_EVERY_STEPS, NUM_STEPS = 2, 7
+SAVE_EVERY_STEPS = 2
+RESUMED_AT = 4  # steps that a resumed training continues after
+NUM_STEPS = 7
 
 
 def train(
@@ -76,10 +78,14 @@ def train_with_interruption(
     uninterrupted = train(
         new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=NUM_STEPS
     )
-    train(new_job(**fields), folder, steps=5)
-    progress = Progress(4, *divmod(4, new_job(**fields).steps_per_epoch), samples=0)
+    train(new_job(**fields), folder, steps=RESUMED_AT + 1)
+    epoch, steps_of_epoch = divmod(RESUMED_AT, new_job(**fields).steps_per_epoch)
+    progress = Progress(RESUMED_AT, epoch, steps_of_epoch, samples=0)
     resumed = train(
-        new_job(**fields), folder / "on", steps=NUM_STEPS, begin=(folder / "step-4", progress)
+        new_job(**fields),
+        folder / "resumed",
+        steps=NUM_STEPS,
+        begin=(folder / f"step-{RESUMED_AT}", progress),
     )
     return [uninterrupted, resumed]
 
@@ -97,9 +103,12 @@ def train_with_interruption(
 def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
-    uninterrupted, resumed = train_with_interruption(0, 1, new_job, tmp_path, changes)
-    assert resumed == uninterrupted[4:]
-    assert sorted(path.name for path in (tmp_path / "on").iterdir()) == ["step-6"]
+    uninterrupted, resumed = train_with_interruption(
+        rank=0, ranks=1, new_job=new_job, folder=tmp_path, changes=changes
+    )
+    assert resumed == uninterrupted[RESUMED_AT:]
+    # Step 6 alone is due after step 4, which is not saved again, and before the end at step 7.
+    assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == ["step-6"]
 
 
 @needs_checkpoints
@@ -119,17 +128,20 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
         place.mkdir()
     ranks = call_on_ranks(2, places[0], train_with_interruption, 2, new_job, places[1], changes)
     for uninterrupted, resumed in ranks:
-        for step, expected in zip(resumed, uninterrupted[4:], strict=True):
+        for step, expected in zip(resumed, uninterrupted[RESUMED_AT:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)
     single_rank = train(
         new_job(micro_batch_size=8),
         tmp_path / "alone",
         steps=NUM_STEPS,
-        begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
+        begin=(
+            places[1] / f"step-{RESUMED_AT}",
+            Progress(RESUMED_AT, epoch=0, steps_of_epoch=RESUMED_AT, samples=32),
+        ),
     )
     means = [
         sum(step[0] for step in steps) / 2
-        for steps in zip(*(rank[0][4:] for rank in ranks), strict=True)
+        for steps in zip(*(uninterrupted[RESUMED_AT:] for uninterrupted, _ in ranks), strict=True)
     ]
     assert [step[0] for step in single_rank] == pytest.approx(means, abs=1e-6)
 
@@ -137,7 +149,8 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
 @needs_checkpoints
 def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
     train(tiny_llama31.new_job(checkpoint_every_steps=SAVE_EVERY_STEPS), tmp_path, steps=3)
-    place, begin = tmp_path / "step-2", Progress(2, 0, 2, 16)
+    place = tmp_path / "step-2"
+    begin = Progress(steps=2, epoch=0, steps_of_epoch=2, samples=16)
     other = tiny_llama31.new_job(hidden_size=64)
     with pytest.raises(DataError, match="cannot be loaded"):
         train(other, tmp_path, steps=3, begin=(place, begin))

@@ -190,7 +190,7 @@ def verify(path: Path | str) -> Verification:
     path = Path(path)
     if path.is_dir() or path.name == RECORD_FILE:
         folder = path if path.is_dir() else path.parent
-        return Verification(str(path), tuple(_check_records(folder, [""])))
+        return Verification(str(path), tuple(_check_records(folder, places=[""])))
     try:
         with unpack_temporarily(path) as bundle:
             return Verification(str(path), tuple(check_bundle(bundle)))

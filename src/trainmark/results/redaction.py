@@ -117,8 +117,9 @@ class Redactor:
     """Replace secrets and names of persons, machines and folders in text and documents.
 
     Args:
-        folders: folders of this run, each with its placeholder; the working directory, the
-            home folder and those of Python and of this program are always replaced.
+        folders: folders of this run, each with its placeholder; if one is named twice, the first
+            placeholder is taken. The working directory, the home folder and those of Python and
+            of this program are always replaced.
     """
 
     def __init__(self, *folders: tuple[Path, str]) -> None:

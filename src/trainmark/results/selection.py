@@ -152,7 +152,8 @@ def walk_runs(folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, FileS
     """
     with suppress(OSError):
         with os.scandir(folder) as entries:
-            # Whether a link leads to a folder is known when it is read: links may form a circle.
+            # ``is_dir`` is not asked of links: for one in a circle it raises an error, and this
+            # whole folder would be skipped. A link to no folder is skipped when it is read.
             subfolders = [
                 entry.path
                 for entry in entries

@@ -230,7 +230,7 @@ def _compute_throttled_shares(
     for name in sorted(distinct_names):
         is_throttled = [nan if names is None else name in names for names in reasons]
         share = summarize_quantity(times_s, np.array(is_throttled, float), interval)
-        shares[name] = min(1.0, share.mean) if share else 0.0
+        shares[name] = min(1.0, share.mean) if share else 0.0  # 1.0: rounding may exceed it
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
@@ -317,6 +317,7 @@ class Samples:
         # The devices of the ranks, by index; the file may have readings of others too.
         used_devices: dict[int, Readings] = {}
         device_indexes = began.devices if began else ()
+        # Not strict: without the sampler's first event no indexes are known.
         for rank, index in zip(ranks, device_indexes, strict=False):
             used_devices[index] = devices.setdefault(index, Readings(index))
             used_devices[index].ranks.append(rank)

@@ -48,7 +48,7 @@ class Experts(nn.Module):
         for name, parameter in library.named_parameters():
             self.register_parameter(name, parameter)
         self._apply_gate: Callable[[Tensor], Tensor] = library._apply_gate
-        self._gradient_share = 1.0  # 1 / ranks that share the experts: see ``share``
+        self._gradient_share = 1.0  # 1 / ranks that share the experts: see the method ``share``
 
     def share(self, mesh: DeviceMesh) -> None:
         """Keep only this rank's experts, in place.
@@ -230,7 +230,7 @@ class _Order(NamedTuple):
         return cls(order, order.argsort())  # sorting a permutation gives its inverse
 
     def apply(self, rows: Tensor) -> Tensor:
-        """Return the rows in this order."""
+        """Return the rows in this order, with a deterministic backward pass: see ``_Permuted``."""
         permuted: Tensor = _Permuted.apply(rows, self.forward, self.backward)  # type: ignore[no-untyped-call]
         return permuted
 

@@ -409,8 +409,10 @@ def compute_causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -
         known: the common figures of the run, by name.
     """
     mfu = known["MFU"]
-    attention_share = ranks[0].facts.get(ATTENTION_SHARE)
+    attention_share = ranks[0].facts.get(ATTENTION_SHARE)  # the same on all ranks
     if mfu.value is None or attention_share is None:
+        # Jobs report the share with the FLOPs of the MFU: the message is only for a rank that has
+        # the FLOPs without the share.
         return OwnFigures({"MFU_causal": Figure(None, mfu.reason or message("no_train_time"))})
     causal_mfu = mfu.value * (1 - attention_share / 2)
     return OwnFigures({"MFU_causal": Figure(causal_mfu, note=mfu.note)})

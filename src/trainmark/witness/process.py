@@ -321,6 +321,7 @@ def report_untrained(start_ns: int) -> None:
         return  # a process of the program is the rank
     events = EventWriter(run_dir / name_rank_file(number), clock)
     events.emit("start", t_ns=start_ns, pid=os.getpid())
+    # None: torch was never hooked in this process.
     code = "witness_no_torch" if _current is None else "witness_no_backward"
     events.emit("error", **_make_witness_error(code))
 

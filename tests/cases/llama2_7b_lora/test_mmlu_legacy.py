@@ -134,6 +134,7 @@ def subjects_and_prompts(
 def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any) -> None:
     mmlu, prompts = subjects_and_prompts
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
+    # [1:]: without the token BEGIN, which is no character.
     our_prompts = {
         (SUBJECTS[group.subject], row): "".join(map(chr, [*group.prefix, *rest][1:]))
         for group in plan.groups
@@ -141,11 +142,14 @@ def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any
     }
     assert our_prompts == prompts
     assert plan.letters == tuple(map(ord, "ABCD"))
-    # What the set is for: each of these is among the prompts.
+    # The questions of `make_rows` are made to give each of these prompts.
     texts = list(prompts.values())
+    # A missing cell is printed as nan.
     assert all("nan" in text for text in texts if "B." in text)
-    assert any(text.endswith("virology.") for text in texts)  # the bare first line
+    assert any(text.endswith("virology.") for text in texts)  # all cut away but the first line
+    # "in parts and long" is cut at its blank lines: only the last parts are left.
     assert any("word \nA." in text and "in parts" not in text for text in texts)
+    # Whole numbers are read as floats, because a cell of their column is missing.
     assert any(".0\n" in text for text in texts)
 
 

@@ -181,6 +181,6 @@ def _digest(value: Any) -> str:
 def _shorten(text: str) -> str:
     """Return a text without control characters, as long as a column may be.
 
-    Escapes make a text longer, so that it is cut before and after.
+    It is cut before, so that no long text is escaped in vain, and after, as escapes lengthen it.
     """
     return escape_controls(text[:_MAX_TEXT])[:_MAX_TEXT]

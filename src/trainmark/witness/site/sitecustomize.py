@@ -18,7 +18,8 @@ from typing import Any
 
 START_NS = time.perf_counter_ns()  # of this process, for the probe
 _PID = os.getpid()
-_RANK_VARIABLE = "TRAINMARK_RANK_PROCESS"  # id of the process that torchrun started as a rank
+# Its value: id of the process that torchrun started as a rank.
+_RANK_PROCESS_VARIABLE = "TRAINMARK_RANK_PROCESS"
 
 
 def _run_hidden_module() -> None:
@@ -71,11 +72,14 @@ def _is_started_as_rank() -> bool:
     return os.environ.get("TRAINMARK_PARENT") == str(os.getppid()) and "RANK" in os.environ
 
 
-def _is_first_of_torchrun() -> bool:
-    """Tell whether torchrun started this process, and note it for the processes that it starts."""
-    is_first = "TORCHELASTIC_RUN_ID" in os.environ and _RANK_VARIABLE not in os.environ
+def _claim_torchrun_rank() -> bool:
+    """Tell whether torchrun started this process, and note it for the processes that it starts.
+
+    A second call returns False: the note is read here too.
+    """
+    is_first = "TORCHELASTIC_RUN_ID" in os.environ and _RANK_PROCESS_VARIABLE not in os.environ
     if is_first:
-        os.environ[_RANK_VARIABLE] = str(_PID)
+        os.environ[_RANK_PROCESS_VARIABLE] = str(_PID)
     return is_first
 
 
@@ -103,6 +107,6 @@ if "TRAINMARK_WITNESS" in os.environ:
     if _is_started_as_rank():
         atexit.register(_report_end)
         sys.excepthook = _report_failure
-    elif _is_first_of_torchrun():
+    elif _claim_torchrun_rank():
         sys.excepthook = _report_failure
 _run_hidden_module()
