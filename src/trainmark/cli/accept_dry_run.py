@@ -67,6 +67,7 @@ def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineComma
         return load_launcher(acceptance.plan.launcher).build_command(
             acceptance.plan, acceptance.cluster
         )
+    # `python` in place of this interpreter's path, because the command is only printed.
     argv = build_module_command(RANK_MODULE, "TASK", python="python")
     return EngineCommand(argv=tuple(argv), files={})
 

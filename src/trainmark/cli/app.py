@@ -129,7 +129,7 @@ app = typer.Typer(
 
 @app.callback(cls=build_class_with_examples(EXAMPLES, _Program))
 def trainmark(
-    _version_wanted: Annotated[
+    _version_wanted: Annotated[  # not used here: `_print_version` is called with it
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
@@ -142,6 +142,8 @@ def trainmark(
 def main() -> None:
     """Run the program; an expected error becomes one message and an exit code.
 
+    Other errors are raised: they are faults of this program, and their traceback is needed.
+
     Raises:
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
@@ -152,7 +154,7 @@ def main() -> None:
             flush_output()  # raises LostOutputError, which is handled below
         return
     except SystemExit as end:
-        if end.code == _CTRL_C:
+        if end.code == _CTRL_C:  # typer turned the KeyboardInterrupt into an exit; undo that
             raise KeyboardInterrupt from None
         raise
     except LostOutputError as error:
@@ -164,12 +166,13 @@ def main() -> None:
         fault = error
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package == "trainmark":
+        if package == "trainmark":  # no installation would help
             raise
         requirement = f"'trainmark[{_EXTRAS[package]}]'" if package in _EXTRAS else package
         fix = f"pip install {requirement}"
         fault = EnvironmentFault(f"{error.name} is not installed", fix=fix)
     except OSError as error:
-        fault = EnvironmentFault(str(error.strerror or error), where=str(error.filename or "")[:80])
+        name = str(error.filename or "")[:80]  # the length of the name may be what is wrong
+        fault = EnvironmentFault(str(error.strerror or error), where=name)
     print(f"trainmark: {fault}", file=sys.stderr)
     sys.exit(fault.exit_code)

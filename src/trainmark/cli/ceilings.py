@@ -41,6 +41,7 @@ def ceilings(
     from trainmark.pages.terminal import show
     from trainmark.results.redaction import Redactor
 
+    # Only for the device and the number of ranks; a request must have a case, which is not used.
     request = RunRequest.build(case="-", **fields)
     with note_stop_signals() as stop, redirect_to_stderr():
         rates = measure_ceilings(

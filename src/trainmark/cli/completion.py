@@ -29,7 +29,7 @@ def _iterate_cases() -> Iterator[Candidate]:
     """Yield the names of cases with their titles, and the aliases of each."""
     from trainmark import cases
 
-    loaded_cases, _ = cases.load_all()
+    loaded_cases, _ = cases.load_all()  # cases that cannot be loaded are not offered
     for case in loaded_cases:
         yield case.name, case.title.en
         for alias in case.aliases:
@@ -91,7 +91,7 @@ def complete_recipe(incomplete: str) -> list[Candidate]:
     from trainmark import cases
 
     case = _find_typed_case()
-    chosen_cases = [case] if case else cases.load_all()[0]
+    chosen_cases = [case] if case else cases.load_all()[0]  # [1]: the faults of the others
     cases_by_recipe: dict[str, list[str]] = {}
     for chosen_case in chosen_cases:
         for recipe_name in chosen_case.recipes:
@@ -133,7 +133,7 @@ def _collect_changeable_fields(recipe_type: type[Recipe]) -> dict[str, Field[Any
     }
     for alias, name in FIELD_ALIASES.items():
         if name in fields_by_key:
-            fields_by_key.setdefault(alias, fields_by_key[name])
+            fields_by_key.setdefault(alias, fields_by_key[name])  # a field of that name goes first
     return fields_by_key
 
 

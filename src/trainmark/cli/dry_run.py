@@ -106,6 +106,7 @@ def describe_plan(plan: Plan) -> Iterator[tuple[str, str]]:
 def _describe_case(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what is trained, and how it differs from the case's own recipe."""
     yield "case", f"{plan.case}, {plan.about.title.en}, recipe {plan.recipe_name}"
+    # Fields that the closed rules let change, and fields that only the open rules let change.
     changed = format_fix_hp(plan.fix_hp | plan.extra) or "nothing"
     yield "changed", f"{changed} (compared with {plan.compared_with}; {plan.rules} rules)"
 
@@ -151,7 +152,10 @@ def _describe_steps(plan: Plan) -> str:
 
 
 def _describe_memory(plan: Plan) -> str:
-    """Return the memory that a rank needs and that it can have; empty if neither is known."""
+    """Return the memory that a rank needs and that it can have.
+
+    Empty: the memory is not known, or the case has no ``check_fit`` to compare it with.
+    """
     if plan.node_processes > 0:  # the devices are on other machines
         return ""
     vendor = devices.list_vendors().get(plan.device.vendor)
@@ -224,7 +228,8 @@ def list_planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]
     for entry, plan in series.order_launches(entries):
         if entry.name not in expected_s_by_entry:
             assert entry.plan is not None, "a skipped entry has no launch"
-            folder = Path(entry.plan.run_dir).parent  # of the plan file's runs
+            # The folder of the plan file's runs; the other runs of the user are beside it.
+            folder = Path(entry.plan.run_dir).parent
             earlier = _find_earlier_run(plan, folder) or _find_earlier_run(plan, folder.parent)
             expected_s_by_entry[entry.name] = None if earlier is None else earlier.took_s
         planned.append(

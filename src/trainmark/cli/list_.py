@@ -63,7 +63,7 @@ _SECTIONS = f"One section only: {', '.join(get_args(What))}."
 def _list_case(case: Case, lang: str) -> Rows:
     """Return the row of a case in the section ``cases``."""
     dataset = case.dataset
-    if not isinstance(dataset, str):
+    if not isinstance(dataset, str):  # not a name, which is the same in each language
         dataset = dataset.in_language(lang)
     return [
         {
@@ -218,6 +218,7 @@ def _print_table(title: str, rows: Rows) -> None:
         from trainmark.pages.terminal import show
 
         width = get_terminal_size().columns - len(_INDENT)
+        # No colours: `print_text` would escape their control characters.
         lines = show([build_table(heads, texts)], width=width, colour=False).splitlines()
     else:
         lines = _align_columns([heads, *texts])

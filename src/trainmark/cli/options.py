@@ -151,13 +151,14 @@ def _build_option(model: type[BaseModel], name: str) -> Parameter:
     """Return the parameter from which typer makes the option of a field."""
     field = model.model_fields[name]
     value_type = _find_value_type(field.annotation)
-    default = "" if field.default is None else f" Default: {field.default:g}."
+    default = "" if field.default is None else f" Default: {field.default:g}."  # a number
     option = typer.Option(
         "--" + name.replace("_", "-"),
         help=f"{field.description}{default}",
         autocompletion=_COMPLETIONS.get(name),
     )
     annotation: Any = Annotated[value_type | None, option]
+    # None also in place of the field's default, so that the request knows what the user gave.
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

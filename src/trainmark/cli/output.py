@@ -115,7 +115,7 @@ def select_records(words: Sequence[str]) -> Selection:
     """Return the records that words name; print those that cannot be read."""
     from trainmark.results.selection import select_results
 
-    selection = select_results(words, rows=False)
+    selection = select_results(words, rows=False)  # published rows are not accepted
     print_faults(selection.skipped)
     return selection
 

@@ -84,7 +84,7 @@ def report(
 
     form_to_write = form or ("json" if as_json else _choose_form(output))
     _refuse_contradicting_options(form_to_write, output, chart)
-    selection = select_results(runs or [], rows=False)
+    selection = select_results(runs or [], rows=False)  # no published rows: only runs have a page
     if as_json:
         records = [record.model_dump(mode="json") for record in selection.records]
         write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
@@ -122,6 +122,7 @@ def _build_pages(
         fix = "remove --format md, or write HTML: -o report.html"
         raise UsageError("--against cannot be used with Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
+    # None: the pages say nothing about comparisons, which the Markdown form does not have.
     others = None if form == "md" else _select_others(selection, against)
     return build_documents(selection.records, others, price=price)
 
@@ -188,6 +189,9 @@ def _write_pages(
 def _choose_form(output: Path | None) -> str:
     """Return the form of a report that the ending of a file stands for.
 
+    Args:
+        output: the file; None: the report is printed, in the form ``terminal``.
+
     Raises:
         UsageError: no form has this ending.
     """
@@ -224,6 +228,8 @@ def _show_drawing(number: int, charts: int) -> None:
 
 def _select_others(shown: Selection, against: list[str] | None) -> list[Result]:
     """Return the results to compare with: what ``--against`` names, or the default comparisons.
+
+    The default comparisons are published rows and the earlier runs beside the first run's folder.
 
     Args:
         shown: the results of the report.

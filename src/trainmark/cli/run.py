@@ -91,7 +91,7 @@ def run(
     if attach is not None:
         _attach(attach, followers, lang, cancel=cancel, as_json=as_json, quiet=quiet)
         return
-    if "witness" in fields:  # the words are a program with its arguments
+    if "witness" in fields:  # --witness is given: the words are a program with its arguments
         fields |= {"case": WITNESSED, "command": (case, *(overrides or []))}
     else:
         fields |= {"case": case, "overrides": parse_assignments(overrides or []) or None}
@@ -125,6 +125,7 @@ def _attach(
         follow=followers,
         show_remark=partial(print_remark, lang=lang),
     )
+    # A job is one launch, also if it is one of a repeat.
     _print_records(records, lang, as_json=as_json, quiet=quiet, has_repeats=False)
 
 

@@ -117,7 +117,7 @@ class Accelerator:
         self._backend = Backend(
             self._torch, self.torch_type, self.index, where=f"--device {self.name}"
         )
-        self._backend.release()
+        self._backend.release()  # so that the trials of its calls do not count in the peak
 
     def mark(self) -> Any:
         """Record and return an event."""
@@ -151,6 +151,9 @@ class Accelerator:
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
         """Switch TF32 matmuls on for ``tf32`` only; autocast is the job's.
+
+        Returns:
+            The settings that are then in effect, for the record.
 
         Raises:
             EnvironmentFault: torch does not multiply fp8 on this device.
@@ -222,6 +225,7 @@ class Accelerator:
         from trainmark.devices.rates import measure_copy_rate
 
         _, total_bytes = self._backend.free_and_total_bytes()
+        # Source and target must fit beside what the job holds on a small device.
         return measure_copy_rate(self, copied_bytes=min(1 << 30, total_bytes // 16))
 
     def describe(self) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Backend:
         self._where = where
         shared = torch.accelerator
         device_module = _get_module(torch, torch_type)
+        # The call that is found is not kept: trying it has selected the device.
         self._require(
             "selects a device",
             _Call(shared, "set_device_index", (index,)),

@@ -209,7 +209,7 @@ def prepare_matmul(device: Device, precision: Precision, shape: tuple[int, int, 
 
     rows, inner, columns = shape
     dtype = _get_operand_type(precision)
-    generator = torch.Generator().manual_seed(rows)
+    generator = torch.Generator().manual_seed(rows)  # any fixed seed would do
     left = _draw_operand(device, generator, dtype, shape=(rows, inner))
     right = _draw_operand(device, generator, dtype, shape=(inner, columns))
     # The fp8 units write their results in bf16.
@@ -272,7 +272,7 @@ def _find_matmul_fault(left: Any, right: Any, out: Any, *, max_error: float) -> 
     column_step = max(1, out.shape[1] // _NUM_COMPARED)
     exact = left[::row_step].cpu().double() @ right[:, ::column_step].cpu().double()
     computed = out[::row_step, ::column_step].cpu().double()
-    if not exact.any():
+    if not exact.any():  # the operands, which were random, are only zeros on the device
         return message("ceiling_zeros")
     error = float((computed - exact).norm() / exact.norm())
     if not isfinite(error):
@@ -352,6 +352,7 @@ def measure_copy_rate(device: Device, *, copied_bytes: int) -> float:
         copied_bytes: size of one copy; choose it far larger than every cache.
     """
     run = prepare_copy(device, copied_bytes).run
+    # Without a budget of time: exactly the least number of repetitions.
     times_ns = measure_repeatedly_ns(device, run, budget_ns=0, least=_MIN_COPIES)
     return 2 * copied_bytes * 1e9 / min(times_ns)
 

@@ -164,12 +164,13 @@ class TorchVendor:
         return []
 
     def count(self) -> int:
-        """Return the devices ranks can use."""
+        """Return the number of devices that ranks can use."""
         usable = self.is_present() and self.is_driven_by_torch() and not self.list_denied_files()
         return len(self.list_visible()) if usable else 0
 
     @cached_property
     def _first_reading(self) -> FirstReading:
+        """The first reading of the monitor; empty if there is no monitor, or if it fails."""
         monitor = None
         with suppress(MonitorFault):
             monitor = self.monitor()
@@ -273,6 +274,7 @@ class TorchVendor:
 
     def collective_library(self) -> str:
         """Return the backend, with the version of the library where torch tells it."""
+        # Torch itself was built with NCCL, or with a vendor's library in its place.
         if self.package is None and self.torch_type == "cuda":
             from torch.cuda import nccl
 
@@ -280,7 +282,10 @@ class TorchVendor:
         return self.collective_backend
 
     def monitored(self, nproc: int) -> list[int]:
-        """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``."""
+        """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``.
+
+        Empty if one of them is not known.
+        """
         indices = self._list_monitor_indices(nproc)
         known_indices = [index for index in indices if index is not None]
         return known_indices if len(known_indices) == len(indices) else []
@@ -303,7 +308,10 @@ def _list_closed_files(files: list[Path]) -> list[Path]:
 
 
 def _read_devices(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
-    """Return the devices by the monitor's number, and close it; empty if it gives no reading."""
+    """Return the devices by the monitor's number, and close it; empty if it gives no reading.
+
+    The key None is a device whose number the monitor does not tell.
+    """
     if monitor is None:
         return {}
     try:

@@ -101,11 +101,13 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)
             for run in stored.runs:
+                # Relative, because the address of the server may have a path before its pages.
                 run.page = urljoin(address, run.page.lstrip("/"))
             return stored
         problem = answer.json()["error"]
         parts = {name: problem[name] for name in ("where", "rule", "fix")}
         what = f"{problem['what']} ({answer.status_code})"
+    # The bundle is refused: a run is stored already; too large; wrong type; does not verify.
     if answer.status_code in (409, 413, 415, 422):
         raise RefusedBundleError(what, **parts)
     raise EnvironmentFault(what, where=address, fix=parts.get("fix"))

@@ -181,10 +181,11 @@ class Serving:
                 self.index.refresh()
                 version = self.index.read_version()
                 if version != self._written_version:
+                    # served: the pages have links to `/compare`, and files are stored compressed.
                     write_site(self.index, self.site, served=True)
                     self._written_version = version
                 self.fault = None
-            except Exception as error:
+            except Exception as error:  # of any kind, because `follow` must go on
                 self.fault = str(error)
                 LOG.exception("the site cannot be updated from the store")
 
@@ -215,7 +216,7 @@ def serve(app: Starlette, listening: socket.socket) -> None:
         logging.getLogger(name).setLevel(logging.INFO)
     config = uvicorn.Config(
         app,
-        log_config=None,
+        log_config=None,  # the loggers are set up above
         log_level=None,
         server_header=False,
         headers=[*_SECURITY_HEADERS.items()],

@@ -107,7 +107,7 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
                         where=run_id,
                         rule="runs are never overwritten",
                     )
-            place.chmod(0o755)
+            place.chmod(0o755)  # as other folders of runs; a temporary folder is private
             place.rename(target)
             place.mkdir()  # because the caller removes the temporary folder
     serving.refresh()

@@ -181,7 +181,7 @@ class Intel(TorchVendor):
         return folders
 
     def list_device_files(self) -> list[Path]:
-        """Return the file of each device that a process opens; one of a card once for each tile.
+        """Return the file that a process opens for each device; a card's once for each tile.
 
         All files of the pattern ``nodes`` would be too many: graphics of other vendors and of
         processors have such files too.

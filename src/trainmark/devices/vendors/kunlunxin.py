@@ -39,7 +39,7 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         if number is None:
             continue
         power = tool.parse_number(field[8])
-        if power is not None and power > _MAX_POWER_W:
+        if power is not None and power > _MAX_POWER_W:  # printed in mW, as older cards do
             power /= 1000
         sample_by_number[number] = DeviceSample(
             index=0,  # set below

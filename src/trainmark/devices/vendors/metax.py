@@ -101,6 +101,7 @@ class MetaX(TorchVendor):
         return [file for file in super().list_device_files() if self._is_of_this_vendor(file)]
 
     def _is_of_this_vendor(self, file: Path) -> bool:
+        """Tell whether a render node, such as ``/dev/dri/renderD128``, is of a MetaX chip."""
         vendor_file = torch_vendor.ROOT / "sys/class/drm" / file.name / "device/vendor"
         try:
             return int(vendor_file.read_text(), 16) == self.pci_vendor

@@ -54,6 +54,7 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
             utilization=fields.get(("Utilization", "Gpu")),
             clock=fields.get(("Clocks", "Graphics")),
         )
+        # Retired pages are this vendor's form of remapped rows: memory that is no longer used.
         samples.append(replace(sample, remapped_rows=_count_retired_pages(fields)))
     return require_devices(text, samples)
 

@@ -168,7 +168,7 @@ def explain_unusable_torch() -> Refusal | None:
     if build.cuda is None or build.hip is not None or build.maker is not None:
         return Refusal(f"torch {build.version} has no CUDA", install_fix)
     supported = driver.read_supported_cuda()
-    if supported is None:
+    if supported is None:  # not known, so it is not refused
         return None
     supported_major, supported_minor = supported
     if supported_major >= int(build.cuda.split(".")[0]):

@@ -262,7 +262,9 @@ def count_errors(nvml: Any, handle: Any) -> dict[str, int | None]:
     # NVLink's counters are added: its replays to those of PCIe, its errors to ``link_errors``.
     fields = [getattr(nvml, name) for name in _LINK_FIELDS]
     values = ask_or_none(nvml, nvml.nvmlDeviceGetFieldValues, handle, fields) or ()
+    # Not strict, because `values` is empty if the card does not answer.
     for name, value in zip(_LINK_FIELDS.values(), values, strict=False):
+        # `value.value` is a union, of which the member of the value's own type is read.
         member = _MEMBER_BY_TYPE.get(value.valueType)
         if value.nvmlReturn == 0 and member is not None:  # 0: the field was read
             counters[name] = (counters[name] or 0) + getattr(value.value, member)
