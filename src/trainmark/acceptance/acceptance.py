@@ -81,7 +81,7 @@ def plan_acceptance(
     acceptance = Acceptance(
         request=request,
         folder=choose_folder(request),
-        plan=plans[0],
+        plan=plans[0],  # that of the largest team, all devices
         node=node,
         device_names=list_device_names(node, vendor, nproc),
     )
@@ -97,7 +97,8 @@ def prepare_acceptance(
     The lock of the folder is held until the end of the block.
 
     Args:
-        read_baselines: returns the baseline that was asked for, given the plans.
+        read_baselines: returns the baseline that was asked for, given the plans; None: devices are
+            compared with their peers.
 
     Raises:
         UsageError: the options do not fit, or not those of the earlier session.
@@ -192,12 +193,14 @@ def conclude(
         unit="device",
         case=acceptance.plan.case,
         recipe=acceptance.plan.recipe_name,
+        # The default phases contain `groups`, which needs several nodes.
         phases=[phase for phase in acceptance.request.chosen_phases if phase != "groups"],
         members=assessment.list_members(),
         links=assessment.links,
         bits=assessment.bits,
         quantities=assessment.quantities,
         peer_groups=tuple(
+            # Only packages in which groups differ are listed, and one machine has one software.
             PeerGroup(members=tuple(names), products=(product,), software={})
             for product, names in names_by_product.items()
         ),

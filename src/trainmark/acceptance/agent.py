@@ -114,7 +114,7 @@ class Agent:
         self._joined = self._session.wait_for_all(
             acceptance.num_nodes, timeout_s=acceptance.request.join, is_stopped=self._is_stopped
         )
-        self._local.run(acceptance.rounds)
+        self._local.run(acceptance.rounds)  # what this node measures alone
         if "pairs" in phases:
             self._measure_pairs()
         if "groups" in phases:
@@ -133,6 +133,7 @@ class Agent:
         confirming_rounds = self._agree_on_rounds(
             "pairs-again", partial(self._choose_confirming_rounds, _PAIRS_END)
         )
+        # No round of any session has these numbers: confirming rounds are always measured.
         first_number = len(rounds) + _NUMBERS_PER_SESSION * self._opened.number
         for number, pairs in enumerate(confirming_rounds, first_number):
             self._measure_round("pairs", number, pairs)
@@ -141,6 +142,7 @@ class Agent:
     def _measure_groups(self) -> None:
         """Measure sets of nodes for as long as the search for groups asks for some."""
         previous_barrier = _CONFIRMING_PAIRS_END  # the phase of pairs comes before this one
+        # No earlier session has rounds of these numbers: each round of the search is measured.
         first_number = _NUMBERS_PER_SESSION * self._opened.number
         for index in range(_MAX_GROUP_ROUNDS):
             file_name = f"groups-{index}"
@@ -148,6 +150,7 @@ class Agent:
             rounds = self._agree_on_rounds(file_name, choose_round)
             if not rounds or self._is_stopped():
                 return
+            # `_choose_group_round` returns one round at a time.
             self._measure_round("groups", first_number + index, rounds[0])
             previous_barrier = f"{file_name} end"
             self._arrive_at_barrier(previous_barrier)
@@ -242,13 +245,14 @@ class Agent:
 
     def _wait_for_others(self, barrier_name: str) -> None:
         """Wait until all nodes have come to a barrier, or are lost or late."""
-        # Twice the deadline for the same reason as in ``_wait_for_team``.
+        # Twice the deadline: a node may still be in the round before, where it waits for a node
+        # that hangs.
         timeout_s = 2 * self._local.acceptance.request.deadline
         for node_rank in self._joined:
             self._session.wait_for(
                 node_rank, barrier_name, timeout_s=timeout_s, is_stopped=self._is_stopped
             )
-        self._session.scan()
+        self._session.scan()  # after it, `list_alive` knows which nodes are lost
 
     def _measure_round(self, phase: Phase, number: int, teams: NodeRound) -> None:
         """Measure with the team of this node, unless an earlier session did.
@@ -383,6 +387,7 @@ def main(words: list[str]) -> int:
             f"{socket.gethostname()} cannot read {options.session_dir}: {error}; set --out "
             "to a folder that every node sees under the same path"
         )
+        # `explain_absence` finds this line in the job's log and reports it as the node's reason.
         print(escape_controls(f"{REFUSAL}{options.node_rank}: {text}"), file=sys.stderr, flush=True)
         return _EXIT_CANNOT_TAKE_PART
     _measure_node(opened, options)
@@ -399,7 +404,7 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
         request=opened.request,
         folder=opened.folder,
         plan=plan,
-        node=writer.node,
+        node=writer.node,  # with a number behind it, if another node has the same name
         device_names=list_device_names(
             writer.node, devices.choose_vendor(plan.device.vendor), plan.nproc
         ),

@@ -127,6 +127,7 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
     products_of_node: dict[str, set[str]] = {}
     for joined in evidence.nodes.values():
         if joined.node in passing:
+            # A node is looked up by the product of its first device.
             products_of_node[joined.node] = {joined.products[0]}
         for device, product in zip(joined.devices, joined.products, strict=True):
             member = joined.node if is_of_nodes else device
@@ -195,6 +196,7 @@ def compute_baselines_of_runs(
     seconds: dict[tuple[AlonePhase, str], list[float]] = defaultdict(list)
     for record in records:
         step_s = record.figure("step_time_p50")
+        # A baseline is of one device or of one node.
         if not record.passed or step_s is None or record.plan.nnodes > 1:
             continue
         _refuse_other_work(record.plan, plans, source)

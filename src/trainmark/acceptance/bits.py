@@ -77,6 +77,7 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
         return Comparison(control="not_deterministic", deviations=[], unclear=[])
     encodings = {device: _encode_digests(run) for device, run in consistent_runs.items()}
     usual_encoding, count = Counter(encodings.values()).most_common(1)[0]
+    # More than half of all devices must agree, with those that differ from themselves counted too.
     if 2 * count <= len(runs_of_device):
         unclear = sorted(consistent_runs)
         return Comparison(control="no_majority", deviations=deviations, unclear=unclear)

@@ -63,7 +63,8 @@ def prepare_session(
     The lock of the acceptance's folder is held until the end of the block.
 
     Args:
-        read_baselines: returns the baseline that was asked for, given the plans.
+        read_baselines: returns the baseline that was asked for, given the plans; None: nodes are
+            compared with their peers.
 
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
@@ -82,6 +83,7 @@ def prepare_session(
             opened.plan, opened.cluster
         )
         settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+        # `read_session` reads the cluster's settings again; the engine reads the command's files.
         for name, text in {**command.files, CLUSTER_FILE: settings}.items():
             (opened.session_dir / name).write_text(text, encoding="utf-8")
         opened.plan.save(opened.session_dir)
@@ -160,6 +162,7 @@ def _leave_out_groups(
         TrainmarkError: it cannot, and the phase was asked for by name.
     """
     phases = request.chosen_phases
+    # With fewer nodes the phase stays in the request, but has no rounds.
     if "groups" not in phases or num_nodes < MIN_NODES:
         return request, ""
     try:
@@ -315,7 +318,7 @@ class _Cancellation:
         if now_s < self._next_attempt_s:
             return
         self._next_attempt_s = now_s + _CANCEL_INTERVAL_S
-        self._job.num_cancels += 1
+        self._job.num_cancels += 1  # Slurm's launcher kills the job from the second attempt on
         with suppress(EnvironmentFault):  # the next state shows that the job is still there
             self._launcher.cancel(self._job)
 
@@ -355,13 +358,17 @@ class _SessionProgress:
             return None
         self._shown_phase = (phase, num_ended)
         count = self._counts[phase]
+        # Rounds that confirm suspects, or search for groups, are not part of the planned number.
         if num_ended > count:
             return f"{phase}: {num_ended} rounds done; suspicious results are measured again"
         remaining = format_minutes((count - num_ended) * self._round_s)
         return f"{phase}: {num_ended} of {count} rounds done, about {remaining} left"
 
     def _find_phase(self, alive: Sequence[Peer]) -> tuple[Phase | None, int]:
-        """Return the latest phase with a round that ended, and the number of these rounds."""
+        """Return the latest phase with a round that ended, and the number of these rounds.
+
+        It is that of the node which is farthest ahead; None and 0: no round has ended.
+        """
         for phase in reversed(self._counts):
             num_ended = max((peer.ended_rounds[phase] for peer in alive), default=0)
             if num_ended:

@@ -137,6 +137,7 @@ def compute_biweight_means(
     """
     centre = compute_lower_medians(values, node, num_nodes) if start is None else start
     weight = np.ones(len(values))
+    # A given start is near the result already, so that fewer iterations are enough.
     for _ in range(_ITERATIONS if start is None else _FURTHER_ITERATIONS):
         distance = (values - centre[node]) / (_TUNING * noise)
         weight = np.where(np.abs(distance) < 1, (1 - distance**2) ** 2, 0.0)
@@ -149,6 +150,7 @@ def compute_biweight_means(
     count = np.bincount(node[weight > 0], minlength=num_nodes)
     std_error = np.full(num_nodes, np.nan)
     has_values = count > 0
+    # The estimate is as precise as a plain mean of 95% of the values.
     std_error[has_values] = noise / np.sqrt(_EFFICIENCY * count[has_values])
     return Estimates(effect=centre, std_error=std_error, count=count)
 

@@ -121,7 +121,7 @@ class EvidenceWriter:
         if number is None:
             number = len(list(evidence.glob(f"{node}.*.jsonl"))) + 1
         self.node = node
-        num_namesakes = 1
+        num_namesakes = 1  # nodes of this session with the same name, this one included
         while (evidence / f"{self.node}.{number}.jsonl").exists():
             num_namesakes += 1
             self.node = f"{node}-{num_namesakes}"

@@ -60,7 +60,7 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / REQUEST_FILE).exists():
+            if not (folder / REQUEST_FILE).exists():  # no earlier session: it must be empty
                 run_dir.refuse_used(folder)
             stack.enter_context(run_dir.lock_folder(folder))
         except BlockingIOError:

@@ -160,6 +160,7 @@ def search_groups(
     whole = _sort_names(nodes)
     if len(whole) < MIN_NODES:
         return GroupSearch(outcome="as_predicted")
+    # The whole itself counts as one more halving.
     num_tests = _TESTS_PER_HALVING * (1 + round(log2(len(whole))))
     sets = _MeasuredSets(
         effects=_estimate_effects(model, measured.seconds),
@@ -391,6 +392,7 @@ def _join_groups(slow_sets: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> l
     if len(slow_sets) > 1:
         union = _sort_names(name for part in slow_sets for name in part)
         sets.require_measured([union])
+        # Nodes of one group, such as those behind one switch, are slow only with nodes outside it.
         if not sets.is_slow(union):
             slowest = max(slow_sets.values(), key=sets.get_effect)
             return [sets.make_group(union, slowest)]

@@ -80,4 +80,5 @@ def count_more_rounds(
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = np.ceil(count * (half_width / distance) ** 2 - count)
     is_practical = needed <= MAX_ROUNDS  # false for NaN, too
-    return np.where(is_practical, np.fmax(needed, 1), NO_ROUNDS).astype(np.int64)
+    # At least one, also for an interval that lies on one side of the limit already.
+    return np.where(is_practical, np.maximum(needed, 1), NO_ROUNDS).astype(np.int64)

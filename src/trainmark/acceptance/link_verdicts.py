@@ -124,7 +124,8 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
     pair_variance = node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2
     node_variance = np.zeros(len(links.rounds))
     # All measurements of a link have the same nodes, so that each of them sets the same value.
-    # Only the slower node is compared with; for its variance the mean of both stands.
+    # Only the slower node is compared with; for its variance the mean of both stands. A node
+    # without an estimate adds nothing.
     node_variance[links.link_of_pair] = np.nan_to_num(pair_variance) / 2
     # The lower median of one or two rounds is a single measurement.
     # Of more, it is that of a mean of normal values times sqrt(pi / 2).
@@ -166,6 +167,7 @@ def _combine_more_rounds(
     Returns:
         (L,); ``NO_ROUNDS`` for a link that is decided.
     """
+    # A suspect that has enough rounds, of which too few were slow, needs at least one more.
     more = np.where(is_suspect, np.maximum(1, MIN_LINK_ROUNDS - rounds), NO_ROUNDS)
     is_only_undecided = is_undecided & ~is_suspect
     more[is_only_undecided] = rounds_to_decide[is_only_undecided]

@@ -80,6 +80,7 @@ def judge_measurements(
     )
     # A link is compared with its own nodes, so that only nodes are compared with a baseline.
     if baseline is not None and len(measured.alone_s):
+        # Effects are relative to the median node; the shift is its own effect against the baseline.
         shift = _compute_level_alone(measured) - log(baseline.seconds)
         # The standard error of a median is sqrt(pi / 2) times that of a mean.
         std_error = alone_noise * sqrt(pi / 2 / baseline.count)
@@ -154,10 +155,12 @@ def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]
         The pairs; one that is to be measured several times is listed as often.
     """
     links = judgement.links
-    pairs = links.list_suspects() * MIN_LINK_ROUNDS  # the list, repeated so many times
+    # The list, repeated: a link is confirmed only by that many rounds.
+    pairs = links.list_suspects() * MIN_LINK_ROUNDS
     suspect_nodes = [
         node for node, cause in enumerate(judgement.nodes.cause) if cause in SHAREABLE_CAUSES
     ]
+    # Two have only one pair, and the pairs of very many would take too long.
     if _MIN_SUSPECTS <= len(suspect_nodes) <= _MAX_SUSPECTS:
         measured = set(zip(links.first.tolist(), links.second.tolist(), strict=True))
         pairs += [pair for pair in combinations(suspect_nodes, 2) if pair not in measured]

@@ -274,6 +274,7 @@ class NodeSession:
         task = RankTask(
             plan_dir=str(get_plan_folder(self.acceptance.folder, len(device_indices))),
             devices=list(device_indices),
+            # Also for a smaller team: a rank always gets the same share of the processor cores.
             ranks_here=len(self.acceptance.device_names),
             control_steps=CONTROL_STEPS if has_control else 0,
             windows=WINDOWS,

@@ -142,7 +142,7 @@ def _combine_estimates(
     if abs(difference) <= num_std_errors * _combine_std_errors(by_itself, with_others):
         # As slow alone as with others: the node itself is slow, not its network.
         return _average_estimates(by_itself, with_others, cause=Cause.NODE)
-    if difference > 0:
+    if difference > 0:  # slower with others than alone
         return replace(with_others, cause=Cause.NETWORK)
     return replace(by_itself, cause=Cause.NODE)
 

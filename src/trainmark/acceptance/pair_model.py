@@ -120,7 +120,8 @@ class _Ends:
             (2P,).
         """
         counts = np.bincount(self.node, minlength=self.num_nodes)
-        # Two standard errors of the partner's effect, and half of what counts as slow.
+        # So that noise excludes no partner that is as fast: two standard errors of the partner's
+        # effect, and half of what counts as slow.
         margin = effect_limit / 2 + 2 * noise / np.sqrt(np.maximum(counts[self.partner], 1))
         is_informative = effect[self.partner] <= effect[self.node] + margin
         has_informative = np.bincount(self.node[is_informative], minlength=self.num_nodes) > 0
@@ -182,6 +183,7 @@ def fit_pairs(
     # Repeated, because each pair has two ends.
     is_late = np.tile(is_in_later_half(measured.pair_round), 2)
     return PairFit(
+        # The loop subtracted the level of the peers; here its standard error is added.
         nodes=nodes.shift(0.0, std_error=compute_peer_std_error(nodes)),
         early=subtract_peer_level(ends.compute_means(values, chosen & ~is_late, noise)),
         late=subtract_peer_level(ends.compute_means(values, chosen & is_late, noise)),
@@ -200,6 +202,9 @@ def _estimate_start(
 
     Args:
         values: (P,) logarithms of step times without the level of their round.
+        alone: effects of nodes alone, by which the first informative ends are found.
+        alone_noise: standard deviation of a measurement of a node alone.
+        effect_limit: effect beyond which a node counts as slow.
     """
     effect_alone = np.nan_to_num(alone.effect)  # a node that was not measured counts as normal
     chosen = ends.find_informative(effect_alone, noise=alone_noise, effect_limit=effect_limit)

@@ -103,7 +103,7 @@ class Session:
     def __init__(self, folder: Path, number: int) -> None:
         self._folder = folder
         self._number = number
-        self._by_path: dict[Path, Peer] = {}
+        self._by_path: dict[Path, Peer] = {}  # with those that have not written `Joined` yet
         self.peers: dict[int, Peer] = {}
 
     def scan(self) -> None:
@@ -146,7 +146,7 @@ class Session:
     ) -> bool:
         """Wait until a node has arrived at a barrier; return False if it is lost or late."""
         peer = self.peers.get(node_rank)
-        if peer is None:
+        if peer is None:  # it has not joined
             return False
         ends_s = time.monotonic() + timeout_s
         peer.read_on()

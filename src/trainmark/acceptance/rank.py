@@ -106,6 +106,7 @@ def run_control_trainings(
 
     if num_steps == 0:
         return []
+    # An operation without a deterministic algorithm only warns; the comparison shows if it matters.
     torch.use_deterministic_algorithms(True, warn_only=True)
     trainings = [
         digest_steps(Training(plan, context), num_steps) for _ in range(NUM_CONTROL_TRAININGS)
@@ -150,7 +151,7 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
     """Return the seconds of matmuls and copies, and what was wrong with their results.
 
     Returns:
-        As ``measure_works``.
+        Both by the name of the work; a work with a wrong result has no times.
     """
     from trainmark.devices import rates
 

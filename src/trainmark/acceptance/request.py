@@ -19,7 +19,7 @@ DEFAULT_CASE = "distilbert_sst2"
 
 def _convert_to_texts(overrides: Any) -> Any:
     """Return recipe values as they would be written after ``KEY=``."""
-    if not isinstance(overrides, dict):
+    if not isinstance(overrides, dict):  # pydantic refuses it after this
         return overrides
     return {name: "none" if value is None else str(value) for name, value in overrides.items()}
 

@@ -143,6 +143,7 @@ def read_session(session_dir: Path) -> OpenedSession:
     """
     folder = session_dir.parent.parent
     plan = AcceptancePlan.model_validate_json((session_dir / "plan.json").read_bytes())
+    # A remark is only for the timetable before the start, and is not kept in the folder.
     return OpenedSession(
         folder=folder,
         number=int(session_dir.name),

@@ -116,6 +116,7 @@ def measure_teams(
                 codes = team_run.poll_exit_codes()
                 have_all_ended = None not in codes
                 has_failed = any(code not in (None, 0) for code in codes)
+                # After one rank failed, the others would wait for it in a collective.
                 if reason is not None or have_all_ended or has_failed:
                     del running[index]
                     team_run.resources.close()
@@ -171,7 +172,7 @@ def _read_outcome(
             results.append(msgspec.json.decode(line, type=RankResult))
         except msgspec.MsgspecError:
             errors.append(_read_error(line))
-    if len(results) == len(codes):
+    if len(results) == len(codes):  # complete, even if a rank had to be ended after its result
         results.sort(key=lambda result: result.rank)
         return TeamOutcome(team=team_run.team, results=results)
     if reason is not None:

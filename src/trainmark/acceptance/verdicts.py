@@ -89,7 +89,7 @@ class Assessment:
     wholes: list[Whole] = field(default_factory=list)
 
     def list_members(self) -> list[Member]:
-        """Return each member with its decision."""
+        """Return each member with its decision, after bad links have excluded one of their ends."""
         self._exclude_one_end_of_links()
         return [self._make_member(name) for name in self.product_of_member]
 
@@ -284,7 +284,7 @@ def judge_times(
                 if quantity == STEP:
                     assessment.doubts[names[0]] = ("no_peers", None)
                 continue
-            if len(measured.alone_s) + len(measured.pair_s) == 0:
+            if len(measured.alone_s) + len(measured.pair_s) == 0:  # members stay `not_measured`
                 continue
             judgement = judge_measurements(
                 measured,
@@ -342,7 +342,7 @@ def _note_nodes(
                 assessment.doubts[name] = ("too_few_rounds", None)
             continue
         cause = nodes.cause[number]
-        if cause is not None:
+        if cause is not None:  # only slow nodes have one
             group: tuple[str, ...] = ()
             if cause is Cause.GROUP:
                 numbers = np.flatnonzero(nodes.group == nodes.group[number])
@@ -487,7 +487,7 @@ def note_bad_rounds(
     bad_rounds = [*_list_wrong_rounds(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad_rounds:
         owners = {member_of.get(name, name) for name in bad_round.members}
-        # A larger team does not show which of its members is at fault.
+        # A team with several owners does not show which of them is at fault; pairs come below.
         if bad_round.phase != "pairs" and len(owners) == 1:
             (owner,) = owners
             assessment.findings[owner].append(

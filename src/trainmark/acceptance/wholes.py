@@ -47,6 +47,7 @@ def judge_wholes(
             passing, model, measured, repeats=request.repeats, worse_by=request.worse_by
         )
         to_measure += search.to_measure
+        # Without a time these two say nothing: there were too few nodes, or no round has ended yet.
         if search.whole is not None or search.outcome not in ("as_predicted", "unfinished"):
             assessment.wholes.append(_make_whole(search, len(passing)))
         for group in search.groups:
