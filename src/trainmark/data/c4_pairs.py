@@ -37,7 +37,7 @@ TRAIN_SHARDS = range(768, 1024)  # numbers of the shards that are trained
 VALIDATION_DOCUMENTS = 91_205
 VALIDATION_TOKENS = 47_186_855
 VOCABULARY = 128_256  # tokens of Llama 3.1's tokenizer
-GENERATED_DOCUMENTS = 64  # for validation
+GENERATED_VALIDATION_DOCUMENTS = 64
 SHARD = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(?:\.gz)?")
 
 
@@ -49,7 +49,7 @@ def generate(folder: Path, recipe: Any) -> None:
         vocab_size=recipe.vocab_size,
         seed=recipe.seed + 1,  # other text of the same language
         prefix=VALIDATION,
-        documents=GENERATED_DOCUMENTS,
+        documents=GENERATED_VALIDATION_DOCUMENTS,
     )
 
 
@@ -94,7 +94,7 @@ def _load_split(
 
     Args:
         word, published: see ``_find_pair``.
-        max_samples: see ``Samples``.
+        max_samples: maximum number of samples; None: all.
 
     Raises:
         DataError: see ``load``.
@@ -108,7 +108,7 @@ def _load_split(
             fix="lower seq_length, or use more text",
         )
     content = check_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
-    digest = content.digest[:16]
+    digest = content.digest[:16]  # enough characters to tell data sets apart
     # The folder's name contains all that the orders depend on, but the seed.
     cache = folder / INDICES / f"{digest}-{recipe.seq_length}-{recipe.shuffled_together}"
     samples = Samples(
@@ -127,7 +127,8 @@ def check(folder: Path, recipe: Any) -> DataFacts:
     """Check all data that ``recipe`` reads; return its facts with the content id.
 
     Raises:
-        DataError: see ``load``, or validation data with the wrong number of tokens.
+        DataError: see ``load``, or all published validation documents are there, but not with the
+            published number of tokens.
     """
     loaded = load(folder, recipe)
     facts = DataFacts(
@@ -136,9 +137,9 @@ def check(folder: Path, recipe: Any) -> DataFacts:
         content_id=loaded.content_id,
         layout=LAYOUT,
     )
-    if recipe.data == "generated":
+    if recipe.data == "generated":  # made as the recipe says: no published numbers to compare with
         return replace(facts, best_quality=language.compute_entropy_rate())
-    changed_rules = {}
+    changed_rules = {}  # how the data differ from the published ones; the run is then ``open``
     num_shards = read_manifest(folder).get("train_shards")  # None: not prepared by Trainmark
     if num_shards not in (len(TRAIN_SHARDS), None):
         changed_rules["train_shards"] = num_shards
@@ -146,6 +147,7 @@ def check(folder: Path, recipe: Any) -> DataFacts:
     if num_documents != VALIDATION_DOCUMENTS:
         changed_rules["validation_documents"] = num_documents
     num_tokens = loaded.validation.num_tokens
+    # The number of tokens is known for the published documents and tokenizer only.
     is_published = num_documents == VALIDATION_DOCUMENTS and recipe.vocab_size == VOCABULARY
     if is_published and num_tokens != VALIDATION_TOKENS:
         raise DataError(

@@ -61,7 +61,7 @@ def load_or_build_arrays(
     arrays = _read_arrays(folder)
     if arrays is not None:
         return arrays
-    is_writable = os.access(folder, os.W_OK)
+    is_writable = os.access(folder, os.W_OK)  # if not, there can be no lock: each process builds
     with FileLock(folder / ".lock") if is_writable else nullcontext():
         arrays = _read_arrays(folder)  # another process may have written them meanwhile
         if arrays is None:
@@ -90,7 +90,7 @@ def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
                 if hash_stream(stream).hexdigest() != digest:
                     return None
         return [np.load(folder / name, mmap_mode="r") for name in digests]
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError):  # missing, or not what was written
         return None
 
 
@@ -122,11 +122,13 @@ def compute_extremes(
     digest: Any = None,
     to_integers: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray,
 ) -> Extremes:
-    """Return digest, minimum and maximum of a vector that comes in blocks, none of them empty.
+    """Return digest, minimum and maximum of a vector that comes in blocks.
 
     Args:
+        blocks: at least one, none of them empty.
         digest: the sha256 object to update; None: a new one.
-        to_integers: maps a block to the integers that are compared.
+        to_integers: maps a block to the integers whose extremes are returned; for floats, such as
+            bit patterns. The digest is that of the block itself.
     """
     if digest is None:
         digest = sha256()

@@ -135,8 +135,13 @@ def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
 
 
 def _choose_num_workers(workers: int | None, total_bytes: int) -> int:
-    """Return how many processes encode a corpus of ``total_bytes``; 1: only this process."""
+    """Return how many processes encode a corpus of ``total_bytes``; 1: only this process.
+
+    Args:
+        workers: maximum number of processes; None: one for each usable core.
+    """
     max_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    # A worker takes time to start: each further one needs another ``WORKER_BYTES``.
     return min(max_workers, 1 + total_bytes // WORKER_BYTES)
 
 
@@ -244,7 +249,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)
+    os._exit(1)  # ends the process; ``sys.exit`` would only end this thread
 
 
 def _encode_in_worker(block: Block) -> EncodedBlock:
@@ -321,7 +326,10 @@ class _PairWriter:
             partial_folder.state["files"].pop(f"{name}.bin", None)
 
     def _has_saved_bytes(self, counts: dict[str, int]) -> bool:
-        """Return whether the files on disk have at least the tokens and documents of ``counts``."""
+        """Return whether the files on disk have at least the tokens and documents of ``counts``.
+
+        What an interrupted call wrote after its last save follows them; ``write`` removes it.
+        """
         if not self.tokens_file.is_file() or not self.sizes_file.is_file():
             return False
         has_tokens = self.tokens_file.stat().st_size >= self._count_token_bytes(counts)
@@ -345,7 +353,7 @@ class _PairWriter:
         """
         report = self.partial_folder.report
         counts = self.counts
-        report.begin(f"tokenising {self.name}", self.total_bytes, self.position.read_bytes)
+        report.begin(f"tokenising {self.name}", self.total_bytes, done=self.position.read_bytes)
         saved_tokens = counts["tokens"]  # at the last save
         with (
             _open_to_append(self.tokens_file, self._count_token_bytes(counts)) as tokens,

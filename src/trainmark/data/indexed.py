@@ -156,7 +156,13 @@ def write_pair(
 
 
 def write_index(file: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
-    """Write the index of a pair whose documents have one sequence each; see ``write_pair``."""
+    """Write the index of a pair whose documents have one sequence each.
+
+    Args:
+        file: the ``.idx`` to write.
+        sizes: number of tokens of each document (documents,).
+        dtype: element type of the tokens in the ``.bin``.
+    """
     lengths = sizes.astype(np.int64) * dtype.itemsize  # in bytes
     pointers = np.cumsum(lengths) - lengths  # a sequence begins where the ones before it end
     document_bounds = np.arange(len(sizes) + 1)
@@ -275,6 +281,7 @@ def _read_header(index_file: Path) -> _Header:
         raise _make_pair_error(what, where=str(index_file), rule=rule)
     _magic, version, code, sequences, bounds = HEADER.unpack(start)
     names = {number: name for name, number in INTEGER_CODES.items()}
+    # An index without documents has one bound, 0.
     if version != VERSION or code not in names or sequences < 0 or bounds < 1:
         supported = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
         what = f"version {version}, element type {code}, {sequences} sequences, {bounds} bounds"

@@ -37,7 +37,7 @@ def build_tables() -> NDArray[np.float64]:
     rng = np.random.default_rng(_LANGUAGE_SEED)
     tables = np.zeros((2, SYMBOLS, SYMBOLS))
     for table in tables:
-        for row in table:
+        for row in table:  # few symbols may follow, with the probabilities ``CHANCES``
             row[rng.choice(SYMBOLS, len(CHANCES), replace=False)] = CHANCES
     return tables
 
@@ -49,14 +49,16 @@ def compute_entropy_rate() -> float:
     No model reaches a lower loss per token on generated text.
     """
     last, before = build_tables()
-    pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
+    pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before), at first uniform
     # Each pass moves the pairs on by one symbol, until their distribution stays the same.
     for _ in range(1000):
         following = (pairs.sum(1)[:, None] * last + pairs @ before) / 2  # P(last, next)
+        # Transposed: the next symbol becomes the last one, and the last the one before it.
         if np.abs(following.T - pairs).max() < 1e-15:
             break
         pairs = following.T
     chances = (last[:, None, :] + before[None, :, :]) / 2  # P(next | last, before)
+    # 0 for what cannot follow: it adds nothing to the mean.
     information = -np.log(chances, where=chances > 0, out=np.zeros_like(chances))
     return float(np.einsum("lb,lbn,lbn->", pairs, chances, information))
 
@@ -77,6 +79,7 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
         # The number of cumulative probabilities that a random number has passed is the symbol.
         passed = rows <= chances[position][:, None]
         text[position] = passed.sum(1).clip(max=SYMBOLS - 1)  # a sum may round to less than 1
+    # Without the first symbols, which do not follow the language's distribution yet.
     documents_first: NDArray[np.int64] = text[_NUM_DROPPED:].T
     return documents_first
 

@@ -262,7 +262,7 @@ class ModelWeights:
     def _strip_wrappers(self, name: str) -> str:
         """Return a name without its prefixes in ``wrappers``, of which it may have several."""
         while name.startswith(self.wrappers):
-            name = name.partition(".")[2]
+            name = name.partition(".")[2]  # a wrapper has one dot, at its end
         return name
 
     def _make_fault(self, what: str, where: str, rule: str) -> DataError:
@@ -329,7 +329,7 @@ def list_stored_tensors(file: Path, make_error: Fault) -> list[StoredTensor]:
     try:
         with safe_open(file, framework="np") as opened:
             tensors = []
-            for key in opened.keys():  # noqa: SIM118
+            for key in opened.keys():  # noqa: SIM118 - the opened file itself is not iterable
                 shape = opened.get_slice(key).get_shape()  # reads no numbers
                 tensors.append(StoredTensor(file, key, tuple(shape)))
             return tensors

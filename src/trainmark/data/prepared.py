@@ -119,7 +119,8 @@ class PartialFolder:
     def write_file(self, relative: str, make: Callable[[Path], T]) -> T:
         """Write one file with ``make``, which gets its path; return the result of ``make``.
 
-        A file that an earlier call finished is kept if its fingerprint still matches.
+        The result must be a JSON value. A file that an earlier call finished is kept if its
+        fingerprint still matches; its stored result is returned.
 
         Args:
             relative: path of the file in the data folder.
@@ -170,6 +171,7 @@ def write_data_folder(
         raw: folder of the sources; ``data`` must not lie inside it.
         sources: the files that ``data`` is made of, by name.
         say: called with each line; a ``Reporter`` also receives the progress.
+        case: name of the case; the manifest contains it.
         form: version of the format that is written.
         options: everything else that ``data`` depends on; the manifest contains them.
 
@@ -289,7 +291,7 @@ def _resume_or_begin(
         return dict(earlier_state)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    return {"made_of": made_of_json, "stages": {}, "files": {}}
+    return {"made_of": made_of_json, "stages": {}, "files": {}}  # the caller adds ``stats``
 
 
 @contextmanager
@@ -328,6 +330,14 @@ def _fingerprint_sources(
     """Return the fingerprint of every source, sorted by name, and its size and modification time.
 
     A fingerprint of the earlier call is used again if size and modification time are the same.
+
+    Args:
+        sources: the files by name.
+        earlier_state: see ``PartialFolder.state``; empty: there was no earlier call.
+
+    Returns:
+        The fingerprints with the name of their source, and lists of size in bytes and
+        modification time in nanoseconds by name.
     """
     stats = {name: file.stat() for name, file in sorted(sources.items())}
     versions = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
@@ -350,19 +360,20 @@ def _finish(partial_folder: PartialFolder, data: Path) -> None:
     """Write the manifest and rename the partial folder to ``data``."""
     folder = partial_folder.folder
     report = partial_folder.report
-    files = {}  # that stay, by their path in the data folder
+    files = {}  # of the finished folder, by path: neither the state nor intermediate files
     for file in folder.rglob("*"):
         name = file.relative_to(folder).as_posix()
         if file.is_file() and not name.startswith((STATE, f"{WORK}/")):
             files[name] = file
     fingerprints = partial_folder.state["files"]
+    # Files that were not written with ``write_file`` have no fingerprint yet.
     new_files = {name: file for name, file in files.items() if name not in fingerprints}
     if new_files:
         new_bytes = sum(map(_get_size, new_files.values()))
         report.begin("computing the sha256 of the output", new_bytes)
     for name, file in new_files.items():
         fingerprints[name] = compute_fingerprint(file, report.advance)
-        partial_folder.save()
+        partial_folder.save()  # an interrupted call continues with the next file
     manifest = partial_folder.manifest | {"files": {name: fingerprints[name] for name in files}}
     text = json.dumps(manifest, indent=2, sort_keys=True)
     (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
@@ -483,6 +494,7 @@ def write_splits(
         for split, counts_of_split in counts.items():
             if counts_of_split:
                 text = ", ".join(f"{count:,} {name}" for name, count in counts_of_split.items())
+                # The names of the counts are the case's own; one of them counts the rows.
                 if published[split] not in counts_of_split.values():
                     text += f"; NOT the published {published[split]:,}"
                 report(f"{split}: {text}")

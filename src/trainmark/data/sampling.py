@@ -138,19 +138,21 @@ class Samples:
     def build_epoch(self, number: int) -> EpochIndex:
         """Return the shuffled samples of one epoch, counted from 0."""
         samples = len(self)
-        if samples == 0:
+        if samples == 0:  # nothing to shuffle; there may be no token by which to divide
             return self.build_unshuffled_epoch()
         # Epochs are shuffled in groups that hold at least ``shuffled_together`` samples.
         needed_tokens = self.shuffled_together * self.seq_length + 1
         group_size = -(-needed_tokens // self.num_tokens)  # rounded up
         group, epoch_of_group = divmod(number, group_size)
-        seed = (self.seed + group) % 2**32  # RandomState takes seeds of 32 bits
+        # Each group has its own order. RandomState takes seeds of 32 bits.
+        seed = (self.seed + group) % 2**32
 
         def build() -> list[NDArray[Any]]:
             return self._shuffle_epochs(group_size, np.random.RandomState(seed))
 
         arrays = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
         order, positions, offsets, shuffle = arrays
+        # Concatenated epochs may give more samples than the same epochs alone: those are left out.
         first = epoch_of_group * samples
         return EpochIndex(self, order, positions, offsets, shuffle[first : first + samples])
 
@@ -208,7 +210,8 @@ def cut_documents(
         both int64 (samples + 1,); empty if there is no token.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
-    # For each document, the number of cuts in it and in the documents before it.
+    # For each document, the number of cuts in it and in the documents before it; all together one
+    # more than samples, because a sample also needs the token at the next cut.
     cuts = -(-ends // seq_length)  # rounded up: there is a cut at token 0
     positions = np.repeat(np.arange(len(sizes)), np.diff(cuts, prepend=0))
     positions[:1] = 0  # as in Megatron, sample 0 begins at document 0, even if that is empty

@@ -109,10 +109,11 @@ def open_wordpiece(file: Path, make_error: Fault, *, plain: bool = False) -> Tok
     It adds special tokens around a text unless the caller disables that.
 
     Args:
-        plain: see ``open_tokenizer``.
+        plain: encode a special token that is spelled out in a text as ordinary characters.
 
     Raises:
-        DataError: the file cannot be read, or a special token is missing.
+        DataError: the file cannot be read, a special token is missing, or
+            ``tokenizer_config.json`` asks for other settings.
     """
     from tokenizers import normalizers, pre_tokenizers, processors
 
@@ -122,7 +123,7 @@ def open_wordpiece(file: Path, make_error: Fault, *, plain: bool = False) -> Tok
     if missing:
         rule = "a BERT vocabulary must contain the five special tokens"
         raise make_error(f"the vocabulary lacks {', '.join(missing)}", where=str(file), rule=rule)
-    if file.name == WORDPIECE:
+    if file.name == WORDPIECE:  # a bare list of tokens; ``tokenizer.json`` has all this itself
         library.add_special_tokens(list(_BERT_TOKENS))
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
         library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -144,11 +145,11 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
     Raises:
         DataError: the first key that differs, with its value.
     """
-    settings = file.with_name(SETTINGS[0])
+    settings = file.with_name(SETTINGS[0])  # ``tokenizer_config.json``
     if not settings.is_file():
         return
     document = json.loads(library.to_str())
-    # What the opened tokenizer does, by keys of ``tokenizer_config.json``.
+    # What the opened tokenizer does, by keys of ``tokenizer_config.json``; the first two always.
     applied: dict[str, Any] = {"do_basic_tokenize": True, "never_split": []}
     normalizer = document["normalizer"] or {}
     if normalizer.get("type") == "BertNormalizer":
@@ -160,7 +161,7 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
         applied["add_prefix_space"] = splitter["add_prefix_space"]
     requested = read_json(settings, make_error)
     for key, value in applied.items():
-        if requested.get(key) not in (value, None):
+        if requested.get(key) not in (value, None):  # None: the settings leave it open
             raise make_error(
                 f"{key} is {json.dumps(requested[key])}",
                 where=f"{settings}, {key}",
@@ -170,7 +171,10 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
 
 
 def read_special_token(folder: Path, key: str, make_error: Fault) -> str | None:
-    """Return the special token in a folder's settings under ``key``, such as ``eos_token``."""
+    """Return the special token in a folder's settings under ``key``, such as ``eos_token``.
+
+    None: no file of settings has it.
+    """
     for name in SETTINGS:
         file = folder / name
         if file.is_file():
@@ -259,7 +263,7 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     file = files[FAST] if FAST in files else files[BPE[0]]
     library = open_tokenizer(file, make_corpus_error)
     refuse_other_settings(file, library, make_corpus_error)
-    vocab_size = max(library.get_vocab().values()) + 1
+    vocab_size = max(library.get_vocab().values()) + 1  # ids may have gaps
     if not ends:
         return CorpusTokenizer(library, vocab_size)
     end_token = read_special_token(folder, "eos_token", make_corpus_error) or END_OF_DOCUMENT

@@ -67,7 +67,10 @@ class NodeTimeline:
         return "finished" in self.events
 
     def get_event(self, name: str) -> Any:
-        """Return the event with this name on the clock of the first node; None: it has none."""
+        """Return the event with this name, its ``t_ns`` on the first node's clock; None: no event.
+
+        Other times in the event, such as those of failures, stay on the node's own clock.
+        """
         event = self.events.get(name)
         return None if event is None else replace(event, t_ns=event.t_ns + self.shift_ns)
 
@@ -221,12 +224,12 @@ def _merge_rank_ends(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     shares = [event.others_cpu_share for _, event in ends if event.others_cpu_share is not None]
     return RanksEnded(
         t_ns=max(event.t_ns for _, event in ends),
-        failures=[
+        failures=[  # ``_list_events`` has not moved their times to the first node's clock
             replace(failure, t_ns=failure.t_ns + node.shift_ns)
             for node, event in ends
             for failure in event.failures
         ],
-        others_cpu_share=max(shares, default=None),
+        others_cpu_share=max(shares, default=None),  # of the most disturbed node
     )
 
 

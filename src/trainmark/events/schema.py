@@ -145,7 +145,7 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
     check_ns: SpentNs = 0
 
     def __post_init__(self) -> None:
-        Timed.__post_init__(self)
+        Timed.__post_init__(self)  # checks the start and the end
         steps, waits, losses = len(self.step_ns), len(self.wait_ns), len(self.loss)
         if not 0 < steps == waits == losses == len(self.samples) == len(self.step_samples):
             raise ValueError(
@@ -476,6 +476,10 @@ class EventWriter:
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write one event, stamped with the host clock in nanoseconds.
+
+        Args:
+            event: its name.
+            fields: by name; ``t_ns`` among them replaces the time of writing.
 
         Raises:
             TypeError: the event has other fields.

@@ -53,7 +53,12 @@ def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
 
 
 def _draw_lines_of(members: Columns, *, of_host: bool) -> Iterator[SeriesLine]:
-    """Yield the lines of each quantity that was read of some devices, or of some hosts."""
+    """Yield the lines of each quantity that was read of some devices, or of some hosts.
+
+    Args:
+        members: readings of each device, or of each host, by its name.
+        of_host: they are hosts.
+    """
     for quantity in get_args(DrawnName):
         series = {}
         for name, columns in members.items():
@@ -87,10 +92,11 @@ def _draw_summary(series: _Series) -> _Lines:
     # So many that each stretch has about one reading of each device.
     num_stretches = max(len(times) for times, _ in series.values())
     order = np.argsort(times_s, kind="stable")
-    # The indices of the readings in each stretch.
+    # The indices of the readings in each stretch; all stretches have equally many.
     stretches = np.array_split(order, min(MAX_LINE_POINTS, num_stretches))
     middles_s = [times_s[indices].mean() for indices in stretches]
     for name, percentile in zip(SUMMARY_LINES, (0, 50, 100), strict=True):
+        # "lower": a value that was read, not one between two readings.
         summary = [
             np.percentile(values[indices], percentile, method="lower") for indices in stretches
         ]

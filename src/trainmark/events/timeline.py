@@ -175,7 +175,7 @@ class RankTimeline(RankSums):
         spans |= self.named_ns
         spans["check"] += self.check_ns
         spans["unfinished"] = self.unfinished_ns
-        for name, phase in self.phases.items():
+        for name, phase in self.phases.items():  # each phase is a span as well
             spans[name] += phase.windows_ns
         spans["other"] = (self.wall_ns or 0) - sum(spans.values())
         return spans
@@ -352,5 +352,6 @@ def _set_launch_times(
     observed_end_ns = max(ends_ns, default=0)  # from the launch
     for rank in ranks:
         rank.launch_ns = launch_events.launch.t_ns - shifts_ns.get(rank.rank, 0)
+        # A rank that ended or failed has written so itself; of any other, the launcher saw the end.
         if not rank.finished and rank.error is None and rank.wall_ns is not None:
             rank.unfinished_ns = max(0, observed_end_ns - rank.wall_ns)
