@@ -214,7 +214,7 @@ def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     for rank in run.ranks:
         if rank.parameters is None:
             continue
-        for name, checksum in rank.parameters.sums.items():
+        for name, checksum in rank.parameters.sums.items():  # has no sharded parameters
             if name not in first_sums:
                 first_sums[name] = checksum
             elif checksum != first_sums[name] and name not in differing_ranks:

@@ -83,7 +83,8 @@ def find_failure(
 ) -> Cause | None:
     """Return what ended a run early, else that it missed its target.
 
-    A stop from outside comes before the reports of ranks.
+    The order is that of cause and effect: what ends a job or stops the ranks from outside makes
+    ranks fail, so that it comes before their reports.
 
     Args:
         is_witnessed: the ranks run a user's own program.
@@ -121,6 +122,7 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
     # Nodes that did not report their end: they made the ranks of other nodes fail.
     lost_nodes = [node for node in run.nodes if not node.finished]
     is_timed_out = stop is not None and stop.reason == "timeout"
+    # A time limit that a node saw explains unfinished nodes, unless the engine lost the job.
     if lost_nodes and (job.phase == "lost" or not is_timed_out):
         text = message(
             "node_lost",
@@ -149,7 +151,7 @@ def _find_stop(run: RunTimeline) -> Cause | None:
             return Cause(kind="launcher_killed", message=text)
         case "launcher_error":
             return Cause(kind="launcher", message=message("launcher_failed", text=stop.message))
-        case "case_error":
+        case "case_error":  # code of the case failed outside the ranks
             return Cause(
                 kind="error",
                 message=message("exception", text=stop.message, fix=stop.fix),
@@ -157,6 +159,7 @@ def _find_stop(run: RunTimeline) -> Cause | None:
                 place=stop.place,
                 traceback=stop.traceback,
             )
+    # The remaining reason is ``signal``.
     text = message("stopped_by_signal", signal=stop.signal, steps=steps)
     return Cause(kind="signal", message=text, signal=stop.signal)
 
@@ -269,7 +272,11 @@ class _RankFailure(NamedTuple):
 
 
 def _list_failures(run: RunTimeline) -> list[_RankFailure]:
-    """Return the failure of each rank: as it reports it, else by its exit code."""
+    """Return the failure of each rank: as it reports it, else by its exit code.
+
+    The launcher and each rank write times on the clock of their own machine; times from the launch
+    compare.
+    """
     exits: dict[int, FailedRank] = {}  # by rank
     if run.launcher.ranks_ended is not None:
         exits = {failed.rank: failed for failed in run.launcher.ranks_ended.failures}

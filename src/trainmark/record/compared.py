@@ -49,12 +49,12 @@ def check_range(
 
 
 def check_at_most(place: str, value: float, high: float) -> Iterator[ComparedValue]:
-    """Yield a value that is above the highest one that it may have, with this one."""
+    """Yield the value, with the highest allowed one, if it is above that."""
     if value > high:
         yield ComparedValue(place, value, high)
 
 
 def check_at_least(place: str, value: float, low: float) -> Iterator[ComparedValue]:
-    """Yield a value that is below the lowest one that it may have, with this one."""
+    """Yield the value, with the lowest allowed one, if it is below that."""
     if value < low:
         yield ComparedValue(place, value, low)

@@ -136,6 +136,7 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
         yield message("rows_repeated", rows=len(rows), distinct=num_distinct)
     yield from _find_repeated_evaluation_rows(timeline)
     for rank in timeline.ranks:
+        # FLOPs were counted in the first step alone, which is the phase ``compile``.
         claimed = rank.phases["compile"].model_flops
         counted = rank.result.flops_counted
         if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
@@ -155,6 +156,7 @@ def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
     # Not strict: a rank may have ended before the last evaluation.
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
         scored = combine_scores([report.scores for report in reports])
+        # ``keys``: number of rows that were scored with a key. Equal rows have equal keys.
         if scored is None or scored.keys < _MIN_ROWS:
             continue
         if scored.distinct < _MIN_DISTINCT * scored.keys:
@@ -207,7 +209,7 @@ def _find_unlike_clocks(measurement: Measurement) -> Iterator[Message]:
     for rank in measurement.ranks:
         phase = rank.phases["train"]
         if phase.windows_ns < _MIN_MEASURED_NS:
-            continue
+            continue  # too short to compare the clocks
         windows_s = phase.windows_ns / 1e9
         steps_s = phase.step_ns / 1e9
         if abs(1 - steps_s / windows_s) > _CLOCK_TOLERANCE:
@@ -455,6 +457,7 @@ def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
     replays = measurement.replays
     if replays is None:
         return
+    # If two repeats of one window can differ without a fault, a difference of another blames nobody.
     if replays.not_deterministic:
         yield message(
             "replay_not_deterministic",
@@ -497,6 +500,7 @@ def _find_training_conditions(measurement: Measurement) -> Iterator[Message]:
     phases = [rank.phases["train"] for rank in measurement.ranks]
     num_ahead = plan.recipe.get("read_ahead_batches", 0)
     num_batches = phases[0].steps * plan.recipe["grad_accum_steps"]
+    # Batches that are ready before measuring begins are trained without the time to read them.
     if num_batches and num_ahead > max(_ALWAYS_READ_AHEAD, _READ_BEFORE * num_batches):
         yield message("read_before_measured", ahead=num_ahead, batches=num_batches)
     num_graphs = max(phase.graphs_compiled for phase in phases)

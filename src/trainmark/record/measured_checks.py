@@ -155,10 +155,11 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     # Ranks of a replica train the same samples.
     expected_step = batch_size // recipe.get("tensor_parallel", 1)
     has_whole_step = plan.data.train_samples >= expected_step
+    # A case of another package, or a user's program, may count samples otherwise.
     if is_complete and cases.is_shipped(plan.case) and has_whole_step:
         yield ComparedValue("steps.samples", largest_step, expected_step)
     yield from _check_limit("counts.epochs", counts.epochs, recipe["max_epochs"])
-    max_tokens = counts.sequences * recipe.get("seq_length", 0)
+    max_tokens = counts.sequences * recipe.get("seq_length", 0)  # 0: no limit
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
     if plan.witness is None:  # the batch of a user's own program is not in the recipe
         yield from _check_limit("steps.samples", largest_step, batch_size)
@@ -233,7 +234,7 @@ def _compare_lines(record: Record, telemetry: Telemetry) -> Iterator[ComparedVal
         if quantity is None:
             continue
         for time_s, value in line.points:
-            if 0 <= time_s <= end_s:
+            if 0 <= time_s <= end_s:  # the extremes are of readings during the run
                 nearest = move_into_range(value, quantity.lowest, quantity.highest)
                 if not isclose(value, nearest, rel_tol=_POINT_ROUNDING):
                     yield ComparedValue(f"series.{line.quantity}", value, nearest)

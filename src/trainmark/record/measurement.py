@@ -281,5 +281,6 @@ def _merge_facts(timeline: RunTimeline) -> Environment:
         merged["attention"] = ", ".join(rank0.result.attention)
     if rank0.facts.attention_flags:
         merged["attention_flags"] = rank0.facts.attention_flags
+    # Facts of which a record has no field are left out.
     facts = {name: value for name, value in merged.items() if name in Environment.__annotations__}
     return cast("Environment", facts)

@@ -150,7 +150,7 @@ def _compare_with_case(
     # A later version may ship other recipes of these names.
     if plan.suite_version == __version__ and plan.recipe_name in case.recipes:
         yield from _compare_changes(plan, case, recipe)
-    if vendor is not None:
+    if vendor is not None:  # labels are compared only if the vendor's package is installed
         yield ComparedValue(
             "plan.labels", _list_checked_labels(plan), _list_expected_labels(plan, recipe)
         )
@@ -167,6 +167,7 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
     fix_hp, extra = compare_with_standard(
         recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard]
     )
+    # Changed rules of data preparation are in ``extra`` too, but are no fields of the recipe.
     recipe_extra = {
         name: value for name, value in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
     }
@@ -188,7 +189,7 @@ def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
     has_target = recipe.target_value is not None
     has_comparable_quality = recipe.data != "real" or plan.data.quality_comparable
     conditions = {
-        "self-reported": True,
+        "self-reported": True,  # every run is measured by whoever publishes it
         "performance-only": not (has_target and has_comparable_quality),
         "generated-data": recipe.data == "generated",
         BALANCED_BOUND: recipe.is_bound,
@@ -217,6 +218,7 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
         num_trained = parameters if trained is None else trained
         num_frozen = parameters - num_trained
         min_bytes = num_frozen * _MIN_FROZEN_BYTES + num_trained * _MIN_TRAINED_BYTES
+        # Compared in bytes: so many parameters must fit into the memory of all devices.
         yield from check_at_most("environment.job.parameters", min_bytes, sum(known_totals))
     module = _load_sizes_module(record.plan.case)
     if recipe is None or module is None or not job:

@@ -94,6 +94,7 @@ class PrintedComparison(NamedTuple):
     def agrees(self) -> bool:
         """Tell whether both are the same, except that they may time different steps."""
         is_near = self.measured is not None and abs(self.change) <= _AGREEMENT_TOLERANCE
+        # With a reason they measure different things, however near they are.
         return is_near and self.reason is None
 
 
@@ -114,6 +115,7 @@ def compare_printed(
         change_of_median = measured.at_median_step / speed.median - 1
         change = min(change_of_mean, change_of_median, key=abs)
         measured_value = measured.mean
+        # A program that prints its speed once may print that of the whole training.
         if speed.lines == 1 and measured.whole is not None:
             change_of_whole = measured.whole / speed.mean - 1
             if abs(change_of_whole) < abs(change):
@@ -237,7 +239,7 @@ def _find_amount_of_step(
     if quantity == "mfu_percent":
         mfu_percent = figures["MFU"].value
         return None if mfu_percent is None else mfu_percent * mean_step_s
-    # Then a rank has no measured step, and a sum over all ranks would lack its part.
+    # If a rank has no measured step, this figure is None: a sum over ranks would lack its part.
     if figures["final_result"].value is None:
         return None
     if quantity.startswith("samples"):
@@ -282,6 +284,7 @@ def _explain_difference(
     smallest_error = _RULE_TOLERANCE  # of what a rule predicts, relative
     for rule, predicted_ratio in _predict_ratios(speed.quantity, measurement):
         if rule in _RULES_ON_MEANS_SINCE_START:
+            # The program prints a mean or best over all steps so far: only the last value counts.
             pairs = [(speed.last, measured.mean)]
         else:
             pairs = [(speed.mean, measured.mean), (speed.median, measured.at_median_step)]
@@ -307,7 +310,7 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
     ranks = measurement.ranks
     first_rank = ranks[0]
     train = first_rank.phases["train"]
-    # Not divided by 0: without measured steps there is no difference to explain.
+    # ``train.steps`` is above 0: without measured steps there is no measured speed to compare.
     micro_batches_per_step = train.micro_batches / train.steps
     if train.windows_ns and first_rank.steps:
         step_ns = train.windows_ns / train.steps

@@ -85,6 +85,7 @@ def grade_reasons(reasons: Iterable[Message]) -> Trust:
     first_of_code: dict[str, Message] = {}
     for reason in reasons:
         first_of_code.setdefault(reason.code, reason)
+    # Every reason whose code is not listed as noisy is grave.
     grave = [reason for reason in first_of_code.values() if reason.code not in _NOISY]
     noisy = [reason for reason in first_of_code.values() if reason.code in _NOISY]
     grade: Grade = "usable"

@@ -304,6 +304,7 @@ def _compare_findings(
     # Findings that nothing here explains: those of a case that is not shipped may be right.
     for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
         is_allowed = case_notes is None and code not in CODES_OF_RECORD
+        # Compared is whether the record has the finding: it does.
         yield ComparedValue(f"findings.{code}", recorded=True, expected=is_allowed)
 
 

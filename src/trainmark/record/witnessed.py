@@ -71,6 +71,7 @@ GRAVE_CODES = CODES - {"witness_batches_unseen"}
 def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
     """Return the facts of each rank's job; empty of a rank that did not report its end."""
     first: dict[str, Any] = dict(measurement.job or {})
+    # ``job`` is None if the rank has the same facts as rank 0.
     return [first if rank.job is None else dict(rank.job) for rank in measurement.ranks]
 
 
@@ -119,13 +120,14 @@ def _explain_unknown_work(measurement: Measurement) -> Message | None:
     if _get_spec(measurement).step is not None:  # the user states it
         return None
     for facts in list_facts(measurement):
+        # The probe has this fact only if it saw batches whose samples it could count.
         if facts and "seen_samples" not in facts:
             return message("witness_uncountable")
     return None
 
 
 def _explain_unknown_flops(measurement: Measurement) -> Message | None:
-    """Return why the FLOPs of a step are not known; None: the rank did not report its end."""
+    """Return why the FLOPs of a step are not known; None: rank 0 did not report its end."""
     facts = list_facts(measurement)[0]
     if not facts:
         return None
@@ -140,7 +142,7 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
     num_ranks = len(measurement.ranks)
     all_facts = list_facts(measurement)
     if spec.step is not None:
-        # What loaders yielded for a step, on each rank that saw it.
+        # What loaders yielded for a step on each rank that saw it; the file states the sum.
         samples = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
         tokens = [
             facts["seen_tokens_padded"] for facts in all_facts if facts.get("seen_tokens_padded")

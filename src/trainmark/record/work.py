@@ -184,6 +184,7 @@ def describe_planned_work(plan: Plan) -> dict[str, Any]:
         "peak_tflops": plan.peak_tflops,
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
+        # The data of a user's own program are not known.
         "content_id": plan.data.content_id if plan.witness is None else None,
         "bound": BALANCED_BOUND in plan.labels,
         "witnessed": None if plan.witness is None else plan.witness.describe_work(),
@@ -236,6 +237,7 @@ def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> li
         for name, value in recipe.items():
             values[kind, name].add(json.dumps(value, default=str))
     differing = {name for (_, name), texts in values.items() if len(texts) > 1}
+    # A different seed or time limit is the same work.
     return [name for name in names if name in differing and name not in _NOT_WORK]
 
 
@@ -333,6 +335,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
     if stated.micro_batch_size is not None:
         ours["fix_hp"] = _format_changes_without_batch(record)
         theirs["fix_hp"] = _format_changes_without_batch(row)
+    # Our run shows how fast a training could be at most; a published one really trained.
     if BALANCED_BOUND in record.plan.labels:
         ours["bound"] = True
         theirs["bound"] = False
