@@ -49,10 +49,12 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     layout = find_layout(raw, FORMS, partial(DataError, rule=RULE, fix=WHERE_DATA))
     model = raw / "model"
     config = read_config(model)
-    if layout.kind != NPZ.kind:
+    if layout.kind != NPZ.kind:  # an npz file has ids already and needs no tokenizer
         open_tokenizer(model, config)  # raises an error now if it does not fit
+    # All that may exist; ``copies`` below has those that do.
     model_files = [model / name for name in (CONFIG, *BERT_FILES, *SETTINGS)]
     notes = []
+    # Weights are optional, but ``check_weights`` raises an error if there are none.
     if any((model / name).is_file() for name in WEIGHTS):
         model_files.append(check_weights(model, config))
     else:

@@ -46,7 +46,11 @@ def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed
 
     @torch.no_grad()
     def fill_block(block: int) -> None:
-        """Fill the rows of ``out`` that are in a block; all four bounds are rows of the table."""
+        """Fill the rows of ``out`` that are in a block of the table.
+
+        All four bounds below are rows of the table, of which ``out`` has ``first_row`` to
+        ``end_row - 1``.
+        """
         block_start = block * BLOCK_ROWS
         block_end = min(block_start + BLOCK_ROWS, cardinality)
         start = max(block_start, first_row)
@@ -150,6 +154,7 @@ class FusedTables(nn.Module):
     def look_up(self, ids: Tensor) -> Tensor:
         """Return the rows of ids (T, B) as (B, T, dim); autograd does not see it."""
         num_tables, batch_size = ids.shape
+        # ``_find_rows`` lists them sample by sample.
         rows = cast("Tensor", self.weight).index_select(0, self._find_rows(ids))
         return rows.view(batch_size, num_tables, self.dim)
 

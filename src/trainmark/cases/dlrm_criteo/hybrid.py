@@ -42,6 +42,7 @@ class HybridTables(nn.Module):
 
     Args:
         placement: which rank holds which part of which table.
+        rank: number of this rank.
         seed: of the initial rows.
         exchange_dtype: type in which embeddings and gradients are sent.
         group: ranks to exchange with; None: all.
@@ -86,10 +87,11 @@ class HybridTables(nn.Module):
         ranges = [(part.first_row, part.rows) for part in self.parts]
         row_ranges = torch.tensor(ranges, dtype=torch.int32).view(-1, 2, 1)
         self.register_buffer("_row_ranges", row_ranges, persistent=False)
+        # The numbers of each rank's tables, on the device; see ``get_table_numbers``.
         for owner in range(self.world_size):
             numbers = torch.tensor(placement.list_tables(owner), dtype=torch.long)
             self.register_buffer(f"_tables_{owner}", numbers, persistent=False)
-        self.learning_rate = 0.0
+        self.learning_rate = 0.0  # these two: as for ``FusedTables``, set before every step
         self.grad_scale = 1.0
 
     def iterate_parts(self) -> Iterator[tuple[TablePart, Tensor]]:
@@ -203,6 +205,7 @@ class TableExchange:
         placement = self.tables.placement
         shape = (self._local_samples, len(placement.cardinalities), placement.dim)
         embeddings = received.new_zeros(shape)
+        # Each block: the embeddings of an owner's parts, (B_local, parts, dim).
         for owner, block in enumerate(self._split_by_owner(received)):
             tables = self.tables.get_table_numbers(owner)
             # For a cut table all owners but one send zeros, so the sum is exact.
@@ -216,6 +219,7 @@ class TableExchange:
         """Begin to send gradients (B_local, T, dim) to the owners of the rows."""
         sent = grad.new_empty(sum(self._remote_sizes))
         for owner, block in enumerate(self._split_by_owner(sent)):
+            # ``block`` is a view of ``sent``, which this fills.
             torch.index_select(grad, 1, self.tables.get_table_numbers(owner), out=block)
         self._begin_exchange(sent, sizes_sent=self._remote_sizes, sizes_received=self._local_sizes)
 
@@ -225,10 +229,14 @@ class TableExchange:
         grad = self._end_exchange().view(shape)
         # Samples whose row another rank holds looked up an arbitrary row here: do not update it.
         self._clear_foreign_rows(grad)
-        return grad.float()
+        return grad.float()  # sent in ``exchange_dtype``, but the tables are float32
 
     def _clear_foreign_rows(self, rows: Tensor) -> None:
-        """Set vectors of rows that other ranks hold to 0, in place."""
+        """Set vectors of rows that other ranks hold to 0, in place.
+
+        Args:
+            rows: vectors of this rank's parts (B_global, parts, dim).
+        """
         if self.is_foreign is None:
             return
         for column, part in enumerate(self.tables.parts):
@@ -296,4 +304,5 @@ class _EndExchange(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Send the gradients of the embeddings; the token's own gradient is 0."""
         ctx.exchange.send_gradients(grads[0])
+        # The gradients of the token and of ``exchange``.
         return torch.zeros((), device=grads[0].device), None

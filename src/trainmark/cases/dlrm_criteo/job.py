@@ -113,6 +113,7 @@ class DlrmJob:
         self.readers = {
             split: SplitReader(spec, split, columns=columns) for split in ("train", "test")
         }
+        # Given the name of a part of the step, returns a context manager that times it.
         self._time_part = lambda name: context.stages.stage(name, context.device)
         # Build the tables on the device: the host may have less memory. A ``torch.device`` as a
         # context is where new tensors are made; the empty tensor is only asked for its device.
@@ -137,6 +138,7 @@ class DlrmJob:
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
             loss_scale_window=1_000_000_000,  # as published: the scale never doubles
         )
+        # These methods of the protocol are the stepper's.
         self.check = self.stepper.check
         self.updates = self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
@@ -173,12 +175,17 @@ class DlrmJob:
         for raw in self._read_batches("train", order):
             samples = len(raw.labels)
             counts = Counts(samples=samples, sequences=samples)
+            # Gradients are not accumulated: every micro-batch is a step.
             yield Batch(_make_tensors(raw), counts, raw.step_samples, closes_step=True)
 
     def _read_batches(
         self, split: str, order: NDArray[np.int64] | None = None
     ) -> Iterator[RawBatch]:
-        """Yield this rank's parts of a split's batches; see ``SplitReader.read_batches``."""
+        """Yield this rank's parts of a split's batches; see ``SplitReader.read_batches``.
+
+        Args:
+            order: batch numbers in the order of reading; None: ascending.
+        """
         return self.readers[split].read_batches(
             self.global_batch_size,
             rank=self.context.rank,

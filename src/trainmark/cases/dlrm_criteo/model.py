@@ -146,6 +146,7 @@ def build_mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequ
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layer = nn.Linear(inputs, outputs)
+        # As in NVIDIA's DLRM.
         nn.init.normal_(layer.weight, std=math.sqrt(2 / (inputs + outputs)))
         nn.init.normal_(layer.bias, std=math.sqrt(1 / outputs))
         layers += [layer, nn.ReLU(inplace=True)]

@@ -249,7 +249,8 @@ def _predict_rank(
         cached += recipe.micro_batch_size * row_bytes * number_bytes // FULL
     return Prediction(
         weights=FLOAT_BYTES * dim * rows_held + dense_bytes,
-        gradients=dense_bytes if has_several_ranks else 0,  # DDP keeps its buckets
+        # DDP keeps gradients in buckets. Those of a single rank are not counted.
+        gradients=dense_bytes if has_several_ranks else 0,
         optimizer=0,  # plain SGD
         activations=recipe.micro_batch_size * peak_bytes,
         cached=cached,

@@ -31,7 +31,7 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     layers = [*pairwise([num_numerical, *bottom]), *pairwise([num_features, *top])]
     weights = sum(inputs * outputs for inputs, outputs in layers)
     biases = sum(outputs for _, outputs in layers)
-    rows = sum(rank["rows"] for rank in facts["placement"])
+    rows = sum(rank["rows"] for rank in facts["placement"])  # every row is on one rank
     parameters = weights + biases + rows * dim
     # FLOPs: 6 for each weight and each product of the interaction, but 4 for a weight of the first
     # layer, whose input needs no gradient. Features that only pad do not count.

@@ -213,12 +213,14 @@ class GlmJob:
                 SequenceTensors.from_batch(choice_batch),
                 ScoreLayout.from_batch(choice_batch),
             ),
+            # The check of the work tells samples apart by them; see ``Batch.identity``.
             identity=lambda choice_batch: torch.from_numpy(choice_batch.first_ids),
         )
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum of the losses of a micro-batch's samples, for the stepper."""
-        sequences, layout = batch.tensors
+        sequences, layout = batch.tensors  # ``SequenceTensors`` and ``ScoreLayout``
+        # The model returns the log-probability of each target; a sequence's score is their sum.
         scores = sequences.sum_scores(self.stepper.model(*sequences.inputs))
         loss_sum: Tensor = layout.compute_loss_sum(scores)
         return loss_sum
@@ -260,6 +262,7 @@ class GlmJob:
         size = self.recipe.micro_batch_size
         for first in range(0, len(rows), size):
             choice_batch, _ = self.data.validation.batch(rows[first : first + size])
+            # A sample may have many candidates: limit the sequences of a forward pass.
             chunks = choice_batch.split_sequences(CHOICES_PER_PASS * size)
             yield ScoringBatch(
                 chunks=[SequenceTensors.from_batch(chunk) for chunk in chunks],

@@ -100,7 +100,7 @@ class Transformer(nn.Module):
     def __init__(self, shape: GlmShape, *, dropout: float, checkpoint_activations: bool) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
-        rows = shape.max_positions + 1
+        rows = shape.max_positions + 1  # ids are 0 to ``max_positions``, as in the published model
         self.position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.block_position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.dropout = nn.Dropout(dropout)
@@ -212,6 +212,7 @@ def build_model(
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):
+            # Smaller for outputs that are added to the residual stream, two in each layer.
             parameter.normal_(std=INIT_STD / (2 * shape.num_layers) ** 0.5)
         elif name.endswith("bias"):
             parameter.zero_()

@@ -60,7 +60,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         write = _write_passages
         vocabulary = find_vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
-        settings = vocabulary.with_name(SETTINGS[0])
+        settings = vocabulary.with_name(SETTINGS[0])  # the tokenizer's settings; optional
         if settings.is_file():
             copies[f"{MODEL}/{settings.name}"] = settings
         notes.append(_describe_vocabulary(vocabulary))
@@ -105,10 +105,15 @@ def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
 
 
 def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split with its matrices stored by rows, and check every number; return no counts."""
+    """Write a split with its matrices stored by rows, and check every number.
+
+    Returns:
+        An empty dictionary: no counts to compare with the published ones, which are of questions.
+    """
     copy_as_csr(files[0], target)
     try:
-        SparseFile(target, evaluation=target.name.startswith("eval")).scan_sequences()
+        is_validation = target.name.startswith("eval")
+        SparseFile(target, evaluation=is_validation).scan_sequences()
     except DataError as error:
         # Name the source in the error: it has the same fault, and the caller removes ``target``.
         if error.where:

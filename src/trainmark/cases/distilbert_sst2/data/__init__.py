@@ -119,7 +119,7 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     refuse_long_sequences(model, positions=positions, seq_length=recipe.seq_length)
     used_files = [model / CONFIG]
     tokenizer = None
-    if layout.kind != NPZ.kind:
+    if layout.kind != NPZ.kind:  # an npz file has ids already
         tokenizer = open_tokenizer(model, config)
         used_files.append(find_tokenizer_file(model, MODEL_FAULT))
     train, train_digest = _load_split(layout.files["train"], config, recipe, tokenizer)

@@ -81,7 +81,7 @@ class ModelConfig(ConfigKeys):
 
     @property
     def parameters(self) -> int:
-        """Weights of the whole classifier, biases and LayerNorms left out."""
+        """Number of weights of the whole classifier, without the few of biases and LayerNorms."""
         rows = self.vocab_size + self.max_position_embeddings
         return rows * self.dim + self.encoder_matmul_weights + self.head_matmul_weights
 
@@ -147,6 +147,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
                 f"{config.pad_token_id} of model/config.json"
             ),
         )
+    # A larger vocabulary is refused above. A smaller one belongs to another model.
     refuse_short_vocabulary(
         file,
         entries=size,
@@ -237,7 +238,7 @@ def match_weights(
     weights = ModelWeights(
         model="the DistilBERT of model/config.json",
         shapes=compute_expected_shapes(config),
-        wrappers=("distilbert.",),  # a bare encoder has no prefix
+        wrappers=("distilbert.",),  # a prefix that may be missing: a bare encoder has none
         optional=HEAD_PREFIXES,
         unused=lambda name: name.startswith(IGNORED_PREFIXES) or name.endswith(IGNORED_SUFFIXES),
     )
@@ -257,5 +258,6 @@ def find_weights_file(folder: Path) -> Path:
 def check_weights(folder: Path, config: ModelConfig) -> Path:
     """Check names and shapes of the weights without reading their numbers; return the file."""
     file = find_weights_file(folder)
+    # Called for its errors: the matched tensors are not needed.
     match_weights(list_stored_weights(file, MODEL_FAULT), config, file)
     return file

@@ -123,10 +123,10 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
     value_types: dict[Path, np.dtype[Any]] = {}
     for split in spec.files:
         for file, row_type in spec.get_row_types(split).items():
-            value_types[file] = row_type.base
+            value_types[file] = row_type.base  # of one value: a numerical row has several
     extremes_by_file = read_content(folder, value_types)
     for files in spec.files.values():
-        _refuse_outside(files.label, extremes_by_file[files.label], limit=2)
+        _refuse_outside(files.label, extremes_by_file[files.label], limit=2)  # 0 or 1
         _refuse_infinite(files.numerical, extremes_by_file[files.numerical])
         for file, cardinality in zip(files.categories, spec.cardinalities, strict=True):
             _refuse_outside(file, extremes_by_file[file], limit=cardinality)
@@ -165,7 +165,11 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
 
 
 def _compute_content_id(spec: FeatureSpec, extremes_by_file: dict[Path, Extremes]) -> str:
-    """Return a digest of the content that does not depend on names or paths of files."""
+    """Return a digest of the content that does not depend on names or paths of files.
+
+    Args:
+        extremes_by_file: in the order of splits and columns in ``spec``.
+    """
     sizes = (spec.num_numerical, *spec.cardinalities)
     parts = [*map(str, sizes), *spec.category_dtypes]
     parts += [extremes.digest for extremes in extremes_by_file.values()]
@@ -190,6 +194,7 @@ def _refuse_infinite(file: Path, extremes: Extremes) -> None:
         extremes: of the bits without the sign, see ``_order_as_integers``.
     """
     if extremes.largest >= _INFINITY_BITS:
+        # The bits of every nan are above those of infinity, see IEEE 754.
         value = "inf" if extremes.largest == _INFINITY_BITS else "nan"
         largest_number = np.finfo(np.float16).max
         raise DataError(
@@ -301,6 +306,8 @@ class SplitReader:
             return _read_rows(file, descriptors[file], self.row_types[file], first_row, end_row)
 
         step_samples = end - first
+        # A rank reads labels and numbers of its own samples, but the categories of all samples: it
+        # looks up its tables for the whole global batch.
         # The rank's rows, divided as ``train.shards`` divides them.
         rank_first = first + step_samples * rank // world_size
         rank_end = first + step_samples * (rank + 1) // world_size

@@ -153,7 +153,8 @@ def generate(folder: Path, recipe: DlrmRecipe) -> None:
             files.categories, spec.category_dtypes, clicks.categories, STRIDES, strict=True
         )
         for file, dtype, categories, stride in columns:
-            ids = np.arange(categories.max() + 1) * stride  # of each category, see ``STRIDES``
+            # The id of each category: only every ``stride``-th id of a table occurs.
+            ids = np.arange(categories.max() + 1) * stride
             little_endian_ids = ids.astype(np.dtype(dtype).newbyteorder("<"))
             little_endian_ids[categories].tofile(file)
     write_spec(folder, CARDINALITIES)

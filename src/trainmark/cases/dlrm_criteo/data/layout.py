@@ -136,7 +136,7 @@ class FeatureSpec:
 
 def _choose_smallest_dtype(cardinality: int) -> str:
     """Return the smallest type that stores the ids of a table with ``cardinality`` rows."""
-    for dtype in CATEGORY_BYTES:
+    for dtype in CATEGORY_BYTES:  # in ascending size
         if cardinality <= compute_max_cardinality(dtype):
             return dtype
     raise ValueError(f"no supported type can hold {cardinality} categories")
@@ -239,7 +239,7 @@ class _Spec(Frozen):
                 f"{split}: must have one file for all numerical columns in order, one "
                 "for the label, and one per categorical column"
             )
-        files = [normpath(source.files[0]) for source in sources]
+        files = [normpath(source.files[0]) for source in sources]  # a source has exactly one file
         repeated_files = [name for name in files if files.count(name) > 1]
         if repeated_files:
             raise ValueError(f"{split}: {repeated_files[0]} is listed for several columns")
@@ -259,8 +259,10 @@ def read_spec(folder: Path) -> FeatureSpec:
         rule = error.rule or "the file must describe the columns in YAML"
         raise DataError(error.what, where=error.where, rule=rule, fix=fix) from None
     files = {}
-    for split, sources in spec.source_spec:
+    for split, sources in spec.source_spec:  # fields and values of the model: train, then test
+        # The path of each file, by the columns in it. A source has exactly one file.
         path_of_columns = {tuple(source.features): folder / source.files[0] for source in sources}
+        # ``groups`` is in this order: all numerical columns, the label, each categorical column.
         numerical, label, *categories = (path_of_columns[group] for group in spec.groups)
         files[split] = SplitFiles(numerical, label, tuple(categories))
     # ``_Spec`` has checked that each of these columns has a cardinality, so ``or 0`` below is only

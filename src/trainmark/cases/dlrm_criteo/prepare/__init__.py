@@ -55,7 +55,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     """
     threads = len(os.sched_getaffinity(0)) if workers is None else workers
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
-    import_extra("duckdb", where=raw)
+    import_extra("duckdb", where=raw)  # raises an error now if it is not installed
     sources = find_sources(raw)
     with prepared.write_data_folder(
         data, raw, sources, say, case="dlrm_criteo", form=FORMAT, **rules
@@ -105,6 +105,7 @@ def _run_stages(
     """
     report = partial_folder.report
     parts = dict(enumerate(split_rows(rows)))
+    # ``run_stage`` returns the stored result if an earlier call has finished the stage.
     assign_numbers = partial(tables.assign_category_numbers, db, len(rows), rules)
     sizes = partial_folder.run_stage("number categories", assign_numbers)
     report(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
@@ -150,6 +151,7 @@ def _write_splits(
         files[0].parent.mkdir(exist_ok=True)
         # The keys of other splits are row numbers; see ``tables.build_row_key``.
         num_keys = tables.KEYS if split == "train" else num_rows
+        # Rows are sorted one range of keys after the other, which bounds the memory.
         key_ranges = _divide_keys(num_keys, num_rows)
         batches = (
             batch

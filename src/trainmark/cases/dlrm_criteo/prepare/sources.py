@@ -147,7 +147,8 @@ def count_rows(path: Path, stop: Event) -> int:
     """Return the number of lines of a log.
 
     Args:
-        stop: set by another thread when the result is no longer needed; then fewer are counted.
+        stop: set by another thread when the result is no longer needed. Counting then ends early,
+            and the result, or the error, means nothing.
 
     Raises:
         DataError: there are no lines, or the file ends within a row.
@@ -169,7 +170,10 @@ def count_rows(path: Path, stop: Event) -> int:
 
 
 def describe_first_fault(path: Path) -> DataError:
-    """Return the error for the first line of a log that is not a row; rows are counted from 1."""
+    """Return the error for the first line of a log that is not a row; rows are counted from 1.
+
+    The log must have such a line.
+    """
     row_pattern = re.compile(ROW.encode() + rb"\r?\n")
     with open_log(path) as stream:
         number, line = next(
@@ -185,6 +189,7 @@ def describe_first_fault(path: Path) -> DataError:
             for pattern, field in zip(FIELDS, fields, strict=True)
         ]
         column = is_valid.index(False)  # the first invalid field
+        # At most 40 bytes are shown: a faulty field may be of any length.
         text = fields[column][:40].decode("ascii", "backslashreplace")
         what = f"field {column + 1} is {text!r}"
     return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, fix=DOWNLOAD_AGAIN)

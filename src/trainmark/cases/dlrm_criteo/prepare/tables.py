@@ -147,6 +147,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     """
     with require_whole_gzip(path):  # the database does not notice all damage
         rows = count_rows(path, stop)
+    # ``LINES`` has the columns ``line`` and ``f``, the list of its fields.
     # The label is the first character of a line, and null if the line is not a row.
     columns = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
     # SQL counts from 1, and the first field is the label.
@@ -203,7 +204,9 @@ def build_row_key(part: RowRange, rules: Rules) -> str:
         rules: options of ``prepare``, of which ``seed`` decides the order of training rows.
     """
     if part.split == "train":
+        # The database's function for these 8 bytes; ``rowid`` is its number of the row, from 0.
         return f"md5_number_upper('{rules['seed']}:{part.source}:' || rowid)"
+    # The part begins at the source's row ``start``, which is the split's row ``first``.
     return f"(rowid - {part.start} + {part.first})::UBIGINT"
 
 
@@ -297,7 +300,8 @@ def write_rows(
 
     Args:
         files: label, numerical values, then one for each categorical column.
-        batches: Arrow record batches from ``read_encoded_rows``.
+        batches: Arrow record batches from ``read_encoded_rows``: label, logarithms of the numbers,
+            then categories.
         advance: called with the number of rows of each batch.
     """
     rows = 0
@@ -309,6 +313,7 @@ def write_rows(
             label, *columns = (column.to_numpy() for column in batch.columns)
             logarithms = columns[:NUM_NUMERICAL]
             categories = columns[NUM_NUMERICAL:]
+            # The query has given label and categories the types of their files.
             arrays = [label, np.stack(logarithms, axis=1).astype("<f2"), *categories]
             for stream, array in zip(streams, arrays, strict=True):
                 stream.write(array.tobytes())

@@ -242,6 +242,7 @@ def find_checkpoint(folder: Path) -> Path:
         raise CHECKPOINT_FAULT(f"the folder has {count} checkpoints", where=str(folder))
     (pointer_file,) = pointer_files
     with translate_read_errors(pointer_file, CHECKPOINT_FAULT), pointer_file.open("rb") as stream:
+        # The name of the subfolder with the weights; 256 bytes are more than any such name.
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
     file = pointer_file.parent / iteration / WEIGHTS_FILE
     part_names = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
@@ -299,8 +300,8 @@ def match_weights(
         model="a GLM of the recipe's sizes",
         shapes=shapes,
         fix=SIZES_FIX,
-        wrappers=("module.", "model."),
-        any_rows=POSITION_EMBEDDINGS,
+        wrappers=("module.", "model."),  # prefixes that names in the checkpoint may have
+        any_rows=POSITION_EMBEDDINGS,  # whose number of rows may differ
         unused=lambda name: not name.startswith(LAYERS),  # only unknown layers are refused
     )
     return weights.match(stored_tensors, where=file)
@@ -313,5 +314,6 @@ def check_weights(folder: Path, shape: GlmShape) -> Path:
         DataError: there is no checkpoint, it is unreadable, or it belongs to another model.
     """
     file = find_checkpoint(folder)
+    # Called for its errors: the matched tensors are not needed.
     match_weights(list_stored_weights(file, CHECKPOINT_FAULT), compute_expected_shapes(shape), file)
     return file

@@ -119,6 +119,7 @@ class ClozeExamples(Examples):
         """Return the length of each sample's longest sequence without its passage (samples,)."""
         choices = self.samples.choices
         candidate_lengths = self.passages.names.lengths[choices.values]
+        # The maximum of each sample's candidates, of which there is always at least one.
         longest_candidates = np.maximum.reduceat(candidate_lengths, choices.starts[:-1])
         question_lengths = self.passages.query_halves.lengths.reshape(-1, 2).sum(1)
         num_tokens: NDArray[np.int64] = (
@@ -133,6 +134,7 @@ class ClozeExamples(Examples):
     def _count_tokens_with_passage(self) -> NDArray[np.int64]:
         """Return the length of each sample's longest sequence with its whole passage (samples,)."""
         first_questions = self.passages.first_question_of_passage
+        # The passage of a question is the last one that begins at the question or before it.
         passages = np.searchsorted(first_questions, self.samples.questions, side="right") - 1
         num_tokens: NDArray[np.int64] = (
             self.passages.texts.lengths[passages] + self._count_tokens_without_passage()

@@ -134,7 +134,7 @@ class SparseFile:
             DataError: a sequence has no target, or a row of a matrix is invalid.
         """
         with translate_read_errors(self.file, _make_fault), self.file.open("rb") as stream:
-            digest = hash_stream(stream).hexdigest()
+            digest = hash_stream(stream).hexdigest()  # of the file, so the same for both results
         token_extremes: list[int] = []  # minima and maxima of all blocks
         position_extremes: list[int] = []
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
@@ -408,7 +408,7 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
 
 def _read_format(group: Any) -> str:
     """Return the sparse format of a group, ``csr`` or ``csc``; empty if it has none."""
-    form = group.attrs.get("h5sparse_format", "")
+    form = group.attrs.get("h5sparse_format", "")  # bytes or text, as the writer stored it
     return form.decode("utf-8", "replace") if isinstance(form, bytes) else str(form)
 
 

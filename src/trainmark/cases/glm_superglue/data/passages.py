@@ -100,6 +100,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
     Raises:
         DataError: the file cannot be read, or its number of tokens does not fit ``vocab_size``.
     """
+    # plain: special tokens that are spelled out in a text are encoded as ordinary characters.
     library = open_wordpiece(file, FAULT, plain=True)
     size = library.get_vocab_size(with_added_tokens=True)
     piece_ids = []
@@ -123,14 +124,14 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             entries=size,
             vocab_size=vocab_size,
             of="the recipe",
-            multiple=PADDED_TO,
+            multiple=PADDED_TO,  # the model's table may have this many rows more, rounded up
             fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {FIX}",
         )
     ids = library.get_vocab()
     tokens = BlockTokens(
         first=ids["[CLS]"],
         mask=ids["[MASK]"],
-        end=ids["[PAD]"],
+        end=ids["[PAD]"],  # GLM ends the context with it
         piece_start=piece_start,
         piece_end=piece_end,
     )
@@ -273,6 +274,7 @@ def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
         texts=_concatenate(texts),
         names=_concatenate(names),
         query_halves=_concatenate(query_halves),
+        # So far the answers count from the first name of their passage.
         answers=_number_answers(_concatenate(answers), first_name_of_passage, num_questions),
         first_name_of_passage=first_name_of_passage,
         first_question_of_passage=compute_starts(np.array(num_questions, np.int64)),

@@ -118,7 +118,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
             except ValueError as error:
                 raise _make_line_error(str(error), file, number) from None
     if not has_passage:
-        raise _make_line_error("the file has no passage", file, 1)
+        raise _make_line_error("the file has no passage", file, 1)  # the error must name a line
 
 
 def _make_line_error(what: str, file: Path, line: int) -> DataError:
@@ -132,6 +132,7 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     Args:
         line: number of the line, from 1.
     """
+    # One character for one, so the offsets of the entities stay valid.
     text = row.passage.text.translate(PLAIN_SIGNS)
     entities = set()
     for span in row.passage.entities:
@@ -140,7 +141,7 @@ def _parse_passage(line: int, row: _Row) -> Passage:
                 f"an entity spans the characters {span.start} to {span.end}, but the text has only "
                 f"{len(text)}"
             )
-        entities.add(text[span.start : span.end + 1])
+        entities.add(text[span.start : span.end + 1])  # ``end`` is the last character
     names = sorted(entities)
     # Appends the answers that are not entities to ``names``.
     questions = tuple(_parse_question(item, names, len(entities)) for item in row.qas)
