@@ -420,5 +420,5 @@ class _Timeline:
             step=self._step,
             samples=self._samples[self._step],
             loss=self._losses[self._step],
-            quality=event.get("value"),
+            quality=event.get("value"),  # only an evaluation has one
         )

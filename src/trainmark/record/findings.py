@@ -457,7 +457,7 @@ def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
     replays = measurement.replays
     if replays is None:
         return
-    # If two repeats of one window can differ without a fault, a difference of another blames nobody.
+    # If repeats can differ without a fault, differences of other windows blame no rank.
     if replays.not_deterministic:
         yield message(
             "replay_not_deterministic",

@@ -136,6 +136,7 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
     except BundleError as error:
         error.where = f"{path}: {error.where}" if error.where else str(path)
         raise
+    # An encrypted entry raises a RuntimeError.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise AlteredError(
             f"the file was altered or is not a bundle: {error}", where=str(path)
@@ -166,7 +167,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     if sorted(names) != sorted(expected_names):
         raise AlteredError("the files do not match the manifest")
     for file in manifest.files:
-        target = folder / file.name
+        target = folder / file.name  # inside of ``folder``: a manifest allows no other names
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(file.name) as content, target.open("x+b") as out:
             shutil.copyfileobj(content, out)

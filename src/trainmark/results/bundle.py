@@ -62,7 +62,7 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
             for number, launches in enumerate(runs, 1):
                 for launch, path in enumerate(launches, 1):
                     subfolder = f"r{launch}" if len(launches) > 1 else ""
-                    run_dir = path if path.is_dir() else path.parent
+                    run_dir = path if path.is_dir() else path.parent  # it may be a record.json
                     _add_launch(run_dir, Path(temporary), number, subfolder)
             return archive.write_archive(file, Path(temporary))
     except OSError as error:
@@ -104,6 +104,7 @@ def _read_verifiable_plan(folder: Path) -> Plan:
         what = f"the case {plan.case} is not installed, so its figures cannot be computed"
         raise BundleError(what, where=str(folder))
     check = _check_record(record.read_record(folder), folder, place="")
+    # One that is only unverifiable, as of another version, is accepted: a bundle has a new record.
     if check.state == "broken":
         what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
         fix = "bundle the run unmodified; `trainmark verify` lists all differences"
@@ -161,7 +162,7 @@ class Verification:
     def exit_code(self) -> int:
         """Return 0: verified, 1: contradicted, 2: it cannot be verified."""
         states = {check.state for check in self.checks}
-        for state, code in _EXIT_CODES.items():
+        for state, code in _EXIT_CODES.items():  # the worst first
             if state in states:
                 return code
         return EXIT_PASSED

@@ -64,4 +64,5 @@ def load_key(folder: Path | None = None) -> bytes | None:
         key = path.read_bytes()
     except OSError:
         return None
+    # Another process may just be writing it.
     return key if len(key) == _KEY_BYTES else None

@@ -81,7 +81,7 @@ def _replace_path(match: re.Match[str]) -> str:
 
 def _replace_host(match: re.Match[str]) -> str:
     """Replace the named group that matched, unless it is public or the name of a file."""
-    group = match.lastgroup or 0
+    group = match.lastgroup or 0  # a pattern without a named group matches a host alone
     name = match[group]
     if _is_public(name) or _FILE_END.search(name):
         return match.group()
@@ -126,7 +126,7 @@ class Redactor:
         # Secrets come first: a path or a host may be a part of one.
         self._place_rules = [*_SECRET_RULES, *_make_folder_rules(folders), *_PLACE_RULES]
         self._name_rules = _make_name_rules()
-        # Samples repeat a few strings for days.
+        # Samples repeat a few strings for days. The key is read only if there is a name of a node.
         self._redact_string = lru_cache(maxsize=4096)(self._redact_value)
         self._pseudonym_key = lru_cache(maxsize=1)(load_key)
 
@@ -148,7 +148,9 @@ class Redactor:
             return {name: self.redact_document(item, str(name)) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return self._redact_list(value, key)
-        return value if isinstance(value, _NUMBERS) else self._redact_string(str(value), key)
+        if isinstance(value, _NUMBERS):  # truth values and None, too
+            return value
+        return self._redact_string(str(value), key)
 
     def _redact_list(self, values: Sequence[Any], key: str) -> list[Any]:
         """Return a list with every string in it redacted, and the item after ``--password``."""
@@ -169,6 +171,7 @@ class Redactor:
             is_public = kind == "host" and _is_public(value)
             if value and _KEY_PATTERNS[kind].fullmatch(key) and not is_public:
                 return f"<{kind}>"
+        # The rules for paths in a text end a path at a space.
         if _KEY_PATTERNS["path"].fullmatch(key) and value.startswith("/") and " " in value:
             return "<path>"
         if value and _KEY_PATTERNS["node"].fullmatch(key):
@@ -176,6 +179,7 @@ class Redactor:
         if _KEY_PATTERNS["kernel"].fullmatch(key):
             value = _apply(_KERNEL_RULES, value)
         text = _apply(self._place_rules, value)
+        # A single word may be one of ours, which is also the name of a user or host.
         is_longer_text = re.search(r"[\s/'\"@]", value) is not None
         return _apply(self._name_rules, text) if is_longer_text else text
 
@@ -195,7 +199,7 @@ def _make_folder_rules(folders: Sequence[tuple[Path, str]]) -> list[_Rule]:
     placeholders = {}
     for folder, placeholder in known_folders:
         for path in (folder, folder.resolve()):
-            if folder.is_absolute() and path.name:
+            if folder.is_absolute() and path.name:  # the root has no name
                 placeholders[str(path)] = placeholder
     before = _FRAGMENTS["path_start"]
     after = _FRAGMENTS["path_end"]
@@ -213,6 +217,8 @@ def _make_name_rules() -> list[_Rule]:
         names[getpass.getuser()] = "<user>"
     host = socket.gethostname()
     names |= dict.fromkeys((host, host.partition(".")[0]), "<host>")
+    # Only whole names: not parts of a longer word, or of one with hyphens or points. Common names
+    # such as ``root`` identify nobody, and are kept.
     return [
         (re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"), placeholder)
         for name, placeholder in names.items()
@@ -249,6 +255,7 @@ def redact_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
             line = file.readline(_MAX_LINE)
             if not line:
                 return
+            # In a line of JSON, a private key is one string; elsewhere it has several lines.
             if _KEY_BEGINS in line and not line.startswith(b"{"):
                 line = _read_private_key(line, file)
             yield _redact_line(line, redactor)

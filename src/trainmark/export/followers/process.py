@@ -38,7 +38,7 @@ class _Report:
         self._descriptor = os.dup(sys.stdout.fileno())
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self._lock = threading.Lock()
-        self._is_sent = False
+        self._is_sent = False  # of the line at the end, of which only the first is sent
 
     def send_ready(self) -> None:
         """Tell the launcher that nothing more is imported."""
@@ -101,6 +101,7 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
             return
     _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
     following = Following(run_dir, target, open_backend)
+    # A backend may hang: the thread then ends this process.
     limit = partial(_exit_after_patience, run_end, following, report, patience_s)
     threading.Thread(target=limit, daemon=True).start()
     while not run_end.event.wait(POLL_S):

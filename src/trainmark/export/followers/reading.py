@@ -89,7 +89,8 @@ class StepSum:
         loss = window.loss[offset]
         self.num_ranks += 1
         self.step_ns = max(self.step_ns, window.step_ns[offset])
-        if samples:
+        if samples:  # a rank without samples has no loss
+            # A loss that is not finite is None: then the mean is not finite either.
             self.loss_sum += (nan if loss is None else loss) * samples
         self.samples += samples
         if self.end_ns == 0:
@@ -317,7 +318,7 @@ class _Machine:
         readings = {
             "cpu/utilization_percent": event.utilization_percent,
             "memory/used_gib": None if used_bytes is None else used_bytes / _GIB,
-            "power_watts": event.power_w,
+            "power_watts": event.power_w,  # of the whole machine
             "cpu/energy_joules": event.energy_j,
         }
         return {f"{self._prefix}{name}": x for name, x in readings.items() if x is not None}

@@ -93,7 +93,7 @@ class _Follower:
 
     def wait(self, deadline_s: float) -> None:
         """Wait for its end, at most until ``deadline_s`` on the monotonic clock; then kill it."""
-        while self.read(deadline_s):
+        while self.read(deadline_s):  # it keeps the reports
             pass
         try:
             self.process.wait(max(0.0, deadline_s - time.monotonic()))
@@ -133,7 +133,7 @@ class Followers:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C at the terminal reaches only the launcher
             )
             self._followers.append(_Follower(target, process))
         return self

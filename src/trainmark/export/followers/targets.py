@@ -113,6 +113,7 @@ def list_missing_packages(target: FollowTarget) -> list[str]:
 def _list_packages(target: FollowTarget) -> tuple[str, ...]:
     """Return the packages that a target needs."""
     packages = BACKENDS[target.backend].packages
+    # Without a server, this process itself opens MLflow's database.
     is_on_server = (target.destination or "").startswith("http")
     if target.backend == "mlflow" and not is_on_server:
         return packages + _MLFLOW_DATABASE

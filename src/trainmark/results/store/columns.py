@@ -155,6 +155,7 @@ def make_row_entry(row: Row, file: str) -> dict[str, Any]:
         "case": row.case or row.model or PurePath(file).name,
         "quality_metric": row.metric,
         "quality_value": row.figure(row.metric or ""),
+        # The site shows the throughput in tokens of a row that has it.
         "final_result_unit": "tokens/s" if "token/p/s" in row.figures else None,
     }
     return _complete_entry(entry, row.figures)

@@ -200,7 +200,10 @@ class Index:
         return [entry | place_columns for entry in entries]
 
     def read_version(self) -> IndexVersion:
-        """Return the version of the entries, by which a change of them is noticed."""
+        """Return the version of the entries, by which a change of them is noticed.
+
+        A new or changed entry gets a higher id; if one is removed, the number changes.
+        """
         with self.open_connection() as connection:
             cursor = connection.execute(f"SELECT count(*), coalesce(max(id), 0) FROM {TABLE}")
             num_entries, newest_id = cursor.fetchone()

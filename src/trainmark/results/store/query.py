@@ -130,6 +130,7 @@ def list_runs(
         if result_unit:
             result_units.add(result_unit)
     unit_of = {spec.name: spec.unit for spec in FIGURES.values()}
+    # Each case has its own unit of work: listed together they have none in common.
     unit_of["final_result"] = result_units.pop() if len(result_units) == 1 else ""
     return Listing(
         total,

@@ -104,7 +104,7 @@ class MLflow:
         """Add the final figures and end the run."""
         from mlflow.entities import Metric
 
-        if result is None:
+        if result is None:  # the run has no record
             self._client.set_terminated(self._run_id, "KILLED")
             return
         time_ms = result.unix_ns // _NS_PER_MS

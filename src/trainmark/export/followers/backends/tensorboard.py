@@ -40,6 +40,7 @@ class TensorBoard:
         path = folder / f"events.out.tfevents.{time.time_ns()}{_SUFFIX}"
         self._file = path.open("wb")
         self._records = RecordWriter(self._file)
+        # A file of events begins with the version of its format.
         self._write_event(
             Event(wall_time=run.started_unix_ns / NS_PER_S, file_version="brain.Event:2")
         )

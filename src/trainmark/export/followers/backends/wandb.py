@@ -56,7 +56,7 @@ class WeightsAndBiases:
             config=run.settings,
             dir=folder,
             resume="allow",
-            reinit="create_new",
+            reinit="create_new",  # several runs may be followed in one process
             settings=settings,
         )
         self._last_numbers: dict[str, int] = {}  # by axis, of what the run had before
