@@ -191,7 +191,7 @@ class Cluster(Frozen):
         document = documents.read_yaml(file)
         cluster = documents.validate_document(
             cls,
-            {} if document is None else document,
+            {} if document is None else document,  # None: the file is empty
             file,
             fix="docs/launchers.md describes the keys",
         )
@@ -207,7 +207,8 @@ class Cluster(Frozen):
             key: the setting's key, with dots.
             what: the problem.
             rule: what is valid.
-            fix: what to do in the file, beginning with a verb; None: set the key.
+            fix: what to do in the file, beginning with a verb; None: without a cluster file, to set
+                the key; with one, the error names no remedy.
         """
         if self._file is None and not self.model_fields_set:  # nobody wrote a setting
             instruction = fix or f"set {key}"
@@ -220,6 +221,7 @@ class Cluster(Frozen):
                     "docs/launchers.md describes the keys"
                 ),
             )
+        # Settings without a file were read from a run's folder, or given from Python.
         place = "cluster file" if self._file is None else str(self._file)
         return UsageError(what, where=f"{place}, {key}", rule=rule, fix=fix)
 
@@ -254,7 +256,7 @@ class Cluster(Frozen):
 
 
 def find_default_file() -> Path | None:
-    """Return the file that is read without ``--cluster``; None if it is not there."""
+    """Return the file that is read without ``--cluster``; None if it is absent or unreadable."""
     # ``Path.home`` raises for a user id without a name, as containers have.
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
     file = Path(base) / "trainmark" / "cluster.yaml"

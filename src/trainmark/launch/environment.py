@@ -63,8 +63,11 @@ def read_package_versions() -> dict[str, str]:
 
 
 def read_suite_commit() -> str | None:
-    """Return the commit of a source checkout, marked when files differ from it."""
-    root = Path(__file__).parents[3]
+    """Return the commit of a source checkout, marked when files differ from it.
+
+    Files that git does not track do not count. None if this is no checkout, or git fails.
+    """
+    root = Path(__file__).parents[3]  # the folder that has src
     if not (root / ".git").exists():
         return None
     try:

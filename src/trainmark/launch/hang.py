@@ -50,6 +50,7 @@ def parse_frames(stacks: str) -> list[tuple[str, ...]]:
     """
     threads = []
     for text in _THREAD.split(stacks):
+        # The pattern has no file if faulthandler does not know it; "???" then stands for the file.
         threads.append([match.groups("???") for match in _FRAME.finditer(text)])
     main_threads = [thread for thread in threads if any(call[2] == "<module>" for call in thread)]
     return (main_threads or threads)[-1]  # ``split`` returns at least one text
@@ -60,19 +61,20 @@ def find_place(stacks: str) -> RankPlace:
     calls = parse_frames(stacks)
     if not calls:
         state = stacks.rpartition("state: ")[2]  # as ``save_stacks`` writes it for a silent rank
-        return RankPlace("silent", None, state.rstrip(")\n")[:_MAX_NAME_CHARS] or "?")
+        where = state.rstrip(")\n")[:_MAX_NAME_CHARS] or "?"
+        return RankPlace(state="silent", call=None, where=where)
     where = _describe_user_call(calls)
     for file, _, function in calls:
         if _COLLECTIVE.search(f"{file}:{function}"):
-            return RankPlace("collective", function[:_MAX_NAME_CHARS], where)
+            return RankPlace(state="collective", call=function[:_MAX_NAME_CHARS], where=where)
         if function in _WAITS and "/torch/" in file:
-            return RankPlace("waits", _WAITS[function], where)
+            return RankPlace(state="waits", call=_WAITS[function], where=where)
     # The wait for a collective that was started earlier has no Python frame of its own, so the line
     # of the innermost call is read.
     file, line, _ = calls[0]
     if file.endswith(".py") and line.isdecimal() and ".wait(" in linecache.getline(file, int(line)):
-        return RankPlace("waits", "wait", where)
-    return RankPlace("elsewhere", None, where)
+        return RankPlace(state="waits", call="wait", where=where)
+    return RankPlace(state="elsewhere", call=None, where=where)
 
 
 def _describe_user_call(calls: list[tuple[str, ...]]) -> str:

@@ -323,7 +323,7 @@ def _wait_for_ranks(
             files = {rank: folder / format_stacks_name(rank) for rank in numbers}
             file_names = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
             groups = hang.group_ranks(files)
-            if plan.nnodes > 1:
+            if plan.nnodes > 1:  # other nodes' ranks fail, without stacks, once these are ended
                 time.sleep(_OTHERS_SAVE_S)
             return {
                 "reason": "timeout",

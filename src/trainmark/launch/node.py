@@ -69,13 +69,14 @@ def render_node_script(
         folder: the run's folder on the node; None: the run directory itself.
         options: further options of the node process, such as ``--heartbeat``.
     """
-    words = [str(folder or plan.run_dir)]
+    run_folder = str(folder or plan.run_dir)
+    words = [run_folder]
     if cluster.data is not None:
         words += ["--data", str(cluster.data)]
     words += ["--port", str(cluster.master_port), *options]
     rank_options = f'--node-rank "{node_rank}" --master "{master}"'
     return render_python_script(
-        plan, cluster, ["-m", plan.node_module, *words], folder=words[0], unquoted=rank_options
+        plan, cluster, ["-m", plan.node_module, *words], folder=run_folder, unquoted=rank_options
     )
 
 

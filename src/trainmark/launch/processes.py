@@ -50,7 +50,11 @@ def find_alive_runs() -> dict[str, list[int]]:
 
 
 def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:
-    """Yield each living process of a run with the id of its run."""
+    """Yield each living process of a run with the id of its run.
+
+    Args:
+        variable: environment variable that has the id.
+    """
     for process in psutil.process_iter():
         if process.pid == os.getpid():  # it may belong to the run that it ends
             continue
@@ -63,7 +67,11 @@ def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psut
 
 
 def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
-    """Kill every process of the run; return the ids of those that do not end."""
+    """Kill every process of the run; return the process ids of those that do not end.
+
+    Args:
+        variable: environment variable that has the run's id.
+    """
     for _ in range(_KILL_ROUNDS):
         alive = find_processes(run_id, variable)
         if not alive:
@@ -93,7 +101,9 @@ class CpuUse:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         # Guest time is counted in user time already (proc(5)).
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        return cls(total - idle, total, children.ru_utime + children.ru_stime)
+        return cls(
+            busy_s=total - idle, total_s=total, children_s=children.ru_utime + children.ru_stime
+        )
 
     def compute_others_share(self, later: CpuUse) -> float | None:
         """Return the share of the machine's cores that other processes used until ``later``.

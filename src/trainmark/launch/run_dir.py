@@ -164,7 +164,13 @@ def record_failed_planning(error: UnplannableError) -> Record:
 def emit_launch(
     events: EventWriter, argv: list[str], environment: dict[str, Any], node: int | None = None
 ) -> None:
-    """Write the first event of a launcher or a node."""
+    """Write the first event of a launcher or a node.
+
+    Args:
+        argv: command line of the program, or what stands for it.
+        environment: description of this machine; empty if nodes describe themselves.
+        node: number of the node; None: the launcher writes the event.
+    """
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     events.emit(
         "launch",

@@ -55,6 +55,9 @@ def require_launcher(cluster: Cluster, name: str) -> Launcher:
 def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     """Check the plan, create the run directory, and return a function that starts the job.
 
+    An error of this call means that there is no run. After it the run exists, and an error of the
+    returned function means that the engine refused the job.
+
     Raises:
         TrainmarkError: a check failed; nothing was started.
     """
@@ -62,7 +65,7 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     command = build_command(plan, cluster)
     folder = Path(plan.run_dir)
     with run_dir.create_run_dir(folder):
-        run_dir.begin_run(plan, folder, {}).close()
+        run_dir.begin_run(plan, folder, environment={}).close()  # nodes describe themselves
         for name, content in command.files.items():
             (folder / name).write_text(content, encoding="utf-8")
     return lambda: launchers.start_job(command, plan, cluster)
@@ -102,7 +105,7 @@ def attach(folder: Path) -> EngineJob:
             rule=f"the folder must contain plan.json and {CLUSTER_FILE}",
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # the user pasted the script of a dry run
-        run_dir.begin_run(plan, folder, {}).close()
+        run_dir.begin_run(plan, folder, environment={}).close()
     require_launcher(cluster, plan.launcher)  # raises if this machine lacks its programs
     return EngineJob(plan, cluster)
 

@@ -279,7 +279,9 @@ def supervise_ranks(
     reports, reports_end = os.pipe()
     with open(reports, "rb", buffering=0), open(reports_end, "wb", buffering=0) as writer:  # noqa: PTH123
         rank_variables = [mark | dict(item) for item in variables]
-        order = _Order(os.getpid(), reports_end, list(argv), rank_variables)
+        order = _Order(
+            launcher=os.getpid(), reports=reports_end, argv=list(argv), variables=rank_variables
+        )
         with subprocess.Popen(
             build_module_command("trainmark.launch.supervisor", mark[RUN_VARIABLE]),
             env=environment,

@@ -141,7 +141,7 @@ def build_matmul_candidates(
     """
     return [
         Candidate(
-            point=Point(shape, rates.count_flops(shape)),
+            point=Point(size=shape, amount=rates.count_flops(shape)),
             held_bytes=_HELD_BYTES_PER_MATMUL_NUMBER * _count_matrix_numbers(*shape),
             prepare=partial(rates.prepare_matmul, device, precision, shape),
         )
@@ -165,7 +165,7 @@ def _build_candidates(
     """
     return [
         Candidate(
-            point=Point((size,), factor * size),
+            point=Point(size=(size,), amount=factor * size),
             held_bytes=_HELD_PER_SIZE * size,
             prepare=partial(prepare, size),
         )
@@ -205,7 +205,8 @@ def iterate_kinds(
         choose_copy_sizes(memory_bytes),
         factor=2,  # a copy reads and writes
     )
-    yield CeilingKind(name="memory_copy", counts="largest", peak=find_peak(product, None)), copies
+    bandwidth = find_peak(product, precision=None)  # None: of the memory, not of matmuls
+    yield CeilingKind(name="memory_copy", counts="largest", peak=bandwidth), copies
     yield from _iterate_transfers(device)
     yield from _iterate_collectives(device, ranks)
 
@@ -276,7 +277,9 @@ def measure_ceilings(
     Standard error shows what is being measured, and the errors of a failing rank.
 
     Args:
+        request: the measurement ends as soon as it holds a signal.
         budget_s: time of one kind, for example the matmuls of one precision.
+        timeout_s: time of everything, after which the ranks are ended.
 
     Raises:
         UsageError, EnvironmentFault: it cannot be measured here; nothing was started.
@@ -364,6 +367,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     vendor = devices.choose_vendor(device)
     opened = vendor.open(rank, nproc)
     rank_memory = vendor.rank_memory(nproc)
+    # The free memory if the vendor can read it without torch, else all memory of the device.
     total_bytes = rank_memory.rank_bytes if rank_memory else opened.memory().total_bytes
     if not total_bytes:
         total_bytes = _UNKNOWN_MEMORY_BYTES
@@ -388,6 +392,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
                 budget_ns=budget_s * 1e9,
                 clock=ranks.read_clock,
                 find_max=ranks.find_max,
+                # A collective ends with its slowest rank; other work is timed on each rank.
                 elapsed=ranks.measure_ns if kind.bus_factor else rates.measure_ns,
             )
             kind.set_points(points)

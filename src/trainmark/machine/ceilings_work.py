@@ -186,7 +186,7 @@ class RankGroup:
             return
         join_ranks(backend, device)
         group = distributed.new_group(backend="gloo")
-        _gloo_groups.append(group)
+        _gloo_groups.append(group)  # kept until the process ends: its destructor may hang
         yield cls(rank, count, group)
         # Not after an error: the other ranks may never come here.
         distributed.barrier()
@@ -235,6 +235,7 @@ def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     # run only. With up to 4096 ranks every partial sum of that run is below 2**24, and so exact.
     value = device.place(rates.make_pattern(size_bytes) + ranks.rank)
     count = ranks.count
+    # Rank r adds r to each number: the sum over ranks of r is count (count - 1) / 2.
     expected = device.place(rates.make_pattern(size_bytes) * count + count * (count - 1) // 2)
     return rates.Work(
         partial(torch.distributed.all_reduce, value), lambda: ranks.find_fault(value, expected)
@@ -248,6 +249,7 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
     size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
     numbers = rates.make_pattern(size_bytes)
+    # The offset tells the numbers of each rank apart. This rank gets its part of every rank's.
     sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
     part_of_rank = numbers.chunk(ranks.count)[ranks.rank]
     received_parts = [part_of_rank + _RANK_OFFSET * rank for rank in range(ranks.count)]
@@ -285,6 +287,7 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
     size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
     parts = rates.make_pattern(size_bytes).chunk(ranks.count)
+    # The offset tells the numbers of each rank apart.
     sent = device.place(parts[ranks.rank] + _RANK_OFFSET * ranks.rank)
     expected = device.place(
         torch.cat([part + _RANK_OFFSET * rank for rank, part in enumerate(parts)])
@@ -332,6 +335,7 @@ def _build_exchange(
     import torch.distributed as dist
 
     numbers = rates.make_pattern(size_bytes)
+    # The offset tells the messages of each rank apart.
     sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
     expected = device.place(numbers + _RANK_OFFSET * source)
     received = torch.zeros_like(sent)
@@ -409,7 +413,7 @@ def measure_links(
     links = []
     for pair in pairs:
         candidate = Candidate(
-            point=Point((size_bytes,), float(size_bytes)),
+            point=Point(size=(size_bytes,), amount=float(size_bytes)),
             held_bytes=_HELD_PER_SIZE * size_bytes,
             prepare=partial(build_pair_exchange, device, ranks, size_bytes, pair),
         )

@@ -99,7 +99,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
     nproc = request.nproc
     if request.case != WITHOUT_CASE:
         choice = choose_work(request)
-        device = device or choice.hardware
+        device = device or choice.hardware  # the device that a case key names
         nproc = choice.nproc
     elif request.recipe is not None:
         raise UsageError("--recipe needs a case", where="--recipe", fix="also name the case")
@@ -134,9 +134,10 @@ def check_tested(machine: ExaminedMachine) -> Conditions:
         f"{name}, tested on: {tested.en}", f"{name}，测试依据：{tested.in_language('zh')}"
     )
     if tested == REAL_RUNS:
-        yield Condition("", "fine", sentence)
+        yield Condition(code="", severity="fine", what=sentence)
     else:
-        yield Condition("", "unknown", sentence, Message("fix.tested"))
+        fix = Message("fix.tested")
+        yield Condition(code="", severity="unknown", what=sentence, fix=fix)
 
 
 def check_driver(machine: ExaminedMachine) -> Conditions:
@@ -161,6 +162,7 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
     """Import torch and open every device of the ranks, in a process that may crash or hang."""
     if machine.vendor is None or machine.quick:
         return
+    # With the id of this process, so that the other one ends if this one dies.
     arguments = [machine.vendor.name, str(machine.nproc), str(os.getpid())]
     try:
         output = run_tool(build_code_command(_OPEN_DEVICES_CODE, *arguments), timeout_s=_OPENING_S)
@@ -208,6 +210,7 @@ def check_occupants(machine: ExaminedMachine) -> Conditions:
         return
     occupants = devices.list_occupants(machine.vendor.name, machine.nproc)
     for occupant in occupants:
+        # A process that only draws the screen is shown, but disturbs no run.
         severity = choose_severity(spoils=occupant.computes)
         yield make_condition("occupant", severity, text=occupant.describe())
     if not occupants:

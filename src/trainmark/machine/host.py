@@ -166,6 +166,7 @@ def _is_orphaned(pids: list[int]) -> bool:
     In a container this program may itself be the first process; then a parent 1 shows nothing.
     """
     try:
+        # Parents outside the run: a rank may have started processes itself.
         parents = {psutil.Process(pid).ppid() for pid in pids} - set(pids)
         is_first_process_ours = "trainmark" in " ".join(psutil.Process(1).cmdline())
         return parents == {1} and not is_first_process_ours

@@ -71,6 +71,7 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
     broadcast = [(float(result.value), int(result.samples))]  # replaced by that of rank 0
     torch.distributed.broadcast_object_list(broadcast, src=0)
     first_value, first_samples = broadcast[0]
+    # Ranks compute the value from the same sums, but may round differently.
     is_same_value = math.isclose(result.value, first_value, rel_tol=1e-6, abs_tol=1e-12)
     if math.isnan(result.value) and math.isnan(first_value):
         is_same_value = True  # both have no quality

@@ -113,6 +113,7 @@ def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> N
             raise ContradictionError(
                 "step_samples_differ", step=number, least=min_samples, most=max_samples
             )
+        # One rank cannot train more than all ranks together.
         if batches.samples_trained > max_samples:
             raise ContradictionError(
                 "samples_above_step",

@@ -297,12 +297,13 @@ class MeasuredLoop:
             self.enter("job_check")  # the place of the errors that it raises
             self.job.check()
             self.enter("train")
+            # Every measured window counts for the interval of repeats, also one that was repeated.
             if self.replay is not None and phase == "train":
                 self.replay.count_window()
             self._check_parameters(len(window.losses))
             # Last: until here ``steps`` is the number of steps before the window.
             self.outcome.steps += len(window.losses)
-        elif replay is not None:
+        elif replay is not None:  # the epoch ended before a step: there is nothing to repeat
             replay.cancel()
         return not window.ended_epoch
 

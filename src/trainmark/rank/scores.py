@@ -28,8 +28,10 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
     return Scored(
         rows=scores.rows,
         keys=len(keys),
+        # A sum, so that it is the same in whichever order rows come and on whichever rank.
         digest=int(keys.sum(dtype=np.uint64)) % _MODULUS,
         distinct=len(np.unique(keys)),
+        # Of the noted rows of training, the number, and how many of them were scored as well.
         known=len(trained_keys),
         trained=int(np.isin(trained_keys, keys).sum()),
         total=None if scores.total is None else drop_non_finite(scores.total),

@@ -102,6 +102,7 @@ class StepWatch(TorchDispatchMode):
         if formula is not None:
             operands = [item for item in args if isinstance(item, torch.Tensor)]
             dtype_name = str(operands[0].dtype).removeprefix("torch.")
+            # Formulas of torch take an operation's arguments and, as ``out_val``, its result.
             self.flops[dtype_name] += formula(*args, **(kwargs or {}), out_val=out)
             for name, value in self._flags().items():
                 self.flag_values.setdefault(name, set()).add(value)

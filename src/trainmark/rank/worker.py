@@ -218,7 +218,7 @@ def _emit_facts(
 
     recipe = context.recipe
     device = context.device
-    rows = recipe.micro_batch_size * recipe.grad_accum_steps
+    rows = recipe.micro_batch_size * recipe.grad_accum_steps  # of a step on this rank
     tokens = rows * getattr(recipe, "seq_length", 0)  # 0: a case without tokens
     reporter.events.emit(
         "facts",
@@ -281,8 +281,8 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         first_window=nullcontext() if recipe.compile else first_step_watch,
     ).run()
     reporter.evaluation_unchecked = outcome.evaluation_unchecked
-    checkpoints.close()
-    parameters.gradients.close()
+    checkpoints.close()  # waits until the last one is saved
+    parameters.gradients.close()  # removes its hook on optimizer steps
     return parameters, first_step_watch
 
 
@@ -370,6 +370,7 @@ def main(run_dir: Path) -> int:
     os.dup2(log, 1)  # standard output
     os.dup2(log, 2)  # standard error
     with (run_dir / format_stacks_name(number)).open("w") as stacks:
+        # When a run hangs, the launcher sends this signal and reads the stacks from the file.
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         reporter = RankReporter(run_dir, number)
         reporter.events.emit("start", pid=os.getpid())

@@ -171,7 +171,7 @@ class Launcher(ABC):
 def load_launcher(name: str) -> Launcher:
     """Return the launcher called ``name``, which must not be ``local``."""
     module = import_module(f"{__name__}.{name}")
-    launcher_class: type[Launcher] = getattr(module, name.capitalize())
+    launcher_class: type[Launcher] = getattr(module, name.capitalize())  # module ssh: class Ssh
     return launcher_class()
 
 

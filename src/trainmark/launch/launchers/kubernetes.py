@@ -67,6 +67,7 @@ def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     vendor_resource = getattr(vendor, "kubernetes_resource", None)
     limits = {vendor_resource: str(plan.nproc)} if vendor_resource else {}
     limits |= cluster.kubernetes.resources
+    # The cluster file may set an amount of 0, so that pods do not request the resource.
     return {name: amount for name, amount in limits.items() if amount != "0"}
 
 
@@ -91,7 +92,7 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
             )
     settings = cluster.kubernetes
     name = format_job_name(plan.run_id)
-    master = f"{name}-node-0-0.{name}"
+    master = f"{name}-node-0-0.{name}"  # name in DNS of the pod with the index 0
     script = render_node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return render_template(
         "kubernetes.yaml.j2",
@@ -135,6 +136,7 @@ class Kubernetes(Launcher):
 
     def read_state(self, job: EngineJob) -> JobState:
         """Return the state of the JobSet and its pods."""
+        # The id is what `kubectl create -o name` printed: the JobSet's kind, a slash and its name.
         kinds = f"{job.id.partition('/')[0]},pods"
         selector = f"{INSTANCE}={format_job_name(job.plan.run_id)}"
         answer = json.loads(_run_kubectl(job.cluster, "get", kinds, "-l", selector, "-o", "json"))

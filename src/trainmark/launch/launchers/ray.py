@@ -73,7 +73,9 @@ class Ray(Launcher):
         vendor = devices.list_vendors()[plan.device.vendor]
         device_resource = getattr(vendor, "ray_resource", "GPU")
         bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
-        # A free port of the first node replaces the cluster file's: the last option counts.
+        # `run_nodes` replaces the texts RANK, MASTER and PORT once it knows the nodes. The port is
+        # a free one of the first node: of two options --port, the script's comes first, and the last
+        # one counts.
         options = ("--port", PORT, "--heartbeat")
         script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         request = {
@@ -186,11 +188,13 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
     stop_signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
     ray.init(log_to_driver=False)
+    # Each bundle on a machine of its own.
     group = ray.util.placement_group([dict(bundle)] * nnodes, strategy="STRICT_SPREAD")
     if not _wait_for_nodes(group, nnodes, bundle, stop_signals):
         return 1
     actors = _create_actors(group, nnodes, bundle)
-    host, port = ray.get([actor.find_address.remote() for actor in actors])[0]
+    addresses = ray.get([actor.find_address.remote() for actor in actors])
+    host, port = addresses[0]  # the ranks meet on the first node
     _report_phase("running")
     script = script.replace(MASTER, host).replace(PORT, port)
     nodes: dict[Any, int] = {}
@@ -221,6 +225,7 @@ def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[An
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     resources = dict(bundle)
+    # Ray takes CPU and GPU as arguments of their own, and refuses them among other resources.
     remote_class = ray.remote(
         num_cpus=resources.pop("CPU", 0),
         num_gpus=resources.pop("GPU", 0),

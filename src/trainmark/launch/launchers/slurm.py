@@ -45,7 +45,7 @@ def _parse_state(output: str) -> JobState:
     description = state if reason in {"", "None"} else f"{state} ({reason})"
     if state.startswith(_WAITING):
         return JobState(phase="waiting", description=description)
-    if state not in _ENDED + _LOST:
+    if state not in _ENDED + _LOST:  # also in states that are not known here
         return JobState(phase="running", description=description)
     return JobState(phase="ended" if state in _ENDED else "lost", description=description)
 
@@ -155,6 +155,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
             options["mem"] = "0"  # all memory of the node, which --exclusive does not imply
     for name, value in slurm.options.items():
         options[name] = value.replace("{nproc}", str(plan.nproc))
+    # Options with the value ``true`` take none on the command line.
     return [
         f"--{name}" if value == "true" else f"--{name}={value}" for name, value in options.items()
     ]

@@ -89,14 +89,15 @@ def _parse_host_name(text: str) -> str:
     return re.sub(r":\d+$", "", host_and_port).strip("[]").lower()
 
 
-def build_ssh_arguments(host: str, cluster: SshSettings, script: str) -> list[str]:
-    """Return the arguments of ssh that run a script on a host, given as a URL.
+def build_ssh_arguments(url: str, settings: SshSettings, script: str) -> list[str]:
+    """Return the arguments of ssh that run a script on the host of a URL.
 
     If an option is given twice, ssh takes the first: the cluster file overrides the defaults.
     """
-    chosen = [f"{name}={value}" for name, value in cluster.options.items()]
+    chosen = [f"{name}={value}" for name, value in settings.options.items()]
     options = [f"-o{option}" for option in (*_REQUIRED_OPTIONS, *chosen, *_DEFAULT_OPTIONS)]
-    return [*options, host, shlex.join(["sh", "-c", script])]
+    # One word, which the user's login shell on the host reads; the script itself is for sh.
+    return [*options, url, shlex.join(["sh", "-c", script])]
 
 
 def locate_remote_folder(plan: Plan, cluster: Cluster) -> Path:
@@ -128,7 +129,7 @@ def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
             return summarize_ssh_output(error.what)
         return None
 
-    with ThreadPoolExecutor(64) as pool:  # up to 64 hosts at a time, others in turn
+    with ThreadPoolExecutor(max_workers=64) as pool:  # up to 64 hosts at a time, others in turn
         faults = zip(hosts, pool.map(try_host, hosts.values()), strict=True)
         sentences = [f"{name}: {what}" for name, what in faults if what]
     if sentences:
@@ -216,7 +217,7 @@ class Ssh(Launcher):
         wait_and_list_large = _WAIT_AND_LIST_LARGE.format(
             node_pattern=shlex.quote(node_pattern),
             folder=shlex.quote(folder),
-            blocks=MAX_COPIED_BYTES // 512,
+            blocks=MAX_COPIED_BYTES // 512,  # ``find`` counts blocks of 512 bytes
         )
 
         def copy_files(url: str) -> None:
