@@ -51,7 +51,8 @@ def make_keyword_pattern(keyword: str) -> str:
 
 def make_number_pattern(keyword: str) -> str:
     """Return the pattern of the number behind a keyword, and of its magnitude."""
-    # Behind a letter or digit a separator must stand: `loss2` is not the loss 2.
+    # Behind a letter or digit a separator, one of ``OPENING``, must stand: `loss2` is not the
+    # loss 2.
     repeat = "+" if keyword[-1].isalnum() else "*"
     opening = f"[{re.escape(OPENING)}]{repeat}"
     return f"{make_keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"

@@ -148,6 +148,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     keyword = options.keyword
     quantity = None  # that of the preset's form
     if options.preset:
+        # The first lines are enough to find the key and quantity of the preset's form.
         head = list(islice(lines, _MAX_HEAD_LINES))
         lines = chain(head, lines)  # the head is read again for the values
         choice = _choose_speed_of_head(head, options, options.preset)
@@ -453,6 +454,7 @@ def _make_record(
         model_name=options.model_name or Path(log).stem,
         mission_name=options.mission_name,
         direction_id=options.direction_id,
+        # "sp": a single device, "mp": several.
         run_mode=options.run_mode or ("sp" if num_devices == 1 else "mp"),
         index=options.index,
         gpu_num=num_devices,

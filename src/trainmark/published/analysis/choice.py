@@ -63,6 +63,7 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
         best_preset = min(
             preset_samples, key=lambda name: _rank_preset(preset_samples[name], reader)
         )
+        # Samples or tokens a second behind a plain key are better than a preset's bare steps.
         if not _is_more_specific(plain_samples, preset_samples[best_preset], options):
             return _choose_preset(best_preset, preset_samples, plain_samples, reader)
     choice = _choose_plain(plain_samples, options)
@@ -129,6 +130,7 @@ def _take_all_forms(name: str, reader: LogReader) -> list[Sample]:
     """Return a sample of each form of a preset."""
     samples = []
     for readings in _list_readings(name, reader):
+        # Nothing is skipped: a form with few values still shows the speed of a device.
         sample = take_sample(readings, reader.context, skip=0)
         if sample is not None:
             samples.append(sample)
@@ -177,7 +179,7 @@ def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
         kind_rank = 0
     elif source.quantity.kind == "speed":
         kind_rank = 1
-    else:
+    else:  # step times or steps a second, without a batch
         kind_rank = 2
     return kind_rank, -reader.recognised[source.preset]
 

@@ -156,7 +156,10 @@ class KeywordReader:
 
     @staticmethod
     def _is_closing(line: str, start: int) -> bool:
-        """Tell whether the word before the keyword, which begins at ``start``, is ``total`` etc."""
+        """Tell whether the word before the keyword, which begins at ``start``, is ``total`` etc.
+
+        It stands in a key such as ``avg_ips`` or ``total ips``.
+        """
         before = line[max(0, start - _MAX_CLOSING_WORD) : start]
         return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
 
@@ -240,7 +243,7 @@ class KeywordReader:
             return None
         counted = np.frombuffer(values)[self.skip :]
         weights = np.frombuffer(self.seconds)[self.skip :] if self.seconds else np.empty(0)
-        # A mean by time needs the time of every value.
+        # A mean by time needs the time of every value; a single value needs no mean.
         has_weights = len(weights) > 1 and bool((np.isfinite(weights) & (weights > 0)).all())
         quantity = default_quantity if preset or self.quantity is None else self.quantity
         return Sample(

@@ -113,7 +113,7 @@ def read_line(number: int, text: str) -> LogLine:
         line.is_other_work = True
         return line
     counters = []
-    has_progress = "[" in text and _PROGRESS.search(text) is not None
+    has_progress = "[" in text and _PROGRESS.search(text) is not None  # `[50/500]` is a step, too
     for pair in line.pairs:
         if quantities.is_step_counter(pair.key) and pair.value.is_integer():
             counters.append((pair.key, pair.value))

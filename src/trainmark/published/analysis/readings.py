@@ -184,7 +184,7 @@ class Readings:
         for earlier in self._recent:
             if earlier.cycle == cycle and earlier.counters == line.counters:
                 earlier.count += 1
-                mean = run.values[earlier.index]
+                mean = run.values[earlier.index]  # of the ranks until now
                 run.values[earlier.index] = mean + (value - mean) / earlier.count
                 return True
         return False
@@ -290,6 +290,7 @@ class LogReader:
         self._sources_by_key = list_sources_by_key()
         # The empty key stands for the main loss, whatever it is called.
         self._loss_keys = {preset.loss for preset in PRESETS.values()} | {""}
+        # A key of a preset with anything behind it, even if that is no number.
         self._key_patterns = {
             key: re.compile(rf"(?<!\w){re.escape(key)}{_ANY_VALUE}") for key in self._sources_by_key
         }
@@ -434,7 +435,7 @@ class LogReader:
         readings.unit = readings.unit or _read_rate_unit(pair)
         seconds = math.nan
         is_rate = readings.source.quantity.kind != "step_time"
-        if is_rate and line.step_time_s is not None:
+        if is_rate and line.step_time_s is not None:  # the weight of a rate; times need none
             seconds = line.step_time_s
         work = readings.read_work(line)
         readings.add(line, pair.value, self.context, seconds=seconds, work=work)

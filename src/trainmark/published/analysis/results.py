@@ -151,6 +151,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     if rule.has_devices:
         factor *= _count_devices(sample, options, is_batch_of_log=is_batch_of_log)
     scale = _compute_scale(sample, options, mode)  # of each value, so also of their mean
+    # A rule that divides has the mean, and so its scale, in the denominator.
     factor = factor / scale if rule.divides else factor * scale
     log_unit = ""  # not known: then the user's `ips_unit` is taken
     if mode == Mode.SPEED_OF_DEVICES:
@@ -222,7 +223,7 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
         fix = "remove steps_per_value, or set model_mode=2, 0 or -2"
         raise UsageError("the values are not times", where="steps_per_value", rule=rule, fix=fix)
     scale = 1.0
-    if options.time_unit is not None:
+    if options.time_unit is not None:  # as in the public tool, `ms` divides rates by 1000, too
         scale = 1e-3 if options.time_unit == "ms" else 1.0
     elif sample.source.preset:  # of a keyword of the user, only the option gives the unit
         is_time = quantity.kind == "step_time"

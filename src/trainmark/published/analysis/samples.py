@@ -123,7 +123,7 @@ def take_sample(
     run, notes = _choose_run(readings, context, skip=0 if only_last_counts else skip)
     if run is None:
         return None
-    if _is_time_since_start(source, np.frombuffer(run.values)):  # and not of steps
+    if _is_time_since_start(source, np.frombuffer(run.values)):  # they are no times of steps
         return None
     if only_last_counts:
         return _take_last_value(
@@ -151,6 +151,7 @@ def _take_counted_values(
     if has_batch.any():  # if some lines print the batch, a value without it is malformed
         malformed += int((is_counted & ~has_batch).sum())
         is_counted &= has_batch
+    # This changes ``values``, ``is_counted`` and ``notes`` in place.
     left_out = _remove_other_work(source, values, is_counted, run, notes)
     if not is_counted.any():
         return None
@@ -323,6 +324,7 @@ def _is_time_since_start(source: Source, values: Array) -> bool:
 
     Such a time always rises, and far; the times of steps do not.
     """
+    # Only the weak keys of times, such as `time`, may mean it.
     if not source.quantity.is_weak or source.quantity.kind != "step_time":
         return False
     if len(values) < _MIN_VALUES:

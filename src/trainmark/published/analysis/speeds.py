@@ -67,6 +67,7 @@ def _read_log(log: Path) -> list[LoggedSpeed]:
     reader = LogReader(AUTO, skip=0)
     flop_speeds: dict[str, LoggedSpeed] = {}
     try:
+        # While the reader reads the lines, ``_collect_flops`` fills ``flop_speeds``.
         reader.read(_collect_flops(read_numbered_lines(str(log)), flop_speeds))
     except DataError:
         return []  # what a program wrote may be no text: then it has no speed

@@ -43,7 +43,8 @@ _MAX_PEAK_RATIO = 1.1  # clocks may be above those of the peak, and FLOPs of a s
 _MULTIPLE_TOLERANCE = 0.03  # relative distance from the whole multiple
 _MAX_MULTIPLE = 64  # times that each rank may have counted them; for more, no cause is named
 _RATE_TOLERANCE = 0.03  # of figures that are equal by arithmetic, besides their rounding
-_TRUNCATION = 2  # half units of the last digit: some pages truncate instead of rounding
+# Some pages truncate instead of rounding, which changes a figure by up to twice as much.
+_TRUNCATION_FACTOR = 2
 _MAX_PADDING = 200  # a sample is not more than this many times shorter than the longest one
 _STEP_TOLERANCE = 0.25  # relative: step time and throughput may be means over different steps
 # A value in per cent is a hundred times as large as the same value as a fraction; two qualities of
@@ -228,6 +229,7 @@ def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, li
         if name.endswith("_target"):  # what was wanted, not what was measured
             continue
         subjects_with_name = [subject for subject in subjects if name in subject.printed]
+        # Records have no table: those of one file are compared with each other.
         for rows in group_subjects(subjects_with_name, lambda x: x.table or x.file):
             yield name, rows
 
@@ -331,7 +333,8 @@ def _compare_device_and_total(subject: AuditSubject) -> Hits:
         total_rate = subject.figures[total_figure]
         times = total_rate / device_rate
         rounding = subject.compute_rounding(device_figure, total_figure)
-        slack = 1 + _RATE_TOLERANCE + _TRUNCATION * rounding
+        # Some pages truncate figures instead of rounding them.
+        slack = 1 + _RATE_TOLERANCE + _TRUNCATION_FACTOR * rounding
         if not 1 / slack <= times / subject.world_size <= slack:
             conflict = message(
                 "audit_total",
@@ -354,7 +357,8 @@ def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
         return
     tokens_per_sample = token_rate / sample_rate  # both rates are those of all devices
     rounding = subject.compute_rounding("p_train_tokens", "p_whole")
-    slack = 1 + _RATE_TOLERANCE + _TRUNCATION * rounding
+    # Some pages truncate figures instead of rounding them.
+    slack = 1 + _RATE_TOLERANCE + _TRUNCATION_FACTOR * rounding
     are_too_many = tokens_per_sample > sequence_length * slack
     # Padded samples are shorter than the longest one, but hardly by that much.
     are_too_few = tokens_per_sample < sequence_length / _MAX_PADDING

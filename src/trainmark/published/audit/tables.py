@@ -111,6 +111,9 @@ def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...
     """Return the figures by which a copy of a line is recognised.
 
     Empty if they are too few or none of them is a time or a rate: then they may agree by chance.
+
+    Args:
+        line: the rows of one line of a table, one for each precision of its columns.
     """
     figures = []
     for subject in line:
@@ -182,8 +185,9 @@ def check_scaling(subjects: AuditSubjects) -> Hits:
     slower than fewer.
     """
     for group in group_subjects(subjects, _get_scaling_key):
+        # Of two rows in conflict, the one whose rate is further from the median is yielded.
         for subject, other in find_inconsistent_rows(
-            group, _has_implausible_scaling, _get_device_rate
+            group, _has_implausible_scaling, get_value=_get_device_rate
         ):
             figure, rate = subject.find_device_rate()
             other_rate = _get_device_rate(other)
@@ -278,8 +282,9 @@ def find_inconsistent_rows(
 def check_side_by_side(subjects: AuditSubjects) -> Hits:
     """Yield the rows of a table that trained another number of samples than most of it."""
     for rows in group_subjects(subjects, _get_samples_key):
+        # Of two rows in conflict, the one whose samples are further from the median is yielded.
         for subject, other in find_inconsistent_rows(
-            rows, have_different_samples, _get_max_samples
+            rows, have_different_samples, get_value=_get_max_samples
         ):
             samples = _get_max_samples(subject)
             other_samples = _get_max_samples(other)
@@ -340,7 +345,8 @@ def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float)
     """Return the seconds that a row had for its start if it trained this number of samples.
 
     Args:
-        min_samples: the fewest samples that it can have trained; they bound its start-up time.
+        min_samples: the fewest samples that it can have trained. They bound its start-up time,
+            because ``samples`` may be a little below them.
     """
     rate = subject.figures["p_whole"]
     start_s = max(0.0, subject.seconds - samples / rate)
@@ -484,8 +490,11 @@ def _compute_attention_factors(
     if length is None:
         return [(1.0, 1.0 + _MAX_ATTENTION)]
     if workload.layers is None or workload.width is None:
+        # There are 12 x layers x width^2 parameters, and the width is at least 32 x layers.
         min_width = (_WIDTH_PER_LAYER * parameters / 12) ** (1 / 3)
+        # So attention's 12 x layers x width x length are length / (6 x width) of 6 x parameters.
         return [(1.0, 1.0 + length / (6 * min_width))]
+    # The FLOPs of attention for a token, relative to the 6 for each parameter.
     attention = 12 * workload.layers * workload.width * length / (6 * parameters)
     return [(factor, factor) for factor in (1.0, 1 + attention / 2, 1 + attention)]
 

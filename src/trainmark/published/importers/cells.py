@@ -87,7 +87,8 @@ def read_cell(text: str, column: Column, *, world_size: int | None = None) -> di
     Raises:
         CellError: the cell does not have what its column holds.
     """
-    # `~` is not lost: the audit reads it in the text, which the reading keeps.
+    # Of `304.3 +/- 0.5` the value counts. `~` is not lost: the audit reads it in the text, which
+    # the reading keeps.
     cell = _SPREAD.sub("", strip_markup(text).lstrip("~≈ "))
     if column.decimal_comma:
         cell = cell.replace(",", ".")
@@ -166,7 +167,7 @@ def _read_figure(cell: str, column: Column) -> float:
             return seconds
     result = cell.rpartition("=")[2].strip()  # of a formula
     match = _NUMBER.match(result)
-    if match is None or _UNCLEAR_COMMA.match(result):
+    if match is None or _UNCLEAR_COMMA.match(result):  # `0,5`: its comma separates no thousands
         raise _make_error(cell, column)
     value = float(match[0].replace(",", ""))
     text_behind = result[match.end() :].strip()
@@ -236,7 +237,7 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
     """
     text = text.strip()
     match = _NUMBER.match(text)
-    if match and not _UNCLEAR_COMMA.match(text):
+    if match and not _UNCLEAR_COMMA.match(text):  # `0,5`: its comma separates no thousands
         unit = text[match.end() :].strip().casefold()
         # An unknown unit makes it NaN, which is refused like a number that is too large.
         value = float(match[0].replace(",", "")) * units.get(unit, math.nan)

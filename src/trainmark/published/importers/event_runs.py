@@ -195,7 +195,11 @@ class EventRun:
             self.speeds.append(float(event.totals["throughput"]))
 
     def _end_interval(self, end: _Instant) -> None:
-        """Add the seconds and samples of the interval that ends; none if its start is not known."""
+        """Add the seconds and samples of the interval that ends; none if its start is not known.
+
+        Raises:
+            ValueError: it ends before it begins; the line of the end then counts as malformed.
+        """
         start = self._interval_start or end
         if end < start:  # by time; at the same time by samples
             raise ValueError("an interval ends before it begins")
@@ -269,4 +273,4 @@ def read_runs(lines: Iterable[tuple[int, str]]) -> Iterator[EventRun]:
     reader = EventReader()
     for number, line in lines:
         yield from reader.feed(number, line)
-    yield from reader.open_runs
+    yield from reader.open_runs  # those that no other run has followed

@@ -225,11 +225,12 @@ def read_header(header: str, *, unknown: str = "unknown") -> Column:
     Args:
         unknown: as in ``read_headers``.
     """
+    # Without arrows, marks of footnotes and emphasis.
     text = re.sub(r"\s+", " ", _SIGNS.sub(" ", strip_markup(header)).strip("*` ")).strip()
     key = normalize_header(text)
     if not key:
         return Column(header, "ignored")
-    if key in _CSV_HEADERS:
+    if key in _CSV_HEADERS:  # of this program's own CSV
         spec = _CSV_HEADERS[key]
         return Column(header, "figure", spec.name, unit=spec.unit, is_known_header=True)
     if key in _KNOWN_HEADERS:
@@ -356,6 +357,7 @@ def _classify_header(header: str, name: str, unit: Unit | None, unknown: str) ->
 def _find_figure_column(header: str, name: str, unit: Unit | None) -> Column | None:
     """Return the column of a figure or quality; None: neither unit nor words say that it is one."""
     meaning = _KNOWN_HEADERS.get(normalize_header(name))
+    # A header of the role ``other`` says what is run or on which device, not how fast.
     if unit is not None and meaning is not None and meaning.role != "other":
         return _make_known_column(header, meaning.role, meaning.name, unit)
     if is_quality(name) or has_phrase(name, ["loss"]):

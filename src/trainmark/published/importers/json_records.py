@@ -124,7 +124,8 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
     else:
         for part in parts.values():
             for record in _flatten_objects(part):
-                scalars = record | scalars  # for a key of both, the outer value counts
+                # For a key of both, the outer value counts; of several rows the first one's.
+                scalars = record | scalars
     for row_object in row_objects:
         for record in _flatten_objects(row_object):
             yield scalars | record  # for a key of both, the inner value counts
@@ -135,7 +136,7 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
 def _split_object(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the texts and numbers of an object by key, and the objects in it by key.
 
-    An object of a value and its unit is one text.
+    An object of a value and its unit is one text. Lists, null and truth values are left out.
     """
     scalars: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
@@ -189,6 +190,7 @@ def _split_path(key: str) -> tuple[str, str]:
     """
     if parse_unit(key):
         return "", key
+    # Slashes outside brackets: no closing bracket follows without an opening one before it.
     slashes = [match.start() for match in re.finditer(r"/(?![^(\[]*[)\]])", key)]
     if not slashes:
         return "", key
@@ -272,7 +274,7 @@ def _read_index_record(
         values["precision"] = name_parts["precision"]
     if record.gpu_num == 1:  # with more, the number of machines is not known
         values |= {"nnodes": "1", "nproc": "1"}
-    del values["gpu_num"]
+    del values["gpu_num"]  # as a column, it would be split into machines by a guess
     printed_result = values.pop("FINAL_RESULT")
     result = "/" if record.JOB_FAIL_FLAG else printed_result  # "/": no value
     if INDEXES[record.index] == "mem":

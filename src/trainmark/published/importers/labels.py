@@ -63,12 +63,14 @@ class Label(NamedTuple):
 def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     """Return the device and world that a label names, with a note if it contradicts itself.
 
+    A world is the number of machines and the number of cards of each, ``1x8``.
+
     Args:
         config_file: name of the configuration file, which may have the world, too.
         columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
     """
-    text = _NUMBERED.sub("", strip_markup(label)).replace("×", "x")
-    world_in_label = _WORLD.search(text) or _BARE.search(text)
+    text = _NUMBERED.sub("", strip_markup(label)).replace("×", "x")  # without `[1] ` before it
+    world_in_label = _WORLD.search(text) or _BARE.search(text)  # in brackets, or not
     printed_world = world_in_label or _WORLD.fullmatch(columns)
     head = text[: world_in_label.start()].rstrip() if world_in_label else text  # before the world
     counting_words = _find_counting_words(head, printed_world)
@@ -82,7 +84,7 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
         world = _read_counting_words(counting_words)
     else:
         world = _UNKNOWN_WORLD
-    if 0 in world:  # unknown, or printed as 0
+    if 0 in world:  # unknown, or printed as 0: `8x A100` may still tell it
         return _read_counted_label(text, device)
     notes = []
     if counting_words and not _count_same_world(counting_words, world):
@@ -202,7 +204,7 @@ def split_count(text: str) -> tuple[str, int]:
     # The two alternatives of the pattern have separate groups.
     count = match[1] or match[3]
     name = match[2] or match[4]
-    return name.partition(",")[0].strip(), int(count)
+    return name.partition(",")[0].strip(), int(count)  # behind a comma there are other facts
 
 
 def split_devices(count: int) -> tuple[int, int]:
@@ -233,6 +235,7 @@ def find_device(text: str) -> str | None:
     It is the product, with the word before it if that narrows it down, and the memory and form
     factor after it: ``V100 32G`` of ``DGX-1 (8x V100 32G)``.
     """
+    # Counts are left out: `8xH100` becomes `H100`.
     words = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", strip_markup(text)))
     most_exact = None
     min_products = math.inf
@@ -268,7 +271,10 @@ def _read_product(words: list[str], index: int) -> str | None:
 
 
 def split_vendor(short_name: str) -> tuple[str | None, str | None]:
-    """Return device and vendor: ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``; else None."""
+    """Return device and vendor: ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``.
+
+    None: the text names no device, or does not begin with a known vendor.
+    """
     text = strip_markup(short_name).partition("(")[0].strip(" /")
     first_word, _, rest = text.partition(" ")
     if first_word.casefold() in WORDS["names"]["vendors"]:

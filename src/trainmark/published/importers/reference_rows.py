@@ -26,7 +26,7 @@ def read_references(case: str) -> Iterator[Row]:
     head = TableLine(number=0, cells=["configuration", *references.columns], raw="")
     for number, entry in enumerate(references.rows, 1):
         page = Page(
-            file=f"{reference.REFERENCE}{loaded.name}",
+            file=f"{reference.REFERENCE}{loaded.name}",  # `reference:gpt`, as a user names it
             form="reference",
             model=loaded.name,
             framework=loaded.framework,
@@ -34,7 +34,7 @@ def read_references(case: str) -> Iterator[Row]:
             precision=entry.precision,
             evidence=entry.source.evidence,
         )
-        stated = StatedWork(
+        stated = StatedWork(  # what the file says of a row besides its printed cells
             parameters=references.parameters,
             seq_length=references.seq_length,
             micro_batch_size=entry.micro_batch_size,

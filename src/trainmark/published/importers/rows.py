@@ -270,9 +270,11 @@ def _name_row(
     for role in ("configuration", "variant"):
         if role in facts:
             return facts[role]
+    # Without a column of devices, all rows may have the page's device: the model tells more.
     name = device if "device" in facts else (model or device)
     if not name:
         name = _find_text_of_unknown_column(pairs)
+    # `A100 (1x8)` needs no second world behind it.
     is_world_in_device = "device" in facts and read_label(facts["device"]).nnodes is not None
     if label.nnodes and not is_world_in_device:
         if label.nproc:

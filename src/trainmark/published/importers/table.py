@@ -94,9 +94,10 @@ def read_table(
 def _read_count_table(table: Table, page: Page) -> Iterator[Row | Unread]:
     """Yield a row for each cell of a table whose headers are numbers of nodes or devices."""
     unfolded = unfold_count_table(table, page)
-    if isinstance(unfolded, Message):
+    if isinstance(unfolded, Message):  # the reason why the table cannot be read
         yield page.make_unread(table.head.number, "table", unfolded, table.head.raw)
         return
+    # The header above the names of models may name the device.
     device = find_device(strip_markup(table.head.cells[0])) or page.device
     for line_table in unfolded:
         yield from read_table(line_table.head, line_table.body, replace(page, device=device))
@@ -112,6 +113,7 @@ def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) ->
     headers = ", ".join(column.header for column in table.columns if column.header)[:_MAX_TEXT]
     roles = {column.role for column in table.columns}
     has_results = any(_is_result(column) for column in table.columns)
+    # A target shows that a table has results, even if their headers are not known.
     if "target" not in roles and not has_results:
         return message("table_without_results", columns=headers)
     has_name = bool(roles & {*LABEL_ROLES, *COUNT_ROLES, "model", "name"})
@@ -142,7 +144,10 @@ def _is_result(column: Column) -> bool:
 
 
 def _find_text_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
-    """Return the index of the first unknown column that has only texts; None: there is none."""
+    """Return the index of the first column with an unknown header and only texts; None: none.
+
+    In forms whose headers are all known, such a column is ``ignored``.
+    """
     for index, column in enumerate(columns):
         texts = [row[index] for row in rows if not is_without_value(row[index])]
         has_numbers = any(is_number(text) for text in texts)
@@ -187,6 +192,7 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
     pairs = pair_cells(columns, cells)
     labels = [cell for column, cell in pairs if column.role == "configuration"]
     other_cells = [cell.strip() for column, cell in pairs if column.role != "configuration"]
+    # Dashes, `---`, stand beside a heading that names the rows below it.
     has_ruled_cell = any(_RULED_CELL.fullmatch(cell) for cell in other_cells)
     has_only_label = all(
         is_without_value(cell) or _RULED_CELL.fullmatch(cell) for cell in other_cells
