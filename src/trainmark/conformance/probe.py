@@ -61,6 +61,7 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
     job = module.build(context, module.load_data(context))
     report = _probe_batches(job)
     # The batches of one step are read before the step, because reading may wait for the device.
+    # A depth of 0 reads each only when it is asked for, in this thread.
     step_batches: list[Batch] = []
     with closing(iterate_batches(job, device, epoch=0, depth=0)) as batches:
         for batch in batches:
@@ -95,7 +96,7 @@ def _probe_batches(job: Job) -> dict[str, Any]:
         if not all(tensor.equal(copy) for tensor, copy in last_tensors):
             overwritten = True
         last_tensors.clear()
-        map_tensors(batch, keep_copy)
+        map_tensors(batch, keep_copy)  # called for its effect on ``last_tensors``
     states_after = _read_random_states()
     changed = [name for name in states_before if states_before[name] != states_after[name]]
     return {"draws": changed[0] if changed else None, "overwritten": overwritten}
@@ -112,7 +113,7 @@ def _read_random_states() -> dict[str, bytes]:
 
 def _count_flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
     """Return the FLOPs of a step of one batch by the job's formula and as counted."""
-    with StepWatch(dict) as watch:
+    with StepWatch(dict) as watch:  # ``dict`` returns no precision flags to note
         job.step(iter([replace(batch, closes_step=True)]))
     device.synchronize()
     return {"model_flops": job.model_flops(batch.counts), "counted": watch.flops.total()}

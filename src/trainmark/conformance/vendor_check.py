@@ -181,6 +181,7 @@ def device_faults(vendor: Vendor) -> list[str]:
     computes, copies and measures times correctly.
     """
     faults = _Faults()
+    # Local rank 0 of one rank on this machine.
     device: Device = faults.call("open(0, 1)", lambda: vendor.open(0, 1))
     if faults:
         return faults
@@ -194,6 +195,6 @@ def device_faults(vendor: Vendor) -> list[str]:
     for name, keys in _REQUIRED_KEYS.items():
         answer = answers[name] or {}
         faults += [f"{name} lacks the key {key}" for key in keys if key not in answer]
-    fp32_settings = answers["set_precision"] or {}
+    fp32_settings = answers["set_precision"] or {}  # ``_DEVICE_CALLS`` asks for fp32
     faults.add_unless(not fp32_settings.get("tf32"), "fp32 leaves TF32 on")
     return faults

@@ -95,7 +95,7 @@ def choose_work(request: RunRequest) -> Choice:
             rule="precision=fp8 needs a case whose linear layers support it",
             fix="use precision=bf16",
         )
-    recipe.check(nnodes * nproc)
+    recipe.check(nnodes * nproc)  # refuses values that contradict each other
     _check_replay(case, recipe)
     return Choice(
         case=case,

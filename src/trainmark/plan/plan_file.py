@@ -113,6 +113,7 @@ def parse_attempt_number(name: str, folder: str) -> int | None:
     Args:
         folder: name of the folder, see ``format_attempt_name``.
     """
+    # The first attempt has no number.
     match = re.fullmatch(re.escape(name) + "(?:-([2-9]|[1-9][0-9]{1,8}))?", folder)
     if match is None:
         return None

@@ -164,6 +164,8 @@ def compare_with_standard(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
 
+    ``fix_hp`` has the changes that the closed rules allow, ``extra`` those that make it other work.
+
     Args:
         named: the shipped recipe that was chosen; its own settings of scope fields are no change.
     """
@@ -174,7 +176,8 @@ def compare_with_standard(
         value = getattr(resolved, item.name)
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
-        # What remains has the rule ``closed``, ``open`` or ``scope``; see ``recipe_field``.
+        # What remains has the rule ``closed``, ``open`` or ``scope`` (how much is trained and
+        # evaluated); see ``recipe_field``.
         if rule == "closed":
             fix_hp[item.name] = value
         elif rule == "open" or value != getattr(named, item.name):

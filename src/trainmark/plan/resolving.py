@@ -183,7 +183,7 @@ def resolve(
         remote=remote,
         recipe=recipe,
         folder=folder,
-        facts=DataFacts(0, 0, UNCHECKED, UNCHECKED),
+        facts=DataFacts(train_samples=0, eval_samples=0, content_id=UNCHECKED, layout=UNCHECKED),
     )
     run_id = format_run_id(choice.case.name, started, token)
     try:
@@ -289,14 +289,15 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
     # By label, whether it applies.
     labels = {
         "self-reported": True,
-        SIMULATED: devices.is_named_only(vendor),
+        SIMULATED: devices.is_named_only(vendor),  # only simulated devices must be named
         "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",
         "oversubscribed": runs_on_processor_here and choice.nproc > vendor.count(),
+        # The processor was taken because an accelerator of this machine cannot be used.
         UNUSED_ACCELERATOR: (
             runs_on_processor_here and not device_was_chosen and bool(devices.list_device_faults())
         ),
-        BALANCED_BOUND: recipe.is_bound,
+        BALANCED_BOUND: recipe.is_bound,  # no real training: it shows how fast one could be
         "given-peak": request.peak_tflops is not None,
         f"recipe-written-for-{recipe.world}": recipe.world not in (None, choice.world),
     }

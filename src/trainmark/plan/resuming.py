@@ -96,6 +96,7 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
 def _collect_fixed_settings(plan: Plan) -> dict[str, Any]:
     """Return by name the settings that must be equal for one run to continue another."""
     recipe_type: type[Recipe] = plan.load_case().recipe_type
+    # Fields whose change leaves the work the same, or is allowed by the closed rules.
     free = (
         list_fields_with_rule(recipe_type, "closed")
         | list_fields_with_rule(recipe_type, "free")
@@ -103,7 +104,8 @@ def _collect_fixed_settings(plan: Plan) -> dict[str, Any]:
     )
     may_change = free - _FREE_BUT_DECISIVE
     recipe = plan.recipe
-    # With tensor parallelism, the ranks of a group train the same rows.
+    # Batch size and accumulation may change if their product with the ranks stays the same. With
+    # tensor parallelism, the ranks of a group train the same rows.
     rows = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
     return {
         "case": plan.case,

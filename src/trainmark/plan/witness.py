@@ -184,7 +184,7 @@ def find_rank_launcher(command: Sequence[str]) -> str | None:
         package = module.split(".")[0]
         if module in _RANK_OPTIONS:
             return module
-        if package in ("accelerate", "deepspeed"):
+        if package in ("accelerate", "deepspeed"):  # any module of theirs starts ranks
             return package
     return None
 

@@ -321,7 +321,7 @@ def _describe_data(witness: Witness) -> PlannedData:
         folder=witness.folder,
         origin="real",
         layout=WITNESSED,
-        content_id=_compute_digest(witness),
+        content_id=_compute_digest(witness),  # launches of the same work are comparable
         train_samples=0,
         eval_samples=0,
         best_quality=None,

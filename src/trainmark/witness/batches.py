@@ -175,6 +175,7 @@ def _digest_rows(tensor: Any | None, dimension: int) -> list[int]:
         return []
     digests = []
     for row in tensor.detach().contiguous().unbind(dimension)[:_MAX_ROWS]:
+        # The storage of a copy has only this row.
         storage = bytes(row.clone().contiguous().untyped_storage())
         digests.append(int.from_bytes(blake2b(storage, digest_size=7).digest(), "big"))
     return digests

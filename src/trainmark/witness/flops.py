@@ -32,7 +32,7 @@ class FlopCounter:
     def __init__(self) -> None:
         self.counted: float | None = None
         self.matmul_type: str | None = None
-        self._watch: StepWatch | None = None
+        self._watch: StepWatch | None = None  # counts the current step; None: it is not counted
 
     def can_still_count(self, can_count: bool) -> bool:
         """Tell whether a step may still be counted.
@@ -49,7 +49,7 @@ class FlopCounter:
         elif self.counted is None and can_count:
             from trainmark.rank.watch import StepWatch
 
-            self._watch = StepWatch(dict)
+            self._watch = StepWatch(dict)  # ``dict`` returns no precision flags to note
             # Exited at the end of the step, in another call.
             self._watch.__enter__()  # type: ignore[no-untyped-call]
 

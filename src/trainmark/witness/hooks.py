@@ -110,7 +110,7 @@ def _hook_loaders() -> None:
             return fetch(iterator)
         rank = watched.rank
         watched.fetched_ns = clock()
-        start_mark = watched.fetched_ns if rank is None else rank.device.mark()
+        start_mark = None if rank is None else rank.device.mark()
         batch = fetch(iterator)
         dataset = id(getattr(iterator, "_dataset", iterator))
         if rank is None:
@@ -145,6 +145,7 @@ def _hook_pauses(torch: Any) -> None:
 
     @functools.wraps(load)
     def call_load(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Report that values are replaced by others than those of steps, then load them."""
         _call_rank_safely(lambda rank: rank.weights.note_replaced())
         return load(self, *args, **kwargs)
 
@@ -181,6 +182,7 @@ def _hook_exit() -> None:
 
     @functools.wraps(exit_at_once)
     def call_exit(status: int) -> NoReturn:
+        """Write the rank's results, if this process is one, then exit."""
         if process is not None:
             process.finish()
         exit_at_once(status)

@@ -71,7 +71,7 @@ def read_number(text: str | None) -> float | None:
 def thin_out(values: list[float]) -> list[float]:
     """Return at most ``MAX_VALUES`` of the values, evenly spread."""
     while len(values) > MAX_VALUES:
-        values = values[1::2]
+        values = values[1::2]  # every second one
     return values
 
 

@@ -186,7 +186,7 @@ def watch_process(run_dir: Path, start_ns: int) -> WitnessedProcess:
 
 
 def _create_file(path: Path) -> bool:
-    """Create a file; return False if it exists already."""
+    """Create a file; return False if it exists already. Of several processes, one gets True."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
@@ -207,7 +207,7 @@ def _open_device(torch_module: Any, plan: dict[str, Any]) -> Device:
     from trainmark import devices
 
     vendor = devices.choose_vendor(plan["device"]["vendor"])
-    if hasattr(vendor, "attach"):
+    if hasattr(vendor, "attach"):  # a vendor has it if its ``open`` changes settings
         attached: Device = vendor.attach()
         return attached
     index = torch_module.accelerator.current_device_index()
@@ -241,6 +241,7 @@ def _build_rank(
     from trainmark.witness.weights import TrainedWeights
 
     spec = plan["witness"]["spec"]
+    # Without [batch] in the file, rows are samples; see ``BatchCounter`` for tokens.
     dimensions = spec["batch"] or {"samples": 0, "tokens": None}
     return WitnessedRank(
         stated=read_stated_step(spec, world_size=world_size, rank=number),
@@ -279,6 +280,7 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
     return StatedStep(
         counts=counts,
         samples_of_all=0 if step is None else step["samples"],
+        # ``auto`` and no FLOPs per sample: None, and the FLOPs of a step are counted.
         flops_per_unit=flops_per_sample if flops_per_token == "auto" else flops_per_token,
         unit="tokens" if flops_per_sample is None else "samples",
         optimizers=spec["optimizers"],
@@ -333,6 +335,7 @@ def report_failure(error: BaseException, start_ns: int) -> None:
         return
     run_dir = Path(os.environ[RUN_DIR_VARIABLE])
     number = int(os.environ["RANK"])
+    # If the file exists, another process of the program is the rank, and this one is not reported.
     if _create_file(run_dir / name_rank_file(number)):
         events = EventWriter(run_dir / name_rank_file(number), clock)
         events.emit("start", t_ns=start_ns, pid=os.getpid())

@@ -177,9 +177,9 @@ class WitnessedRank:
         if len(self._stepping_ids) == 1 and id(optimizer) not in self._optimizer_steps:
             self._optimizer_steps[id(optimizer)] = 0
             self.weights.add(optimizer)
-        self._checked_ns += self.weights.take_ns()
+        self._checked_ns += self.weights.take_check_ns()  # of earlier checks
         self.weights.check_before_step(step=self.steps)
-        self.weights.take_ns()  # discarded: this check is part of the step
+        self.weights.take_check_ns()  # discarded: this check is part of the step
 
     def note_optimizer_end(self, optimizer: Any) -> None:
         """Note that an optimizer has stepped; a training step ends when all of them have."""
@@ -193,12 +193,15 @@ class WitnessedRank:
         self._optimizer_steps[id(optimizer)] += 1
         has_stepped_before = id(optimizer) in self._stepped_ids
         self._stepped_ids.add(id(optimizer))
+        # An optimizer steps once in a training step. If one steps again before all others have, the
+        # others do not step in every training step.
         if has_stepped_before or len(self._stepped_ids) >= self.stated.optimizers:
             self._stepped_ids.clear()
             self._end_step()
 
     def pause(self, name: Pause) -> None:
         """Close the window, because the program begins to evaluate or save."""
+        # Before the first step, nothing has been measured that could pause.
         if self._pause is None and self.steps:
             self._close_window(is_whole=False)
             self.flops.abandon()
@@ -219,7 +222,7 @@ class WitnessedRank:
         self._pause = None
         self._end_ns = self.clock()
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=self._end_ns)
-        self._checked_ns += self.weights.take_ns()
+        self._checked_ns += self.weights.take_check_ns()
         self._open_window(self.clock())
 
     def finish(self) -> None:
@@ -272,7 +275,7 @@ class WitnessedRank:
     def _make_schedule(self) -> Schedule:
         """Return what chooses windows, with the current number of steps of a window."""
         return Schedule(
-            max_epochs=1,
+            max_epochs=1,  # the probe does not know the program's epochs: all steps are one
             warmup_steps=self.stated.warmup_steps,
             window_steps=self.stated.window_steps or self._window_steps,
         )
@@ -307,6 +310,7 @@ class WitnessedRank:
             self._choose_window_steps(sum(step_ns) / len(step_ns))
         first_step = self.steps - len(window.steps)
         next_phase, _ = self._make_schedule().choose_window(self.steps)
+        # Exact sums at the end of the warm-up let the first measured window be judged.
         is_last_of_warmup = next_phase == "train" and window.phase != "train"
         self.weights.check_window(
             first_step=first_step, steps=len(window.steps), exact=is_last_of_warmup
@@ -334,18 +338,18 @@ class WitnessedRank:
         if graphs > self._graphs:
             optional["graphs_compiled"] = graphs - self._graphs
             self._graphs = graphs
-        checked_ns = self._checked_ns + self.weights.take_ns()
+        checked_ns = self._checked_ns + self.weights.take_check_ns()
         self._checked_ns = 0
         if checked_ns:
             optional["check_ns"] = checked_ns
         fields = {
             "phase": window.phase,
             "epoch": 0,
-            "first_step": self.steps - len(window.steps),
+            "first_step": self.steps - len(window.steps),  # ``steps`` includes this window's
             "start_ns": window.start_ns,
             "end_ns": end_ns,
             "step_ns": step_ns,
-            # A batch may be read before the step that trains it.
+            # A batch may be read before the step that trains it, and take longer than that step.
             "wait_ns": [min(wait, step) for wait, step in zip(waits_ns, step_ns, strict=True)],
             "loss": self._read_losses(window.steps),
             "samples": [step.samples for step in counts],
@@ -358,6 +362,7 @@ class WitnessedRank:
             **optional,
         }
         self._waiting.append(_WaitingWindow(fields, totals))
+        # Only steps of the warm-up are counted.
         if not self.flops.can_still_count(self.steps < self.stated.warmup_steps):
             self._emit_waiting()
 
@@ -413,7 +418,7 @@ class WitnessedRank:
             "evaluate",
             epoch=0,
             step=self.steps,
-            start_ns=self._end_ns,
+            start_ns=self._end_ns,  # it takes no time and evaluates no samples
             end_ns=self._end_ns,
             value=drop_non_finite(value),
             samples=0,
@@ -426,6 +431,7 @@ class WitnessedRank:
         parameters = self.weights.count_elements()
         is_counted = self.stated.flops_per_unit is None
         facts: dict[str, Any] = {
+            # The probe knows only the tensors of optimizers, which are trainable.
             "parameters": parameters or None,
             "trainable_parameters": parameters or None,
             "flops_formula": "counted in one step" if is_counted else "as the user says",
@@ -440,7 +446,7 @@ class WitnessedRank:
             "graphs_compiled": self.compiled(),
         }
         counts = self._fetched_counts
-        if counts:
+        if counts:  # what the loaders yielded for a step, whatever the user states
             facts["seen_samples"] = median(step.samples for step in counts)
             facts["seen_tokens"] = median(step.tokens for step in counts)
             facts["seen_tokens_padded"] = median(step.tokens_padded for step in counts)

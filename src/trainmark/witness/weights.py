@@ -79,8 +79,8 @@ class TrainedWeights:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
-        self._check: ParameterCheck | None = None
-        self._watch: GradientWatch | None = None
+        self._check: ParameterCheck | None = None  # of all tensors; None: no optimizer has stepped
+        self._watch: GradientWatch | None = None  # until enough gradients have been seen
         self._versions: list[int] = []  # see ``_read_versions``, at the end of the last step
         self._retired: list[GradientWatch] = []  # to be closed after the next step
         self._form: tuple[Any, ...] = ()  # see ``_describe_form``, at the end of the last window
@@ -96,8 +96,11 @@ class TrainedWeights:
         return len(self._optimizers)
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Add the tensors of an optimizer; called before its first step."""
-        if self._watch is not None:
+        """Add the tensors of an optimizer; called before its first step.
+
+        The checks of all tensors start anew.
+        """
+        if self._watch is not None:  # ``count_step`` starts another one
             self._retired.append(self._watch)
             self._watch = None
         self._optimizers.append(weakref.ref(optimizer))
@@ -118,13 +121,14 @@ class TrainedWeights:
         if self._was_replaced:
             return
         try:
+            # Also applies to programs without evaluations: it compares with the last window's end.
             self._check.check_evaluation(step=step)
-        except RunError:
+        except RunError:  # its message would blame an evaluation
             self._note(RunError("witness_changed_outside", step=step))
 
     def count_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step if it should change tensors; watch gradients from the second step on."""
-        self._was_replaced = False
+        self._was_replaced = False  # from here on, the tensors change by steps again
         # Not closed in ``add``, because torch iterates over its hooks at that moment.
         while self._retired:
             self._retired.pop().close()
@@ -157,7 +161,7 @@ class TrainedWeights:
     def _release_gradients(self) -> None:
         """Release the tensors as soon as enough of their gradients have been seen."""
         if self._watch is not None and self._watch.is_finished and self._check is not None:
-            seen = _SeenGradients(self._watch)
+            seen = _SeenGradients(self._watch)  # the results without the tensors
             self._check.gradients = seen  # type: ignore[assignment]
             self._note_missing_gradients(seen.read_flags())
             self._watch.close()
@@ -193,8 +197,9 @@ class TrainedWeights:
             return unknown
         if self._watch is not None:
             self._watch.close()
-        if check.gradients is None:
+        if check.gradients is None:  # no step has ended since the last optimizer was added
             return unknown
+        # ``check.end`` compares parts of all tensors. This notices any write to some of them.
         if self._read_versions() != self._versions:
             self._note(RunError("parameters_changed_after_training"))
         try:
@@ -203,7 +208,7 @@ class TrainedWeights:
             self._note(error)
             return unknown
 
-    def take_ns(self) -> int:
+    def take_check_ns(self) -> int:
         """Return the time of the checks since the last call."""
         return 0 if self._check is None else self._check.take_ns()
 

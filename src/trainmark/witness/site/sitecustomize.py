@@ -43,7 +43,7 @@ class _TorchFinder:
         del path, target
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path.remove(self)  # or ``find_spec`` below would call this method again
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             import_torch = spec.loader.exec_module
