@@ -144,7 +144,7 @@ class Agent:
         previous_barrier = _CONFIRMING_PAIRS_END  # the phase of pairs comes before this one
         # No earlier session has rounds of these numbers: each round of the search is measured.
         first_number = _NUMBERS_PER_SESSION * self._opened.number
-        for index in range(_MAX_GROUP_ROUNDS):
+        for index in range(_MAX_GROUP_ROUNDS):  # the numbers do not reach the next session's
             file_name = f"groups-{index}"
             choose_round = partial(self._choose_group_round, previous_barrier)
             rounds = self._agree_on_rounds(file_name, choose_round)
@@ -186,7 +186,11 @@ class Agent:
         return rounds
 
     def _choose_pairs(self) -> list[NodeRound]:
-        """Return the rounds of pairs of the nodes that joined, in the order of their names."""
+        """Return the rounds of pairs of the nodes that joined, in the order of their names.
+
+        A node may have another rank in each session. By name, a later session of the same nodes
+        plans the same pairs, and skips those that were measured.
+        """
         node_ranks = sorted(self._joined, key=self._session.get_name)
         num_rounds = self._local.acceptance.request.rounds or choose_num_rounds(len(node_ranks))
         return [
@@ -377,7 +381,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--node-rank", type=int, required=True)
     parser.add_argument("--master", required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path)  # folder on this node; absent: that of the plan
+    # Whether the launcher writes to standard input for as long as it lives.
     parser.add_argument("--heartbeat", action="store_true")
     options = parser.parse_args(words)
     try:

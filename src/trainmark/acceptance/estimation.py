@@ -76,7 +76,8 @@ def estimate_noise(residuals: Floats, num_fitted: int) -> float:
     """Return the standard deviation of residuals, which outliers hardly change.
 
     It is computed from the median absolute deviation. Fitted effects make residuals smaller than
-    the noise is, which the degrees of freedom correct.
+    the noise is, which the degrees of freedom correct. It is at least ``MIN_NOISE``, because a
+    noise of 0 would give intervals without width.
 
     Args:
         residuals: (V,) differences of values from what was estimated from them.
@@ -139,6 +140,7 @@ def compute_biweight_means(
     weight = np.ones(len(values))
     # A given start is near the result already, so that fewer iterations are enough.
     for _ in range(_ITERATIONS if start is None else _FURTHER_ITERATIONS):
+        # A value has no weight from ``_TUNING`` standard deviations on.
         distance = (values - centre[node]) / (_TUNING * noise)
         weight = np.where(np.abs(distance) < 1, (1 - distance**2) ** 2, 0.0)
         total_weight = np.bincount(node, weight, num_nodes)

@@ -98,6 +98,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
     for name in AcceptRequest.model_fields:
         was = getattr(before, name)
         now = getattr(request, name)
+        # Options that are free to change do not change what is measured.
         if name not in _FREE_TO_CHANGE and was != now:
             raise UsageError(
                 f"{name} was {was}, but is {now} now",

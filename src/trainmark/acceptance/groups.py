@@ -160,7 +160,7 @@ def search_groups(
     whole = _sort_names(nodes)
     if len(whole) < MIN_NODES:
         return GroupSearch(outcome="as_predicted")
-    # The whole itself counts as one more halving.
+    # About so many sets are judged in each halving, and the whole itself counts as one more.
     num_tests = _TESTS_PER_HALVING * (1 + round(log2(len(whole))))
     sets = _MeasuredSets(
         effects=_estimate_effects(model, measured.seconds),
@@ -316,6 +316,7 @@ def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
         return GroupSearch(outcome="evenly_slow", whole=slowdown)
     undecided = GroupSearch(outcome="cannot_tell", whole=slowdown, parts=tuple(parts))
     reference = max(parts, key=len)
+    # A reference of two nodes proves nothing: predictions are made from pairs.
     if len(reference) < _MIN_REFERENCE_NODES:
         return undecided
     slow_sets = _find_parts_with_fault(parts, reference, sets)
@@ -348,6 +349,7 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
         sets.require_measured(halves)
         slow_sets = [half for half in halves if sets.is_slow(half)]
         are_all_slow = len(slow_sets) == len(halves)
+        # Then no group is slow, but the prediction is wrong. Two halves are too few to tell.
         if are_all_slow and len(halves) >= _MIN_EVEN_SETS:
             return None
         parts += [half for half in halves if half not in slow_sets]

@@ -29,7 +29,8 @@ def compute_num_std_errors(error_rate: float, num_tests: int, degrees_of_freedom
 
     Args:
         error_rate: probability that any of the tests is wrong by chance.
-        num_tests: number of intervals that are judged; a single one counts as two.
+        num_tests: number of intervals that are judged; a single one counts as two, which gives it
+            the usual two-sided level, 1 - ``error_rate``.
         degrees_of_freedom: number of measurements minus number of effects that were estimated from
             them; below 1 the noise is unknown, and the interval is infinite.
     """

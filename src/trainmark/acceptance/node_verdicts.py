@@ -69,6 +69,7 @@ def judge_nodes(
         degrees_of_freedom: see ``compute_num_std_errors``.
     """
     num_nodes = measured.num_nodes
+    # A node is judged over all rounds, and over the later half of them.
     num_std_errors = compute_num_std_errors(
         error_rate, _TESTS_PER_NODE * num_nodes, degrees_of_freedom
     )
@@ -207,6 +208,7 @@ def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | No
         is_within = np.isin(measured.first, members) & np.isin(measured.second, members)
         num_pairs = int((is_pair_of_suspects & is_within).sum())
         num_fast = int((is_fast & is_within).sum())
+        # Two nodes have only one pair with each other, which is too little evidence for a group.
         if len(members) >= _MIN_GROUP and 2 * num_fast > num_pairs:
             groups.append(members)
     for number, members in enumerate(sorted(groups)):

@@ -20,7 +20,10 @@ PairRound = list[Pair]
 
 
 def choose_num_rounds(num_nodes: int) -> int:
-    """Return how many rounds of pairs are measured unless the user chooses."""
+    """Return how many rounds of pairs are measured unless the user chooses.
+
+    In these rounds every node meets every other one; with very many nodes, only some of them.
+    """
     if num_nodes <= MAX_ROUND_ROBIN_NODES:
         return count_round_robin_rounds(num_nodes)
     return DEFAULT_RANDOM_ROUNDS

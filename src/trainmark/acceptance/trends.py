@@ -44,7 +44,7 @@ def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     if is_large.any():
         levels: Floats = np.interp(round_numbers, round_numbers[is_large], round_medians[is_large])
         return levels[round_index]
-    if len(round_numbers) < _MIN_LINE_ROUNDS:
+    if len(round_numbers) < _MIN_LINE_ROUNDS:  # too few for a line: all levels count as equal
         return np.zeros_like(values)
     # The slope between every two rounds, of which each pair counts once.
     distances = round_numbers[:, None] - round_numbers[None, :]

@@ -83,7 +83,7 @@ def _choose_case_variables(nproc: int) -> dict[str, str]:
     """Return the variables of ranks of a case."""
     return {
         **os.environ,
-        **SAFE_PATH_VARIABLES,
+        **SAFE_PATH_VARIABLES,  # keep the working directory off the import path
         "OMP_NUM_THREADS": str(threads_of_rank(nproc)),
         # This is as fast as the default on an idle machine. On a shared machine, threads that spin
         # for long take the cores from the thread they wait for: steps took eight times as long.

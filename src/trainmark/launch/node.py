@@ -138,7 +138,7 @@ def _describe_container(
         "needs": needs,
         "mounts": mounts,
         "optional_mounts": optional_mounts,
-        "fabric": _FABRIC,
+        "fabric": _FABRIC,  # device files of the network between nodes
         "names": names,
         "patterns": patterns,
     }
@@ -318,7 +318,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--node-rank", type=int, required=True)
     parser.add_argument("--master", required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path)  # folder on this node; absent: that of the plan
+    # Whether the launcher writes to standard input for as long as it lives.
     parser.add_argument("--heartbeat", action="store_true")
     options = parser.parse_args(words)
     number = options.node_rank

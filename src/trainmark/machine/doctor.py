@@ -374,6 +374,7 @@ def examine(
     for code, check in checks.items():
         try:
             for condition in check(machine):
+                # A condition without a code belongs to the check that yields it.
                 conditions.append(replace(condition, code=condition.code or code))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
             text = error.what if isinstance(error, TrainmarkError) else repr(error)

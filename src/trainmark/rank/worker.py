@@ -364,7 +364,7 @@ def main(run_dir: Path) -> int:
     """Run the rank that the environment names; return its exit code."""
     number = int(os.environ["RANK"])
     local_rank = int(os.environ["LOCAL_RANK"])
-    if PARENT_VARIABLE in os.environ:
+    if PARENT_VARIABLE in os.environ:  # the supervisor sets it for each rank that it starts
         die_with_parent(int(os.environ[PARENT_VARIABLE]))
     log = os.open(run_dir / format_log_name(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)  # standard output

@@ -74,8 +74,8 @@ class Ray(Launcher):
         device_resource = getattr(vendor, "ray_resource", "GPU")
         bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
         # `run_nodes` replaces the texts RANK, MASTER and PORT once it knows the nodes. The port is
-        # a free one of the first node: of two options --port, the script's comes first, and the last
-        # one counts.
+        # a free one of the first node: of two options --port, the last one counts, and the script's
+        # own comes first.
         options = ("--port", PORT, "--heartbeat")
         script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         request = {
