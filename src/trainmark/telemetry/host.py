@@ -81,7 +81,7 @@ class PackageEnergy:
         return bool(self._counters)
 
     def read(self) -> dict[str, Any]:
-        """Return the joules of all packages since the beginning.
+        """Return the joules of all packages since the beginning; asked only if ``is_readable``.
 
         Raises:
             MonitorFault: a counter cannot be read this time; or it may have wrapped more than once,
@@ -171,7 +171,7 @@ class HostReader:
         with catch_faults("host"):
             readings["memory_used_bytes"] = psutil.virtual_memory().used
             now_ns = self._clock()
-            if now_ns - self._cpu_ns >= _MIN_CPU_S * 1e9:
+            if now_ns - self._cpu_ns >= _MIN_CPU_S * 1e9:  # over less time it means nothing
                 readings["utilization_percent"] = psutil.cpu_percent()
                 self._cpu_ns = now_ns
         if self._energy.is_readable:

@@ -130,7 +130,7 @@ class DmesgSource:
     def read(self) -> Iterator[str]:
         """Yield the new messages; see ``MessageSource.read``."""
         last_s = self._last_s
-        for time_s, text in list(self._iterate_messages()):
+        for time_s, text in self._iterate_messages():
             if time_s > last_s:
                 self._last_s = max(self._last_s, time_s)
                 yield text

@@ -95,7 +95,7 @@ class SampleLog:
             self.report_fault(source, fault)
         except BaseException as error:  # noqa: BLE001 - see the docstring
             self.report_fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
-        else:
+        else:  # the source works again: its next fault is new
             self._fault_kinds.pop(source, None)
 
 
@@ -263,7 +263,7 @@ class _Sampler:
                 self._controller.start()
             self._kernel.start()
             self._take_sample()
-            if number == 0:
+            if number == 0:  # the first sample, which opens the sources, has the normal priority
                 lower_priority()
         self._take_last_readings()
         self._log.write("end")
@@ -297,7 +297,6 @@ class _Sampler:
         # A reading that began before the ranks ended is not the last.
         self._monitor.wait(_LAST_READING_S / 2)
         self._take_sample()
-        self._kernel.wait(0)
         self._kernel.interval_s = 0.0  # the last reading has what came since the one before
         self._kernel.start()
         self._monitor.wait(_LAST_READING_S / 2)

@@ -154,7 +154,7 @@ class Readings:
         if not isinstance(reading, events.HostEvent):
             self._add_errors(reading)
         self.rows.append(time_s)
-        for name in _COLUMNS[1:]:
+        for name in _COLUMNS[1:]:  # the first column is the time
             value = getattr(reading, name, None)
             self.rows.append(nan if value is None else value)
         self.reasons.append(getattr(reading, "throttle_reasons", None))
@@ -206,6 +206,7 @@ class Readings:
             readings=len(inside),
             quantities=quantities,
             throttled=_compute_throttled_shares(times_s[inside], reasons, interval),
+            # Also needs the readings around the interval, to interpolate the counter at its edges.
             energy=measure_energy(times_s, columns["energy_j"], interval),
         )
 
@@ -257,6 +258,7 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
             last_ns = max(end_ns for _, end_ns in phase_edges_ns)
             edges_ns[name] = (first_ns, last_ns)
     if ranks[0].target_reached and "train" in edges_ns:
+        # The evaluation that reaches the target is the last one, because it ends the training.
         ends_ns = [x.evaluations[-1].end_ns - x.launch_ns for x in ranks if x.evaluations]
         train_start_ns, _ = edges_ns["train"]
         edges_ns["to_target"] = (train_start_ns, max(ends_ns))

@@ -158,7 +158,10 @@ def _judge_work_against_baseline(
     names: Sequence[str],
     worse_by: float | None,
 ) -> list[Judgement]:
-    """Judge the launches of one work by the launches of the baseline with the same work."""
+    """Judge the launches of one work by the launches of the baseline with the same work.
+
+    ``names`` and ``worse_by`` are those of ``judge_against_baseline``.
+    """
     work = describe_work(launches[0])
     same_work = [record for record in baseline if describe_work(record) == work]
     if not same_work:

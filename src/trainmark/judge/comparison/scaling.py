@@ -163,7 +163,7 @@ def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
     throughput = summarize_launches([record.figure("final_result") or 0.0 for record in launches])
     name = f"{plan.nnodes}x{plan.nproc}"
     ranks = plan.world_size
-    samples = prod(plan.recipe[field] for field in _BATCH)
+    samples = prod(plan.recipe[field] for field in _BATCH)  # of a rank in a step
     if smallest is None:
         return World(name, ranks, samples, throughput, 1.0)
     base = smallest.throughput

@@ -148,6 +148,7 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
         if record.run_id not in names:
             reason = _find_reason_to_leave_out(record) or message("compare_alone_in_round")
             left_out.append(LeftOut(record.run_id, reason))
+    # Of all launches: one that missed its target did not pass, so that its figures do not count.
     judged = [
         record.quality.reached
         for record in launches
