@@ -212,6 +212,7 @@ class Accelerator:
         sizes = [
             rows for rows in (1024, 4096, 8192) if _MATMUL_BYTES_PER_ELEMENT * rows**2 <= max_bytes
         ]
+        # 512: in any case, also on a device with very little memory.
         rate = measure_matmul_rate(self, precision, sizes=tuple(sizes) or (512,))
         self._release()
         return rate

@@ -135,7 +135,7 @@ def explain_verdict(member: Member) -> Phrase:
     if member.doubt is None:
         return ""
     reason = phrase(f"accept_doubt.{member.doubt}")
-    if member.doubt != "interval":
+    if member.doubt != "interval":  # more rounds would not help
         return reason
     more = phrase("accept.no_rounds")
     if member.more_rounds is not None:
@@ -155,6 +155,7 @@ def describe_finding(finding: Finding) -> Phrase:
 
 
 def _describe_interval(interval: Interval | None) -> Phrase:
+    """Return by how much something is slower, with the ends of the interval; empty for None."""
     if interval is None:
         return ""
     return phrase(
@@ -171,6 +172,10 @@ def _name_unit(result: AcceptanceResult) -> Phrase:
 
 
 def _choose_badge(result: AcceptanceResult) -> str:
+    """Return the verdict on all members together: a member that fails decides it.
+
+    Without members nothing was measured, which is no pass.
+    """
     if result.list_names("fail"):
         return "fail"
     if result.interrupted:
@@ -219,6 +224,7 @@ def _describe_member(member: Member) -> Phrase:
 
 
 def _build_member_table(members: Iterable[Member]) -> Block:
+    """Return a row for each member: verdict, time of a step, slowdown, product and reason."""
     heads = [
         phrase(f"accept_head.{name}")
         for name in ("name", "decision", "step", "slower", "interval", "product", "why")
@@ -311,6 +317,7 @@ def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, T
 
 
 def _build_link_table(links: Iterable[Link]) -> Block:
+    """Return a row for each of the worst links, the failing ones first."""
     heads = [
         phrase(f"accept_head.{name}")
         for name in ("name", "quantity", "decision", "slower", "interval", "rounds")
@@ -384,6 +391,7 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
                 )
             )
         )
+        # Trend and smallest detectable slowdown of the other quantities are left out.
         if quantity.name == "step" and quantity.trend is not None:
             blocks.append(Paragraph(phrase("accept.trend", share=f"{quantity.trend:+.1%}")))
         if quantity.name == "step" and quantity.detectable_link is not None:

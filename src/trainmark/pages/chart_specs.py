@@ -108,7 +108,7 @@ def draw_over_time(
         "encoding": {
             "x": {"field": "from", "type": "quantitative"},
             "x2": {"field": "to"},
-            "y": None,
+            "y": None,  # over the whole height, not by the value of the common encoding below
         },
     }
     if is_band:

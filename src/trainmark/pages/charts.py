@@ -146,7 +146,7 @@ def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart |
     """Return a value of a case over the steps of its rows; None for fewer than two."""
     values = np.asarray([row[shown.value] for row in rows], np.float64)
     steps = [row["step"] for row in rows]
-    drawn = chart_specs.draw_loss(is_smoothed=False)
+    drawn = chart_specs.draw_loss(is_smoothed=False)  # looks like a loss: one plain line
     return _chart_curve(f"trend_{shown.value}", shown.name, values, drawn, steps, data={})
 
 
@@ -230,6 +230,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     verdict_names: dict[str, Phrase] = {}
     for letter, comparison in sides.items():
         for figure in comparison.figures:
+            # Also of a figure without a ratio, which has no point: the legend has all verdicts.
             verdict_names[figure.verdict] = phrase(f"compare.{figure.verdict}")
             if figure.ratio is None:
                 continue
@@ -340,6 +341,7 @@ def _chart_overlay(
 
 def chart_over_time(record: Record) -> Iterator[Chart]:
     """Yield a chart for each quantity that was read at least twice, of devices, then of hosts."""
+    # The lines of one quantity are neighbours in a record, those of devices before those of hosts.
     for _, group in groupby(record.series, attrgetter("of_host", "quantity")):
         lines = list(group)
         if max(len(line.points) for line in lines) > 1:  # one reading is no curve
@@ -354,6 +356,7 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
             the median and the highest reading.
     """
     first_line = lines[0]
+    # factor: units of the readings in one `unit` of the chart, bytes in a GiB for example.
     short, unit, factor, scale = _QUANTITIES[first_line.quantity]
     kind = "host" if first_line.of_host else "device"
     is_summary = first_line.of in SUMMARY_LINES
@@ -395,6 +398,7 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
     short, unit, factor, _ = _QUANTITIES[first_line.quantity]
     readings = [(value, time_s, line.of) for line in lines for time_s, value in line.points]
     lowest, _, _ = min(readings)
+    # By the value alone, so that of several equal ones the first counts.
     highest, highest_s, highest_line = max(readings, key=lambda reading: reading[0])
     member: int | str = highest_line
     num_members = len(lines)

@@ -57,6 +57,7 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         b: name of side B in headings.
     """
     tone: Tone = "good"
+    # other_world: the numbers of ranks differ, so only the efficiency of scaling is known.
     if result.verdict in (*INCONCLUSIVE, "other_world"):
         tone = "warn"
     elif result.verdict in REGRESSIONS:
@@ -65,10 +66,10 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
     if result.scaling:
         shown += build_scaling(result.scaling)
     else:
-        name, unit, *rest = translate_headings(
+        name_heading, unit, *rest = translate_headings(
             "name", "unit", "interval", "launches", "compare.said"
         )
-        columns = (name, "A", b, unit, f"{b}/A", *rest)
+        columns = (name_heading, "A", b, unit, f"{b}/A", *rest)
         shown.append(build_table(columns, map(_build_row, result.figures)))
     quality = result.quality
     if quality:
@@ -201,10 +202,11 @@ def to_json_documents(judgements: Sequence[Judgement], lang: str = "en") -> list
 
 def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     """Return a report in JUnit XML with one test case for each judgement."""
-    # Of JUnit, which knows no "noisy": a gate that cannot tell counts as a test that was skipped.
+    # JUnit has no "noisy": a judgement that is not certain counts as a test that was skipped.
     kinds = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
     rows = build_gate_rows(judgements, lang).rows
     outcomes = [kinds.get(judgement.exit_code, "") for judgement in judgements]
+    # `counted("failure")` in the template is the number of failures.
     return render_template("junit.xml.j2", lang, rows=rows, found=outcomes, counted=outcomes.count)
 
 
@@ -272,7 +274,7 @@ def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
     # The measurements of each rank are in the same order.
     for kinds in zip(*(rank["measurements"] for rank in document["ranks"]), strict=True):
         kind = min(kinds, key=_find_best_rate)  # a step waits for the slowest rank
-        if kind["best"] is None:
+        if kind["best"] is None:  # no size was measured
             continue
         point = kind["points"][kind["best"]]
         rates, unit = cells.scale_to_unit(
@@ -281,7 +283,7 @@ def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
         swing = None if point["swing"] is None else f"{point['swing']:.1%}"
         share_of_peak = None if kind["share_of_peak"] is None else f"{kind['share_of_peak']:.1%}"
         name = _name_ceiling(kind)
-        if kind["bus_factor"]:
+        if kind["bus_factor"]:  # a collective, whose rate is the bandwidth of the bus
             name = phrase("ceilings.bus", kind=name)
         rows.append([name, _format_size(point["size"]), *rates, unit, swing, share_of_peak])
     return rows
@@ -312,9 +314,10 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
     """
     if links is None:
         return
-    if links["pairs"] is None:
+    if links["pairs"] is None:  # no pair was measured, for a reason that the document states
         yield Paragraph(join((phrase("ceiling_kind.links"), _explain_missing_size(links)), "colon"))
         return
+    # Pairs without a rate were skipped, or transferred wrong data; they are named below.
     measured = [pair for pair in links["pairs"] if pair["point"]["rate"]]
     if measured:
         measured.sort(key=_get_link_rate)

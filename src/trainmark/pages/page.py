@@ -232,7 +232,7 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
         verification=phrase(f"trust.{verification}"),
         verified_by=phrase(f"verified_by.{verification}"),
         sections=(*sections, *figures.build_scaling_sections(works)),
-        ident="all-",
+        ident="all-",  # begins the anchors, as a number does on the pages of the works
     )
 
 
@@ -366,7 +366,11 @@ def read_newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
 
 
 def write_summary(entry: SeriesEntry) -> None:
-    """Write the page of a series in the folder of its newest launches: of all, failed ones too."""
+    """Write the page of an entry of a plan file: all its launches, failed earlier ones too.
+
+    The page is in the folder of the newest attempt. An entry of one launch has none besides the
+    page of that launch.
+    """
     folder = entry.run_dir
     if entry.num_launches == 1 or folder is None or not folder.exists():
         return

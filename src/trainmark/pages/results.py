@@ -80,11 +80,11 @@ def add_differing_settings(listing: Listing) -> Listing:
         new_rows.append([row[key] if key in row else recipe.get(key) for key in columns])
     units = dict(zip(listing.columns, listing.units, strict=True))
     return Listing(
-        listing.total,
-        [SHORT_NAMES.get(key, key) for key in columns],
-        [units.get(key, "") for key in columns],
-        new_rows,
-        [SHORT_NAMES.get(key, key) for key in names if key != "recipe"],
+        total=listing.total,
+        columns=[SHORT_NAMES.get(key, key) for key in columns],
+        units=[units.get(key, "") for key in columns],
+        rows=new_rows,
+        settings=[SHORT_NAMES.get(key, key) for key in names if key != "recipe"],
     )
 
 
@@ -126,7 +126,7 @@ def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -
     for key in _list_optional_columns(columns, listing.settings):
         if terminal.has_room(_build_table(columns), width, lang):
             break
-        heading, first, *others = columns.pop(key)
+        heading, first, *others = columns.pop(key)  # of the rows: `first` and `others`
         if all(text == first for text in others):  # stated below the table
             single_values[heading] = first
         else:
@@ -233,7 +233,7 @@ def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> st
         sentences = []
         if entry.reason and entry.state == "to run":  # in a dry run: the case key
             sentences.append(f"to run as {entry.reason}")
-        elif entry.reason and entry.state == "left":
+        elif entry.reason and entry.state == "left":  # the reason itself says "stopped"
             sentences.append(entry.reason)
         elif entry.reason:
             sentences.append(f"{_STATES.get(entry.state, entry.state)}: {entry.reason}")

@@ -118,7 +118,8 @@ def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
         if reason.code == "trust_not_passed":  # the badge says so already
             continue
         text = translate_message(records[0], reason)
-        # None: a reason of the launches together, such as their number. All: no need to count.
+        # If no launch has it, it is a reason of the launches together, such as their number. If
+        # all have it, the number says nothing.
         num_affected = sum(_has_reason(launch, reason.code) for launch in launches)
         if 0 < num_affected < len(launches):
             text = phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))

@@ -55,7 +55,8 @@ def build_tables(rows: Rows, width: int) -> list[Table]:
     num_columns = len(rows[0])
     if num_columns < 3:
         return [_build_table(rows, keep_words=False)]
-    if len(rows) <= 3 < num_columns:  # with the headers, one or two rows
+    # Headers and one or two rows, which are fewer columns than before when they are turned.
+    if len(rows) <= 3 < num_columns:
         return build_tables([*zip(*rows, strict=True)], width)
     return _split_table(rows, width)
 

@@ -113,9 +113,11 @@ def _build_tile(
     if mean is None:
         return None
     if name == "e2e_time":
-        return Tile(phrase(f"tile.{title}"), cells.format_duration(mean.mean), "", name, note)
+        # The duration in words contains its units.
+        duration = cells.format_duration(mean.mean)
+        return Tile(phrase(f"tile.{title}"), duration, unit="", code=name, note=note)
     value = cells.format_rounded(mean.mean)
-    return Tile(phrase(f"tile.{title}"), value, get_unit(name), name, note)
+    return Tile(phrase(f"tile.{title}"), value, unit=get_unit(name), code=name, note=note)
 
 
 def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
@@ -125,7 +127,8 @@ def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpe
         return None
     entry = record.figures.get(spec.name)
     note = translate_message(record, entry.note if entry else None)
-    return Tile(spec.label, cells.format_rounded(mean.mean), spec.unit, spec.name, note)
+    value = cells.format_rounded(mean.mean)
+    return Tile(spec.label, value, unit=spec.unit, code=spec.name, note=note)
 
 
 def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
@@ -149,7 +152,7 @@ def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
         return _build_tile(launches, "MAMFU", "MAMFU", note)
     entry = record.figures.get("MFU")
     reason = translate_message(record, entry.reason if entry else None, phrase("fact.unknown"))
-    return Tile(phrase("tile.MFU"), Missing(reason), "", "MFU", reason)
+    return Tile(phrase("tile.MFU"), Missing(reason), unit="", code="MFU", note=reason)
 
 
 def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
@@ -161,7 +164,7 @@ def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
     unit: Phrase = "GiB"
     if total is not None:
         unit = phrase("tile.memory_of", total=f"{total.mean / cells.GIB:.1f}")
-    return Tile(phrase("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit, "mem")
+    return Tile(phrase("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit=unit, code="mem")
 
 
 def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None:
@@ -176,4 +179,4 @@ def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None
     per_second = rate.mean * num_rates
     arithmetic = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
     value = cells.format_rounded(price.per_hour / 3600 / per_second * 1e6)
-    return Tile(phrase(f"cost.{work}"), value, price.currency, code="", arithmetic=arithmetic)
+    return Tile(phrase(f"cost.{work}"), value, unit=price.currency, code="", arithmetic=arithmetic)

@@ -197,6 +197,8 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
 def build_printed_speeds(record: Record) -> Section | None:
     """Return the speeds that a user's program printed beside the measured ones.
 
+    Below the table is a line of the program's output, as it was printed.
+
     None if it printed none, and for a case.
     """
     comparisons = compare_printed(Measurement.from_record(record), record.figures)
@@ -244,7 +246,7 @@ def build_ranks(record: Record) -> Section | None:
             memory = cells.format_memory(entry.used_bytes, None)
         rank_cells: list[Phrase] = [
             entry.rank,
-            entry.rank // record.plan.nproc,
+            entry.rank // record.plan.nproc,  # the node
             None if entry.step_ns is None else f"{entry.step_ns / 1e6:.4g}",
             None if entry.wait_ns is None else f"{entry.wait_ns / 1e6:.4g}",
             None if rate is None else f"{rate / 1e12:.4g}",

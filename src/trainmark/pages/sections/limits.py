@@ -104,6 +104,7 @@ def build_time_bar(record: Record) -> Bars | None:
     bars = []
     for name, seconds in spent.items():
         share = seconds / total
+        # Of several ranks, computing cannot be separated from communication.
         label = "compute_all" if name == "compute" and record.plan.world_size > 1 else name
         if share >= _MIN_DRAWN_SHARE:
             bar = Bar(
@@ -121,7 +122,13 @@ def build_time_bar(record: Record) -> Bars | None:
     limits = find_limits(record)
     arithmetic = limits[0].arithmetic if limits else ""
     title = phrase("limit.title")
-    return Bars(title, tuple(bars), describe_dominant_limit(record), arithmetic, stacked=True)
+    return Bars(
+        title,
+        items=tuple(bars),
+        said=describe_dominant_limit(record),
+        arithmetic=arithmetic,
+        stacked=True,
+    )
 
 
 def describe_dominant_limit(record: Record) -> Phrase:
@@ -212,7 +219,7 @@ def _find_other_work(record: Record) -> Limit | None:
 
 def _find_small_batch(record: Record) -> Limit | None:
     """Return a limit if a larger batch may use the device better: it is idle and has memory."""
-    rate = record.figure("MAMFU")
+    rate = record.figure("MAMFU")  # share of the measured matmul rate, in percent
     used = record.figure("mem")
     total = record.figure("mem_total")
     if rate is None or not used or not total:
@@ -236,6 +243,7 @@ def _has_threads(record: Record) -> bool:
 def _collect_throttled_shares(record: Record, interval: IntervalName) -> dict[int, float]:
     """Return the share of an interval in which clocks were lowered, by a device's first rank."""
     shares = find_throttling_shares(record.telemetry, interval)
+    # Several reasons may apply at once, so their shares cannot be added.
     return {rank: max(reasons.values()) for rank, reasons in shares.items()}
 
 
@@ -408,6 +416,7 @@ def _format_work_value(value: object) -> Phrase:
         return cells.count(value)
     if not value:
         return or_none(None)
+    # The origin of the data is a word to translate; every other value is shown as it is.
     return or_none(term("origin", str(value)[:_MAX_CHARACTERS]))
 
 
@@ -426,7 +435,14 @@ def _build_speed_bars(
     unit = launches[0].figures[figure].unit
     grades = {str(get_trust(launches).grade)}
     shown = f"{cells.format_rate(speed)} {unit}"
-    own_bar = Bar(phrase("against.this"), 0.0, speed / longest, colour="own", shown="", hover=shown)
+    own_bar = Bar(
+        phrase("against.this"),
+        start=0.0,
+        end=speed / longest,
+        colour="own",
+        shown="",
+        hover=shown,
+    )
     bars = [own_bar]
     for value, results in others:
         runs = [result for result in results if isinstance(result, Record)]
@@ -435,7 +451,16 @@ def _build_speed_bars(
         label = phrase(f"against.{kind}", name=_name_result(results[0]))
         hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(name_result, results))}"
         ratio = f"× {speed / value:#.3g}"
-        bars.append(Bar(label, 0.0, value / longest, colour="other", shown=ratio, hover=hover))
+        bars.append(
+            Bar(
+                label,
+                start=0.0,
+                end=value / longest,
+                colour="other",
+                shown=ratio,
+                hover=hover,
+            )
+        )
     title: list[Phrase] = [phrase("against.title", figure=figure)]
     if "do_not_quote" in grades:
         title.insert(0, phrase("against.hint"))

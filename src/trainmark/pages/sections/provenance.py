@@ -164,6 +164,7 @@ def build_reference_table(references: References) -> Table:
 def _translate_published_row(row: Reference) -> list[Phrase]:
     """Return the cells of a published row, the configuration first."""
     configuration = describe_configuration(row.device, nnodes=row.nnodes, nproc=row.nproc)
+    # `reference.as_printed` is `printed` in Chinese and `ours` in English.
     translated_cells: list[Phrase] = [
         phrase("reference.as_printed", printed=row.configuration, ours=configuration)
     ]
@@ -327,7 +328,10 @@ def _describe_kernels(used: Mapping[str, str]) -> Phrase:
 
 
 def _list_recipe_fields(record: Record) -> dict[str, Any]:
-    """Return the recipe's fields, without ``kernels`` if it is None and the job reported them."""
+    """Return the recipe's fields, without ``kernels`` if it is None and the job reported them.
+
+    The kernels that the job chose are then a fact of their own.
+    """
     fields = dict(record.plan.recipe)
     if fields.get("kernels") is None and (record.environment.get("job") or {}).get("kernels"):
         fields.pop("kernels", None)

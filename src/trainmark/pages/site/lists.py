@@ -144,7 +144,7 @@ def _grade(run: Run) -> str:
     for launch in run:
         is_only_alone = launch["trust_reasons"] == "trust_few_launches"
         grades.add("usable" if has_enough_launches and is_only_alone else launch["trust"])
-    worst_first = reversed(TONES)
+    worst_first = reversed(TONES)  # whose keys are the grades, the best first
     return next(grade for grade in worst_first if grade in grades)
 
 
@@ -193,6 +193,7 @@ def _list_columns(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[
     """Return the columns of a list, without optional ones that have no value in any row."""
     columns = []
     for name in names:
+        # [0]: the text of the cell, beside the value by which the list sorts.
         has_value = any(row["cells"][name][0] != cells.NOTHING for row in rows)
         if has_value or name not in _OPTIONAL:
             columns.append(name)
@@ -235,14 +236,15 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     run_id = _RUN_ID.fullmatch(first_launch["run_id"])
     return {
         "cells": row_cells,
-        "word": word,
+        "word": word,  # what became of the run, for the filter
         "badge": badge,
         "tone": tone,
-        "many": _describe_spread(run),
+        "many": _describe_spread(run),  # interval and number of several launches; "" for one
         "id": first_launch["run_id"],
         "unverified": any(x["verification"] == "unverified" for x in run),
-        "short": run_id[1] if run_id else first_launch["run_id"],
+        "short": run_id[1] if run_id else first_launch["run_id"],  # six letters of the run id
         "values": _collect_filter_values(run, word, settings),
+        # An imported row has no page.
         "address": "" if word == IMPORTED else links.get_run_address(first_launch["run_id"]),
         "case_address": links.get_case_address(first_launch["case"]),
     }
@@ -298,8 +300,8 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
         units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
         cases=sorted({run[0]["case"] for run in runs}),
         most=MAX_COMPARED,
-        charts=False,
-        live=True,
+        charts=False,  # the page does not load the script that draws charts
+        live=True,  # as in `views.build_page`, whose templates this page shares
         ident="",
     )
 
@@ -345,8 +347,8 @@ def _build_grid(runs: Iterable[Run], links: Links) -> Table:
         texts["interval"] = list_row["many"]
         texts["trust"] = list_row["badge"]
         texts["run_id"] = list_row["short"]
-        texts["speed"] = _format_speed(_get_speed(run) or 0.0)
-        if list_row["address"]:
+        texts["speed"] = _format_speed(_get_speed(run) or 0.0)  # the unit is in the heading
+        if list_row["address"]:  # measured here, not imported: it has a page, trust and launches
             texts["device"] = Link(texts["device"], list_row["address"])
             texts["trust"] = phrase(f"trust.{_grade(run)}")
             texts["interval"] = list_row["many"] or count_in_words("launches", 1)
@@ -433,7 +435,15 @@ def _build_bars(works: dict[str, Run]) -> tuple[Block, ...]:
             shown: tuple[Phrase, ...] = (cells.format_rate(speed), " ", unit)
             if power:
                 shown += (f" · {power:,.0f} W · {cells.format_rate(speed / power)} ", unit, "/W")
-            bars.append(Bar(launches[0]["device"], 0.0, speed / fastest, "other", shown))
+            bars.append(
+                Bar(
+                    launches[0]["device"],
+                    start=0.0,
+                    end=speed / fastest,
+                    colour="other",
+                    shown=shown,
+                )
+            )
         title = phrase("site.same_work", what=" · ".join(_describe_work(sides[0][0])))
         blocks.append(Bars(title, tuple(bars)))
     return tuple(blocks)

@@ -317,7 +317,7 @@ def list_all_runs(database: Index, more: Sequence[str] = ()) -> list[list[dict[s
         if launch["run_id"] in seen:  # a copy
             continue
         seen.add(launch["run_id"])
-        repeat = _REPEAT.fullmatch(launch["path"])
+        repeat = _REPEAT.fullmatch(launch["path"])  # [1]: the folder of a run with several launches
         run_key = repeat[1] if repeat else launch["id"]
         runs.setdefault(run_key, []).append(launch)
     return [sorted(run, key=lambda launch: launch["repeat_index"] or 0) for run in runs.values()]

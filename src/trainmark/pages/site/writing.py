@@ -119,7 +119,8 @@ def _remove_other_pages(folder: Path, current_files: set[Path]) -> None:
     """Remove the pages of runs and cases that are no longer in the store."""
     for kind in ("runs", "cases"):
         for lang in LANGUAGES:
-            for file in (folder / Links(kind, lang).file).glob("*"):
+            pages_folder = folder / Links(kind, lang).file  # `runs`, in another language `zh/runs`
+            for file in pages_folder.glob("*"):
                 if file not in current_files:
                     file.unlink()
 

@@ -224,7 +224,7 @@ def read_throttle_reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
         mask = ask_or_none(nvml, ask, handle)
         if mask is not None:
             reasons = [reason for bit, reason in _REASON_BY_BIT.items() if mask & bit]
-            known_bits = sum(_REASON_BY_BIT) | _IDLE
+            known_bits = sum(_REASON_BY_BIT) | _IDLE  # the keys are single bits
             if mask & ~known_bits:
                 reasons.append("other")
             return tuple(reasons)
@@ -330,6 +330,11 @@ class NvmlMonitor:
         ]
 
     def _read_card(self, handle: Any, index: int) -> DeviceSample:
+        """Return what a card reports now, and its last fault since the monitor was created.
+
+        Args:
+            index: the card's number in the library.
+        """
         nvml = self._nvml
         if index not in self._fault_watches:
             self._fault_watches[index] = FaultWatch(nvml, handle)
