@@ -139,6 +139,7 @@ def recompute_blocks(blocks: Iterable[nn.Module], *, keep_matmuls: bool = False)
     """
     options: dict[str, Any] = {}
     if keep_matmuls:
+        # The recomputation may set other marks for profilers than the forward pass did.
         SAC_IGNORED_OPS.update(_PROFILER_MARKS)
         options["context_fn"] = partial(
             create_selective_checkpoint_contexts, list(_SAVED_OPERATIONS)
@@ -151,6 +152,9 @@ def _wrap_recomputed(forward: Callable[..., Any], options: dict[str, Any]) -> Ca
     """Return a function that computes ``forward`` with recomputation in the backward pass.
 
     It is a function of this file, because torch does not compile functions of its own files.
+
+    Args:
+        options: further keywords of ``torch.utils.checkpoint.checkpoint``.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -171,7 +171,7 @@ class Checkpoints:
             if self._random_key in state:
                 generators = self._list_generators()
                 for generator, generator_state in zip(
-                    generators, state[self._random_key], strict=False
+                    generators, state[self._random_key], strict=True
                 ):
                     generator.set_rng_state(generator_state)
             job.resume_from(begin, state["scale"])
@@ -197,7 +197,9 @@ class Checkpoints:
             if f"{self._random_key}.0" not in reader.read_metadata().state_dict_metadata:
                 del state[self._random_key]
             load(state, storage_reader=reader, no_dist=self._is_single)  # overwrites ``state``
-        except (Exception, CheckpointException) as error:  # noqa: BLE001  whatever damage leads to
+        # Torch raises whatever the damage leads to. A CheckpointException is no Exception, but
+        # derives from BaseException.
+        except (Exception, CheckpointException) as error:  # noqa: BLE001
             cause = _find_first_failure(error)
             first_line = str(cause).partition("\n")[0]
             raise DataError(
@@ -251,7 +253,9 @@ class Checkpoints:
 
         try:
             self._pending.result()
-        except CheckpointException as error:  # no Exception: a rank would end without a report
+        except CheckpointException as error:
+            # It is a BaseException, but no Exception, and the rank would end without a report of
+            # its failure. Raise the error that caused it instead.
             raise _find_first_failure(error) from None
         self._pending = None
 

@@ -116,7 +116,7 @@ def _sum_words(tensor: Tensor) -> Keys:
 
 @lru_cache(maxsize=16)
 def _make_multipliers(count: int) -> Keys:
-    """Return an odd factor for each place of a row."""
+    """Return a factor for each place of a row; odd, so that no bit of a word is lost."""
     odd: Keys = _mix_keys(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
     return odd
 
@@ -182,6 +182,7 @@ class EvaluationSum:
         total, weight = add_over_ranks(
             self.total, self.weight, world_size=world_size, device=device
         )
+        # Separately, because integers are added exactly only without other numbers.
         (rows,) = add_over_ranks(self.rows, world_size=world_size, device=device)
         return total, weight, int(rows)
 

@@ -60,6 +60,7 @@ class Experts(nn.Module):
             mesh: the ranks that hold the layer together.
         """
         for name, parameter in list(self.named_parameters()):
+            # No source rank: each rank cuts its own copy of the parameter, and nothing is sent.
             sharded = distribute_tensor(parameter.data, mesh, [Shard(0)], src_data_rank=None)
             self.register_parameter(name, nn.Parameter(sharded))
         self._gradient_share = 1.0 / mesh.size()
@@ -172,7 +173,11 @@ class _Permuted(Function):
 
 
 class _Exchanged(Function):
-    """Rows that other ranks sent; the backward pass sends their gradients back."""
+    """Rows that other ranks sent; the backward pass sends their gradients back.
+
+    ``sent`` and ``received`` are the numbers of rows for each rank and from each rank; see
+    ``_exchange``.
+    """
 
     @staticmethod
     def forward(  # noqa: PLR0917  autograd passes no keywords
@@ -285,7 +290,7 @@ class Dispatcher:
         ones = torch.ones_like(expert_of_row)
         routed = ones.new_zeros(self.num_experts).scatter_add_(0, expert_of_row, ones)
         order = _Order.sort_by(expert_of_row)
-        inputs = tokens.to(_get_product_type(tokens))
+        inputs = tokens.to(_get_product_type(tokens))  # the dtype of matmuls: autocast's, if on
         copies = inputs[:, None].expand(-1, top_k, -1)  # of each token for each of its experts
         rows = order.apply(copies.flatten(0, 1))
         if self.ranks == 1:

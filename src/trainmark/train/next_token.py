@@ -67,7 +67,7 @@ class NextTokenJob:
         self.model = model
         self.num_parameters = sum(item.numel() for item in model.parameters())
         device = torch.device(context.device.torch_type)
-        is_sharded = recipe.fsdp and ranks.mesh is not None
+        is_sharded = recipe.fsdp and ranks.mesh is not None  # a single rank has no mesh
         if materialize is not None and not is_sharded:
             materialize(device)
         replicas = parallelize(
@@ -123,9 +123,9 @@ class NextTokenJob:
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over samples of each sample's mean loss a token."""
-        ids: Tensor = batch.tensors
+        ids: Tensor = batch.tensors  # (B, T + 1)
         total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])
-        mean: Tensor = total / self.recipe.seq_length
+        mean: Tensor = total / self.recipe.seq_length  # tokens of a sample
         return mean
 
     def trained_parameters(self) -> Mapping[str, Tensor]:

@@ -95,7 +95,7 @@ class Ranks:
             data_rank=context.rank,
             data_size=context.world_size,
             mesh=mesh,
-            data_mesh=mesh._flatten("data"),
+            data_mesh=mesh._flatten("data"),  # all ranks, each of which trains different samples
             expert_size=expert_parallel,
         )
 
@@ -170,6 +170,7 @@ def _shard_model(
     else:  # all ranks share the experts: each keeps its own whole
         for module in experts:
             ignored_parameters.update(module.parameters())
+    # The model comes last: it then shards only the parameters that no unit has sharded before.
     for module in [*shards, model]:
         fully_shard(module, mesh=ranks.data_mesh, ignored_params=ignored_parameters)
 

@@ -112,7 +112,8 @@ class GradientWatch:
         self._names = {id(x): name for name, x in tensors.items()}
         self._tensors = tensors  # keep them alive: an id is unique only among live objects
         self._steps_left = num_steps
-        self._had_gradient: dict[str, Tensor] = {}  # by name: a non-zero one, on the device
+        # By name: whether a gradient so far was not all zero; a flag on the device.
+        self._had_gradient: dict[str, Tensor] = {}
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @property
@@ -137,6 +138,7 @@ class GradientWatch:
                 if name is None or gradient is None:
                     continue
                 local = get_local_shard(gradient)
+                # Of a sparse gradient, such as an embedding's, only the stored values.
                 values = local._values() if local.is_sparse else local
                 is_nonzero = values.any()
                 earlier = self._had_gradient.get(name)

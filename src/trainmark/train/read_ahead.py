@@ -51,6 +51,7 @@ def iterate_batches(
     """
 
     def note_batch(batch: Batch) -> None:
+        """Append the digest of the batch to ``rows`` and its keys to ``keys``, if wanted."""
         if rows is not None:
             _note_row(rows, batch)
         if keys is not None:
@@ -68,8 +69,10 @@ def _note_row(rows: list[int], batch: Batch) -> None:
     rows.append(0)
 
     def add_to_digest(tensor: Tensor) -> Tensor:
+        """Add the tensor's first row to the last digest; return the tensor for ``map_tensors``."""
         first_row = tensor[:1] if tensor.dim() else tensor.reshape(1)
-        # A copy, because a tensor with one row may count as contiguous with any stride.
+        # A copy, because a tensor with one row may count as contiguous with any stride, which
+        # ``view`` refuses.
         dense = first_row.clone(memory_format=contiguous_format)
         rows[-1] = crc32(dense.flatten().view(uint8).numpy().tobytes(), rows[-1])
         return tensor
@@ -82,6 +85,7 @@ def _note_keys(keys: list[int], batch: Batch) -> None:
     samples = batch.counts.samples
     if not samples or len(keys) >= MAX_TRAINED_KEYS:
         return
+    # ``identity`` has a row for each sample if ``tensors`` do not.
     tensors = batch.tensors if batch.identity is None else batch.identity
     if count_rows(tensors) == samples:
         keys += compute_row_keys(tensors, min(samples, _KEYS_PER_BATCH)).tolist()
@@ -117,6 +121,7 @@ def read_ahead(
             return
 
         def fetch() -> Any:
+            """Return the next value with pinned tensors, or ``_END``; runs in the thread."""
             value = next(source, _END)
             if inspect and value is not _END:
                 inspect(value)

@@ -52,6 +52,7 @@ class StepperState:
     def save(self) -> None:
         """Copy the present state."""
         tensors = list(self._iterate_tensors())
+        # The first time, and once more after the optimizer has made its state.
         if len(self._copies) != len(tensors):
             self._copies = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
         for copy, tensor in zip(self._copies, tensors, strict=True):
@@ -101,15 +102,16 @@ class StepDigests:
         self._parameters = parameters
         self._stepper = stepper
         self._weights = TensorDigest(parameters)
-        self._handles: list[Any] = []
-        self._gradients: list[dict[str, Tensor]] = []  # of each step
-        self._totals: list[dict[str, Tensor]] = []  # of the weights before each update
+        self._handles: list[Any] = []  # of torch's hooks, from ``start`` to ``finish``
+        # Digests by name, one dict for each step; the last one is that of the current step.
+        self._gradients: list[dict[str, Tensor]] = []
+        self._totals: list[dict[str, Tensor]] = []  # of the weights before the step's update
 
     def start(self) -> None:
         """Begin a pass: watch weights, and gradients before they are reduced over ranks."""
-        self._gradients = [{}]
+        self._gradients = [{}]  # of the first step
         self._totals = [{}]
-        if not self._handles:
+        if not self._handles:  # else an earlier pass was not finished, and its hooks still watch
             self._handles.append(register_optimizer_step_pre_hook(self._note_weights))
             for name, parameter in self._iterate_leaves():
                 self._watch(name, parameter)
@@ -151,10 +153,13 @@ class StepDigests:
         steps = zip(losses, self._gradients[:-1], self._totals[:-1], strict=True)
         digests = [
             StepDigest(
-                weights=read_totals(weights), loss=loss.hex(), gradients=read_totals(gradients)
+                weights=read_totals(weights),
+                loss=loss.hex(),  # the exact number as text
+                gradients=read_totals(gradients),
             )
             for loss, gradients, weights in steps
         ]
+        # The last digest is not of a step but of weights and optimizer after the pass.
         state = self._weights.compute_totals() | self._compute_optimizer_totals()
         return [*digests, StepDigest(weights=read_totals(state), loss="", gradients={})]
 
@@ -165,8 +170,9 @@ class StepDigests:
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         totals = {}
         for parameter, parameter_state in self._stepper.optimizer.state.items():
-            name = names.get(id(parameter), "?")
+            name = names.get(id(parameter), "?")  # a parameter that is not in ``parameters``
             for state_name, value in parameter_state.items():
+                # A rank may have an empty shard, which has no digest.
                 if isinstance(value, torch.Tensor) and get_local_shard(value).numel():
                     totals[f"{name} {state_name}"] = digest_tensor(value)
         return totals

@@ -58,8 +58,10 @@ class RoutingMeter:
         self._is_forced = is_forced
         # Assignments that this rank routed to each expert in the current step, (layers, experts).
         self._routed_in_step = torch.zeros(layers, num_experts, dtype=torch.int64, device=device)
-        self._routed_by_step: list[Tensor] = []  # since the last check, on the device
-        self._loads: list[NDArray[np.int32]] = []  # before it, each (steps, layers, experts)
+        # The same of each finished step since the last check, on the device.
+        self._routed_by_step: list[Tensor] = []
+        # The same of the steps up to the last check, on the host, (steps, layers, experts) each.
+        self._loads: list[NDArray[np.int32]] = []
         # Assignments that experts of this rank received in all steps.
         self._received = torch.zeros(
             layers, num_experts // ranks.expert_size, dtype=torch.int64, device=device
@@ -79,7 +81,10 @@ class RoutingMeter:
 
     @contextmanager
     def count_within(self, *, tokens: int, filler_tokens: int) -> Iterator[None]:
-        """Count the forward pass in the block, but no evaluations and no recomputation.
+        """Count the forward pass in the block.
+
+        Other forward passes, of evaluations and of recomputation in the backward pass, run outside
+        of such a block and are not counted.
 
         Args:
             tokens: number of tokens that the job counts as trained.
@@ -178,7 +183,7 @@ class RoutingMeter:
             return []
         gradients = self._gradients
         self._gradients = None
-        received = self._received.clone()
+        received = self._received.clone()  # (layers, experts of this rank)
         if self._are_sharded:
             dist.all_reduce(received)
             # FSDP cuts the experts into consecutive shares, one for each rank.
@@ -198,7 +203,7 @@ class RoutingMeter:
             first_step: figures are over the steps from this one on, or over all steps if there are
                 no more; the trend is over all steps.
         """
-        self.check()
+        self.check()  # it also moves the counts of the last steps to ``self._loads``
         no_steps = np.zeros((0, 1, 1), np.int32)  # all sums below are then 0
         loads = np.concatenate(self._loads) if self._loads else no_steps
         rank_loads, expert_loads = self._add_over_ranks(
@@ -238,7 +243,7 @@ class RoutingMeter:
         loads = loads.to(torch.int64)
         mesh = self._ranks.mesh
         num_sharing = self._ranks.expert_size  # ranks that share the experts of a layer
-        if num_sharing == 1:
+        if num_sharing == 1:  # each rank computes what it routed
             rank_loads = loads.sum(-1, keepdim=True)
             replicas = self._ranks.data_mesh
         else:
@@ -338,6 +343,7 @@ class _ExpertGradients:
         optimized = {id(x) for group in optimizer.param_groups for x in group["params"]}
         for layer, experts in enumerate(self._experts):
             for name, parameter in experts.named_parameters():
+                # No gradient: no backward pass of this step reached the experts of the layer.
                 if id(parameter) not in optimized or parameter.grad is None:
                     continue
                 gradient = parameter.grad

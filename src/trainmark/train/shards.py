@@ -114,6 +114,7 @@ class Sharding:
                 rows = rank_rows[pass_start : pass_start + self.micro_batch_size]
                 is_weightless = len(rows) == 0
                 yield MicroBatch(
+                    # Without rows of its own, the rank passes any row through the model.
                     rows=step_rows[:1] if is_weightless else rows,
                     step_samples=step_samples,
                     closes_step=number == num_passes - 1,
@@ -148,13 +149,14 @@ def training_batches(
 
     Args:
         order, first_step: see ``Sharding.micro_batches``.
-        counted: false if another rank of the same replica counts the samples.
+        counted: false if another rank of the same replica counts the samples; they are then this
+            rank's ``Batch.shared_samples``.
         tensors: converts the arrays of ``split.batch`` to tensors.
         identity: returns values that distinguish the samples; see ``Batch.identity``.
     """
     for micro_batch in sharding.micro_batches(epoch, order=order, first_step=first_step):
         arrays, counts = split.batch(micro_batch.rows)
-        if micro_batch.weightless:
+        if micro_batch.weightless:  # a filler row, which is not trained
             counts = Counts()
         yield Batch(
             tensors(arrays),
@@ -182,5 +184,5 @@ def evaluation_batches(
     filler_rows = np.zeros(1, np.int64)  # row 0, which does not count
     for first in range(0, max_rows, size):
         batch_rows = rows[first : first + size]
-        arrays, _ = split.batch(batch_rows if len(batch_rows) else filler_rows)
+        arrays, _counts = split.batch(batch_rows if len(batch_rows) else filler_rows)
         yield convert_to_tensors(arrays), len(batch_rows)

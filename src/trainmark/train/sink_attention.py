@@ -112,7 +112,7 @@ def _attend_to_all(
         scale=scaling,
         enable_gqa=query.size(1) != key.size(1),
     )
-    return attended[..., 1:, :]
+    return attended[..., 1:, :]  # without the result for the sink's position
 
 
 def _attend_to_window(
@@ -127,7 +127,9 @@ def _attend_to_window(
 
     def cut_into_blocks(keys_or_values: Tensor) -> Tensor:
         """Return each block together with the block before it, (B, H, blocks, 2 window, W)."""
+        # Zeros before the first block, to which no query attends; see ``_make_window_mask``.
         padded = pad(keys_or_values, (0, 0, window, num_padding))
+        # Pieces of two blocks that overlap by one block.
         pairs_of_blocks = padded.unfold(2, 2 * window, window).transpose(-1, -2)
         return pairs_of_blocks.repeat_interleave(heads_per_key, 1)
 
@@ -140,6 +142,7 @@ def _attend_to_window(
     mask = allowed.repeat(batch, 1, 1)[:, None]  # (B blocks, 1, window, 1 + 2 window)
     attended = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     by_block: Tensor = attended.unflatten(0, (batch, blocks)).transpose(1, 2)
+    # Positions of the padding are still there; the caller removes them.
     return by_block.reshape(batch, heads, -1, width)
 
 

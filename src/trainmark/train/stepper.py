@@ -142,7 +142,7 @@ class LossScaler(torch.amp.GradScaler):
         self._until_halved = torch.full_like(self._one, hysteresis)
 
     def compute_scale(self) -> Tensor:
-        """Return the scale as a tensor on the device."""
+        """Return the scale as a tensor on the device; ``get_scale`` would synchronise."""
         return self.scale(self._one)
 
     def skipped_steps(self) -> int:
@@ -177,7 +177,7 @@ class LossScaler(torch.amp.GradScaler):
         if not self.is_enabled():
             optimizer.step()
             return None
-        old_scale = self.compute_scale()
+        old_scale = self.compute_scale()  # a tensor on the device
         self.step(optimizer)  # does nothing if a gradient overflowed
         self.update()
         new_scale = self.compute_scale()
@@ -186,7 +186,7 @@ class LossScaler(torch.amp.GradScaler):
         self.skipped += dropped
         if self._hysteresis > 1:  # keep the old scale until the hysteresis is used up
             keeps_scale = (dropped > 0) & (self._until_halved > 1)
-            self.update(torch.where(keeps_scale, old_scale, new_scale))
+            self.update(torch.where(keeps_scale, old_scale, new_scale))  # sets this scale
             until_halved = (self._until_halved - dropped).clamp(min=1)
             has_doubled = new_scale > old_scale
             self._until_halved = torch.where(has_doubled, self._hysteresis, until_halved)
@@ -310,9 +310,9 @@ class Stepper:
         )
 
     def set_counts(self, counts: StepperCounts) -> None:
-        """Restore earlier counts."""
+        """Return to counts and a loss scale that ``read_counts`` returned earlier."""
         self.steps = counts.steps
-        self._steps_with_rate = counts.steps_with_rate
+        self._steps_with_rate = counts.steps_with_rate  # with a learning rate above 0
         self.scaler.skipped.copy_(counts.skipped)
         self._skipped_with_rate.copy_(counts.skipped_with_rate)
         self.scaler.load(counts.scale)

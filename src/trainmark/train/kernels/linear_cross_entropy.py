@@ -83,7 +83,7 @@ def linear_cross_entropy_sum(
     if classes is not None:
         num_classes = min(max(classes - first_class, 0), num_classes)
     block_rows = max(1, scores_at_once // weight.size(0))
-    if block_rows > _ROWS_MULTIPLE:
+    if block_rows > _ROWS_MULTIPLE:  # a multiple of it is faster; less than one stays as it is
         block_rows -= block_rows % _ROWS_MULTIPLE
     device_type = hidden.device.type
     dtype = hidden.dtype
@@ -119,6 +119,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad[:2])
         needs_weight_gradient = ctx.needs_input_grad[1]
+        # A factor that keeps small gradients above fp16's smallest numbers, undone in ``backward``.
         boost = _FP16_BOOST if dtype is torch.float16 else 1.0
         inputs = hidden.to(dtype)
         matrix = weight.to(dtype)
@@ -136,18 +137,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
             # a result that is one of them would get no gradient, as autograd uses the last.
             loss = loss + _convert_to_gradient(scores, local_targets, group, is_counted)
+            # From here on ``scores`` are the gradient of the loss with respect to the scores.
             if d_hidden is None:
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
             d_hidden[block] = gradient @ matrix
             if d_weight is not None:
-                if gradient.dtype == d_weight.dtype:
+                if gradient.dtype == d_weight.dtype:  # ``addmm`` does not mix types
                     torch.addmm(d_weight, gradient.t(), inputs[block], out=d_weight)
                 else:
                     d_weight += gradient.t() @ inputs[block]
             del scores, gradient  # free them before the next block is allocated
         if d_hidden is not None and group is not None:
-            dist.all_reduce(d_hidden, group=group)
+            dist.all_reduce(d_hidden, group=group)  # add the parts from all ranks' classes
         ctx.gradients = d_hidden, d_weight
         ctx.boost = boost
         return loss
@@ -182,7 +184,7 @@ def _convert_to_gradient(
         is_local = torch.ones_like(targets, dtype=torch.bool)
     else:
         weight = is_counted.to(scores.dtype)
-        is_local = is_counted
+        is_local = is_counted  # the target of any other row is no class
     if group is not None:
         is_local = (targets >= 0) & (targets < scores.size(1))
     index = targets.where(is_local, 0)[:, None]
