@@ -91,9 +91,11 @@ def analyze(log: str, options: Options) -> Analysis:
     extraction = _read_keyword(log, options) if has_keyword else _read_best_speed(log, options)
     if extraction.preset:
         extraction.notes.insert(0, f"preset {extraction.preset}")
-    devices = options.gpu_num or extraction.devices
+    devices = options.gpu_num or extraction.devices  # the user's number outweighs the log's
     is_loss_finite = extraction.loss is not None and math.isfinite(extraction.loss)
     finite_loss = extraction.loss if is_loss_finite else None
+    # The numbers of values are those of a log in which none counts; ``_collect_figures`` replaces
+    # them. The notes stay one list: notes that are appended later are among the figures, too.
     figures: dict[str, Any] = {
         "log_file": log,
         "preset": extraction.preset or None,
@@ -118,7 +120,7 @@ def analyze(log: str, options: Options) -> Analysis:
     failed = _judge_run(extraction, sample, result, options)
     recorded_loss = finite_loss  # None if it is infinite, too: then the record has no loss
     if extraction.loss is None and (failed or result.value <= 0):
-        recorded_loss = 0.0  # a failed run needs a loss in its record
+        recorded_loss = 0.0  # a failed run, or one without speed, needs a loss in its record
     record = _make_record(log, options, devices, loss=recorded_loss, result=result, failed=failed)
     return Analysis(record, figures | {"loss": finite_loss})
 
@@ -231,6 +233,7 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     if is_event_preset or (event_speed is not None and event_speed.sample is not None):
         return _extract_event_speed(event_speed, preset)
     choice = choose_speed(reader, options)
+    # Without a preset the key is empty, which stands for the main loss.
     loss_key = PRESETS[choice.preset].loss if choice.preset in PRESETS else ""
     loss = reader.wanted_loss if options.keyword_loss else reader.losses.get(loss_key)
     extraction = _Extraction(

@@ -144,6 +144,7 @@ class KeywordReader:
     def _extract_word(self, line: str) -> str:
         """Return the characters that count of a line's word; empty: the line is too short."""
         if self.position is None:
+            # Behind the keyword, colons, quotes and the like may come before the first word.
             text = line.partition(self.keyword)[2].strip(OPENING + self.separator)
             position = 0
         else:
@@ -205,7 +206,7 @@ class KeywordReader:
         other_unit = _OTHER_UNIT.fullmatch(pair.following)
         self.unit = other_unit[1] if other_unit else ""
         if self.quantity is None or self.quantity.kind == "step_time":
-            return
+            return  # only rates count something, and have weights in their mean
         self.unit = self.quantity.unit or self.unit
         # The time of each step weights its rate in the mean.
         for other in pairs:

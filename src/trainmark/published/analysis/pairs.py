@@ -90,6 +90,7 @@ def find_pairs(line: str) -> list[Pair]:
                 magnitude=match["magnitude"] or "",
                 unit=(match["unit"] or "").strip(),
                 following=following[1] if following else "",
+                # 500 of `step 3/500`; 0: there is none.
                 total=int(match["total"].strip().lstrip("/")) if match["total"] else 0,
                 start=match.start("number"),
             )

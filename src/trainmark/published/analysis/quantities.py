@@ -155,6 +155,7 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         return None
     unit_quantity = _read_unit(unit)
     quantity = _read_key(words, unit_quantity)
+    # A unit such as `tokens/s` tells enough; a bare time such as `ms` does not.
     if quantity is None and unit_quantity is not None and _is_specific(unit_quantity):
         quantity = unit_quantity
     if quantity is None:
@@ -213,6 +214,7 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
         )
     if not _WEAK_STEP_TIME.fullmatch(text):
         return None
+    # The key is a word such as `time`: a unit such as `s/it` outweighs it, `ms` does not.
     if unit_quantity is not None and _is_specific(unit_quantity):
         return unit_quantity
     return Quantity("step_time", seconds=_get_unit_seconds(words, unit_quantity), is_weak=True)

@@ -174,6 +174,7 @@ class Readings:
         run.seconds.append(seconds)
         run.work.append(work)
         run.batches.append(math.nan if line.batch is None else line.batch)
+        # The evaluations and checkpoints since the last value lie in the time of this one.
         run.holds_other.append(context.other_work > self._last_other_work)
         run.pauses_s.append(context.paused_s - self._last_paused_s)
         self._last_other_work = context.other_work
@@ -315,6 +316,7 @@ class LogReader:
                 if match is not None:
                     self.wanted_loss = parse_number(match[1], match[2])
             self.context.notice_text(number, text)
+            # The keys of the first lines are shown to the user if none of them is a speed.
             is_surveyed = number <= _MAX_SURVEYED_LINES
             line = None
             if is_surveyed or may_have_values(text):

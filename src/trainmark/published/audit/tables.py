@@ -233,6 +233,7 @@ def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool
     batch_gain: float = max(batch_ratio, 1 / batch_ratio) ** _BATCH_GAIN
     is_device_too_fast = rate_ratio > _MAX_GAIN * slack * batch_gain
     total_ratio = rate_ratio * world_ratio
+    # Lower by more than rounding, batch and the noise between launches can explain.
     is_total_lower = total_ratio * _LAUNCH_NOISE * slack * batch_gain < 1
     return is_device_too_fast or is_total_lower
 
@@ -511,6 +512,7 @@ def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
     token_rate = _get_device_token_rate(subject)
     return message(
         "audit_mfu_row",
+        # The MFU in per cent, computed again from what the row prints.
         again=100 * token_rate * flops_per_parameter * billions * 1e9 / peak,
         tokens=token_rate,
         factor=flops_per_parameter,

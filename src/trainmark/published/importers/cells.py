@@ -137,14 +137,16 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
     seconds = _parse_duration(result)
     # `1h22min` and `03:19:59` are no number with a unit behind it; `82min` is, and is read below.
     if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:
-        return make_unit_column(column.header, column.name, SECONDS), repr(seconds)
+        seconds_column = make_unit_column(column.header, column.name, SECONDS)
+        return seconds_column, repr(seconds)  # the duration as a number
     match = _NUMBER.match(result)
     unit = parse_unit(result[match.end() :]) if match else None
     if unit is None:  # a bare number stays a figure without a unit
         return column, result
     divisor = _DIVISOR.search(cell)
     if divisor and unit.quantity == "rate":
-        # A formula that divides by the devices has the rate of one device.
+        # A formula that divides by the devices has the rate of one device. If their number is not
+        # known, the divisor is taken for it.
         divides_by_devices = world_size is None or int(divisor[1]) == world_size
         # A formula that divides by something else keeps the rate that its unit says.
         if divides_by_devices:
@@ -265,7 +267,7 @@ def _parse_quality(cell: str, name: str) -> dict[str, float]:
     is_pair = len(names) == 2 and cell.count("/") == 1 and all(is_quality(x) for x in names)
     if not is_pair:
         names = [name, f"{name}_target"]
-    # A sign of per cent counts if both numbers have it, or neither has.
+    # Signs of per cent are read if all numbers have one, or none has; a single one is refused.
     are_signs_equal = len({"%" in text for text in texts}) == 1
     units = _FRACTION_UNITS if are_signs_equal else _NO_UNIT
     values = [_parse_number(text, units).value for text in texts]

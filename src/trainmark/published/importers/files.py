@@ -66,6 +66,7 @@ def read_files(places: Sequence[Path]) -> Imported:
             raise UsageError("no such file or folder", where=str(place), fix=fix)
         for path in _list_files(place) if place.is_dir() else [place]:
             # A name may have bytes that are not UTF-8, which JSON could not represent.
+            # The reader that is chosen for the file sets the form.
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
             entries_of_file = list(_read_file(path, page))
             if not entries_of_file:

@@ -213,6 +213,7 @@ def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
     # `精度` is an accuracy or a precision.
     if column.role == "quality" and all(find_precisions(text) for text in texts):
         return Column(column.header, "precision")
+    # A column `metric` may have units, such as `tokens/s`, instead of names of qualities.
     if column.role == "metric" and all(parse_unit(text) for text in texts):
         return replace(column, role="unit")
     return column
@@ -256,7 +257,8 @@ def _make_known_column(
     """Return the column of a header whose meaning is known.
 
     Args:
-        role, name: as in ``_Meaning``.
+        role: ``figure``, ``quality``, ``target`` or ``other``.
+        name: of the figure or quality; for ``other``, the role of the column.
         printed_unit: the unit in the header; None: it has none.
     """
     if role == "figure":
@@ -264,7 +266,7 @@ def _make_known_column(
         return Column(header, role, name, cell_kind, _get_record_unit(name), printed_unit)
     if role in {"quality", "target"}:
         return Column(header, role, name, "quality", printed_unit=printed_unit)
-    return Column(header, name)  # the role ``other`` has the column's role in ``name``
+    return Column(header, role=name)
 
 
 def _get_record_unit(name: str) -> str:

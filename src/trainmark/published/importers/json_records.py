@@ -269,7 +269,7 @@ def _read_index_record(
     # A name in another form stays the label; its model is not known.
     name_parts = _RECORD_NAME.fullmatch(record.model_name)
     if name_parts:
-        values["fix_hp"] = f"bs={name_parts['bs']}"
+        values["fix_hp"] = f"bs={name_parts['bs']}"  # the header of changed settings
         values["model"] = name_parts["model"]
         values["precision"] = name_parts["precision"]
     if record.gpu_num == 1:  # with more, the number of machines is not known

@@ -52,6 +52,7 @@ def _read_run(run: EventRun, page: Page) -> Iterator[Row | Unread]:
         yield page.make_unread(number, "row", why, text)
     entries = list(_read_run_row(run, page))
     if run.is_aborted and not any(isinstance(entry, Row) for entry in entries):
+        # That it was aborted explains more than that it has no figures.
         yield page.make_unread(run.line, "row", message("run_aborted"), run.raw)
     else:
         yield from entries
@@ -64,10 +65,10 @@ def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
     """
     columns = describe_run(run, Path(page.file).name)
     configuration = columns.pop("configuration")  # it becomes the first column
-    figures = WORDS["columns"]["figure"]
-    if run.speed is not None and columns.keys().isdisjoint(figures["p_train"]):
+    headers_of_figures = WORDS["columns"]["figure"]  # all headers that mean a figure, by its name
+    if run.speed is not None and columns.keys().isdisjoint(headers_of_figures["p_train"]):
         columns["p_train"] = str(run.speed)
-    if run.loss is not None and columns.keys().isdisjoint(figures["final_loss"]):
+    if run.loss is not None and columns.keys().isdisjoint(headers_of_figures["final_loss"]):
         columns["last_loss"] = str(run.loss)
     head = TableLine(number=0, cells=["configuration", *columns], raw="")
     line = TableLine(run.line, [configuration, *columns.values()], run.raw)

@@ -256,7 +256,7 @@ def _split_page(text: str) -> Iterator[_Part]:
             yield from _split_plain_text(lines, start, end, needs_dashes=is_shell)
         elif token.type == "paragraph_open":
             bold = _BOLD.fullmatch(_strip_heading(lines[start]))
-            if bold:
+            if bold:  # a bold line alone is a heading below all others
                 yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
             else:
                 # A table whose headers fill several lines begins in the paragraph above it.
