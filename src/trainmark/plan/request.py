@@ -129,7 +129,7 @@ class RunRequest(Frozen):
         """Return the request with ``fields``; those that are None are not given.
 
         Args:
-            place: start of the place that errors name, as for ``make_usage_error``.
+            place: start of the place that errors name; ``--`` gives ``--nproc``, for example.
 
         Raises:
             UsageError: an unknown field, or a value outside its type or bounds.

@@ -112,6 +112,7 @@ def _hook_loaders() -> None:
         watched.fetched_ns = clock()
         start_mark = None if rank is None else rank.device.mark()
         batch = fetch(iterator)
+        # ``_dataset`` is private to torch. Without it, each epoch counts as a data set of its own.
         dataset = id(getattr(iterator, "_dataset", iterator))
         if rank is None:
             watched.early_batch = EarlyBatch(dataset, batch, id(iterator))

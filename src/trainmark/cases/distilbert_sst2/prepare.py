@@ -67,6 +67,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         form=FORMAT,
         layout=layout,
         notes=notes,
+        # An npz file of a split has only one possible name.
         names={split: f"dataset/{name}" for split, (name,) in NPZ.names.items()},
         write=partial(_write_split, layout.kind, model),
         copies={f"model/{file.name}": file for file in model_files if file.is_file()},

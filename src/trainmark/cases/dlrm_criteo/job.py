@@ -168,7 +168,7 @@ class DlrmJob:
         return self.stepper.step(batches)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        order = None
+        order = None  # ascending
         if self.recipe.shuffle_batches:
             rng = np.random.default_rng([self.recipe.seed, epoch])
             order = rng.permutation(self.steps_per_epoch)
@@ -269,7 +269,7 @@ class DlrmJob:
             # A row read, its gradient read, the row read again and written.
             "embedding_bytes_per_sample": 4 * len(cardinalities) * dim * FLOAT_BYTES,
             "exchanged_bytes_per_sample": exchanged_bytes / self.global_batch_size,
-            "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),
+            "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),  # measured now
             "skipped_steps": self.stepper.skipped_steps(),
         }
 

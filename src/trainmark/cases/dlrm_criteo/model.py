@@ -122,7 +122,7 @@ class Dlrm(nn.Module):
         """
         dense = self.bottom(numerical)
         if not isinstance(embedded, Tensor):
-            embedded = embedded.wait()
+            embedded = embedded.wait()  # only now: the exchange ran during the bottom MLP
         return cast("Tensor", self.top(self.interaction(dense, embedded)).squeeze(1))
 
     @property

@@ -53,7 +53,7 @@ class SequenceTensors:
     @classmethod
     def from_batch(cls, batch: ChoiceBatch) -> SequenceTensors:
         """Return the tensors of ``batch``, on the host."""
-        inputs = (
+        inputs = (  # in the order of the parameters of ``Glm.forward``
             batch.ids,
             batch.positions,
             batch.block_positions,
@@ -162,7 +162,8 @@ class GlmJob:
         self.data = data
         self.recipe = recipe
         self.shape = recipe.shape
-        # Shapes vary because samples have different numbers of candidates.
+        # Choose attention kernels of the device that need not be compiled for each shape: samples
+        # have different numbers of candidates.
         fit_attention(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
             self.shape,
@@ -201,7 +202,7 @@ class GlmJob:
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         train, recipe = self.data.train, self.recipe
-        order = None
+        order = None  # a permutation that depends on seed and epoch
         if recipe.group_by_choices:
             order = order_by_choices(train.num_choices, self.sharding, epoch)
         return training_batches(

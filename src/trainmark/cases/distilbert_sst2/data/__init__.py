@@ -209,6 +209,7 @@ def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: R
     config = read_config(folder / "model")
 
     def predict_for(tried_recipe: DistilbertRecipe) -> Prediction:
+        """Predict for the recipe, or for a smaller one that the error may propose."""
         return predict(config, tried_recipe, world_size)
 
     return refuse_too_little(predict_for, recipe, memory)

@@ -97,6 +97,7 @@ def list_tokens() -> list[str]:
     words = " ".join(texts).split()
     pieces: list[str] = []
     for word in words:
+        # A word in ``SPLIT_WORDS`` is no token itself; its pieces are.
         pieces += SPLIT_WORDS[word].split() if word in SPLIT_WORDS else [word]
     return [*SPECIAL_TOKENS, *dict.fromkeys(pieces)]  # each piece once
 
@@ -119,7 +120,7 @@ def _draw_sentence(rng: Any) -> tuple[str, int]:
         draw_word(NOUNS),
         draw_word(("is", "was")),
     ]
-    is_distracted = rng.random() < DISTRACTED_SHARE
+    is_distracted = rng.random() < DISTRACTED_SHARE  # a ``not`` that changes nothing
     neutral_words = [draw_word(NEUTRAL)]
     if is_distracted:
         neutral_words.insert(0, "not")

@@ -216,6 +216,7 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
     placement = place_tables(memory, spec.cardinalities, recipe.embedding_dim, world_size)
 
     def predict_for(tried_recipe: DlrmRecipe) -> Prediction:
+        """Predict for the recipe, or for a smaller one that the error may propose."""
         return predict(tried_recipe, placement, spec.num_numerical)
 
     return refuse_too_little(predict_for, recipe, memory)

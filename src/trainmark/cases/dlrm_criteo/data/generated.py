@@ -64,7 +64,8 @@ class Clicks:
 def build_planted_model() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
     """Return the factors of each table's categories, and the weights of numerical values."""
     rng = np.random.default_rng(_MODEL_SEED)
-    factors = tuple(rng.standard_normal(number) for number in NUM_OCCURRING)
+    # ``NUM_OCCURRING``: for each table, the number of categories that occur.
+    factors = tuple(rng.standard_normal(num_categories) for num_categories in NUM_OCCURRING)
     return factors, NUMERICAL_WEIGHT_STD * rng.standard_normal(NUM_NUMERICAL)
 
 

@@ -317,7 +317,7 @@ def write_rows(
             arrays = [label, np.stack(logarithms, axis=1).astype("<f2"), *categories]
             for stream, array in zip(streams, arrays, strict=True):
                 stream.write(array.tobytes())
-        for stream in streams:
+        for stream in streams:  # a finished stage must be on disk
             stream.flush()
             os.fsync(stream.fileno())
     return rows

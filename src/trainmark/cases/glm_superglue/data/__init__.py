@@ -202,6 +202,7 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
     mean_tokens = train.compute_mean_tokens() if recipe.trim_padding else None
 
     def predict_for(tried_recipe: GlmRecipe) -> Prediction:
+        """Predict for the recipe, or for a smaller one that the error may propose."""
         return predict(tried_recipe, world_size, choices=mean_choices, tokens=mean_tokens)
 
     return refuse_too_little(predict_for, recipe, memory)
