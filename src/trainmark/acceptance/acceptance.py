@@ -48,7 +48,7 @@ def plan_acceptance(
     """Check the options and return what would be measured, with the plans to save; write nothing.
 
     Args:
-        dry_run: it is only shown; see ``resolve``.
+        dry_run: it is only shown; data that this machine cannot see is then not checked.
 
     Raises:
         UsageError: the options do not fit.

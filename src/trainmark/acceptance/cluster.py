@@ -96,7 +96,7 @@ def plan_session(
     """Check the options and return the first session, with the plans to save; write nothing.
 
     Args:
-        dry_run: it is only shown; see ``resolve``.
+        dry_run: it is only shown; data that this machine cannot see is then not checked.
 
     Raises:
         UsageError, DataError, EnvironmentFault: see ``prepare_session``.
@@ -275,8 +275,9 @@ def wait_for_nodes(
     session = Session(opened.folder, opened.number)
     counts = count_rounds(opened.request, opened.plan.nnodes)
     progress = _SessionProgress(counts, estimate_round_s(opened.request.seconds))
+    # From the start of this wait, also for a job that an earlier command submitted.
     ends_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
-    cancellation: _Cancellation | None = None  # the job is to be cancelled
+    cancellation: _Cancellation | None = None  # set once the job is to be cancelled
     while cancellation is None or not cancellation.is_given_up:
         state = _read_job_state(launcher, job)
         if state.phase == "lost":

@@ -63,6 +63,7 @@ def conclude_nodes(
     names_of_groups = [[joined.node for joined in group] for group in peer_groups]
     times = collect_times(evidence, "nodes")
     baselines = load_baselines(opened.folder)
+    # The product of a node is that of its first device.
     assessment = Assessment(product_of_member={joined.node: joined.products[0] for joined in nodes})
     pairs_again = judge_times(
         assessment,
@@ -167,6 +168,7 @@ def _judge_devices(
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
     """Add findings for nodes that never joined, and for those that did not come to a round."""
     for name, error in evidence.find_lost_nodes().items():
+        # A node without evidence of its own gets its finding below.
         if name in assessment.product_of_member:
             assessment.findings[name].append(Finding(code="no_answer", text=error))
     joined = {node.node_rank for node in evidence.nodes.values()}

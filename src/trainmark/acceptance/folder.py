@@ -120,7 +120,7 @@ def resolve_plans(
     Args:
         worlds: for each size of a team, the number of nodes and the number of devices per node.
         remote: the machines of a launcher; None: this one.
-        dry_run: the plans are only shown; see ``resolve``.
+        dry_run: they are only shown; data that this machine cannot see is then not checked.
     """
     plans: list[Plan] = []
     for num_nodes, nproc in dict.fromkeys(worlds):  # each size once

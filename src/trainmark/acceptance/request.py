@@ -114,7 +114,11 @@ class AcceptRequest(Frozen):
         return [name for name in PHASES if name in chosen]
 
     def make_run_request(self, *, nnodes: int, nproc: int, recipe: str | None) -> RunRequest:
-        """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices."""
+        """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices.
+
+        Args:
+            recipe: that of another size of team; None: the one of this request.
+        """
         return RunRequest.build(
             case=self.case,
             overrides=self.overrides or None,

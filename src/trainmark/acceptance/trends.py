@@ -26,7 +26,9 @@ def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
 
     The level of a round with many values is their median; small rounds have the level of their
     neighbours. If all are small, the levels are a straight line by the median of slopes (Theil and
-    Sen), because the level of a round of two pairs cannot be separated from that of the pairs.
+    Sen), because the level of a round of two pairs cannot be separated from that of the pairs. That
+    line has the mean 0: a constant in all levels does not matter, because effects are differences
+    from the peers.
 
     Args:
         values: (V,) logarithms of times.

@@ -428,6 +428,7 @@ def judge_bits(
         member_of: the member to which each device belongs: the device itself, or its node.
         groups: names of the devices of each product and software.
     """
+    # In the phase ``devices`` a team is one device with one rank.
     trainings = {
         members[0]: results[0].trainings
         for (phase, _, members), results in evidence.results.items()

@@ -236,7 +236,7 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
     """Resolve every entry and find the launches that it already has; start nothing.
 
     Args:
-        dry_run: the plans are only shown; see ``resolve``.
+        dry_run: the plans are only shown; data that this machine cannot see is then not checked.
 
     Raises:
         TrainmarkError: the first fault, with the file and name of its entry.

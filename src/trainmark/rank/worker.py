@@ -308,6 +308,7 @@ def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> W
     from trainmark.train.stepper import add_over_ranks
 
     def is_on_any_rank(flag: bool) -> bool:
+        """Return whether the flag is set on any rank; every rank must call it."""
         world_size = context.world_size
         (count,) = add_over_ranks(int(flag), world_size=world_size, device=job.stepper.device)
         return count > 0
