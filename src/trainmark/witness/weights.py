@@ -85,7 +85,7 @@ class TrainedWeights:
         self._retired: list[GradientWatch] = []  # to be closed after the next step
         self._form: tuple[Any, ...] = ()  # see ``_describe_form``, at the end of the last window
         self._was_replaced = False  # the program has loaded other values since the last step
-        self._is_edge = False  # there was no step since the last window
+        self._is_between_windows = False  # no step has begun since the last window
         self._ids: set[int] = set()  # of all tensors
         self.updates = 0
         self.violations: dict[str, dict[str, Any]] = {}
@@ -115,9 +115,9 @@ class TrainedWeights:
 
     def check_before_step(self, *, step: int) -> None:
         """Check, in the first step after a window, that nothing changed since the window ended."""
-        if self._check is None or not self._is_edge:
+        if self._check is None or not self._is_between_windows:
             return
-        self._is_edge = False
+        self._is_between_windows = False
         if self._was_replaced:
             return
         try:
@@ -152,7 +152,7 @@ class TrainedWeights:
             return
         self._release_gradients()
         self._form = self._describe_form()
-        self._is_edge = True
+        self._is_between_windows = True
         try:
             self._check.check_window(first_step=first_step, steps=steps, exact=exact)
         except RunError as error:
