@@ -62,6 +62,9 @@ def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineComma
 
     An agent is the process of a node that starts its ranks. ``TASK`` stands for the file that a
     rank gets when it is started.
+
+    Args:
+        acceptance: of this machine's devices, or of a launcher's nodes (``OpenedSession``).
     """
     if isinstance(acceptance, OpenedSession):
         return load_launcher(acceptance.plan.launcher).build_command(

@@ -175,7 +175,7 @@ def _describe_memory(plan: Plan) -> str:
 def _describe_time(plan: Plan) -> str:
     """Return the time limit, and the time of the newest run of the same work."""
     limit = f"limit {cells.format_duration(plan.recipe['timeout_s'])}"
-    earlier = _find_earlier_run(plan, Path(plan.run_dir).parent)
+    earlier = _find_earlier_run(plan, store=Path(plan.run_dir).parent)
     if earlier is None:
         return f"unknown before a run; {limit}"
     return f"{cells.format_duration(earlier.took_s)} in an earlier run ({earlier.run_id}); {limit}"
@@ -190,6 +190,7 @@ class EarlierRun(NamedTuple):
 
 def _find_earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
     """Return the newest run of the same work in the folder ``store``; None if there is none."""
+    # As JSON values, so that those of a plan equal the same ones of a record that was read.
     planned_work = to_jsonable_python(describe_planned_work(plan))
     for _, launches_of_run in read_newest_runs(store):
         for record in launches_of_run:

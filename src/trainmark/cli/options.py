@@ -88,6 +88,7 @@ def lay_out_examples(examples: str, width: int) -> str:
         if note and note_column + len(note) <= width:
             lines.append(f"  {command}".ljust(note_column) + note)
             continue
+        # 4: two blanks before the command, a blank and the backslash after it.
         lines.append("  " + " \\\n      ".join(wrap(command, width - 4)))
         if note:
             lines += [f"      {line}" for line in wrap(note, width - 6)]

@@ -91,4 +91,4 @@ def _choose_columns(columns: str | None, *, as_json: bool) -> list[str] | None:
         return columns.split(",")
     if as_json:
         return None
-    return _WITH_SETTINGS.split(",")
+    return _WITH_SETTINGS.split(",")  # the default columns, with the settings of the recipe

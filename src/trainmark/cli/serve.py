@@ -35,7 +35,7 @@ def serve(
     if ctx.invoked_subcommand is not None:  # `serve token`: typer calls this function before it
         return
     from trainmark.server.app import create_app
-    from trainmark.server.serving import open_socket, serve
+    from trainmark.server.serving import open_socket, serve_until_signal
 
     listening_socket = open_socket(host, port)
     app = create_app(store)
@@ -47,7 +47,7 @@ def serve(
         )
     url_host = f"[{address}]" if ":" in address else address  # IPv6 in brackets
     print_text(f"http://{url_host}:{actual_port}/")
-    serve(app, listening_socket)
+    serve_until_signal(app, listening_socket)
 
 
 def build(name: str) -> Any:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _MAX_VALUE = 1e15  # tools print larger numbers for "unknown"
+_MAX_DEVICE_NUMBER = 1e6  # as in `DeviceSample.index`
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"[\d.]+\s*([kmgt]?)i?b?", re.IGNORECASE)
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
@@ -218,6 +219,12 @@ temperature_c = partial(parse_number, least=-60.0, most=250.0)
 watts = partial(parse_number, most=10_000.0)
 megahertz = partial(parse_number, most=20_000.0)
 percent = partial(parse_number, most=100.0)
+
+
+def parse_device_number(text: object) -> int | None:
+    """Return the number of a device; None if the text is no number that a device can have."""
+    value = parse_number(text, most=_MAX_DEVICE_NUMBER)
+    return None if value is None else int(value)
 
 
 def parse_count(text: object) -> int | None:

@@ -207,7 +207,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def serve(app: Starlette, listening: socket.socket) -> None:
+def serve_until_signal(app: Starlette, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; running requests are answered first."""
     import uvicorn  # here, because creating tokens does not need it
 

@@ -57,9 +57,9 @@ def _list_devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict):
             continue
-        index = tool.parse_number(entry.get("gpu"), most=1e6)
+        index = tool.parse_device_number(entry.get("gpu"))
         if index is not None:
-            fields_by_index[int(index)] = entry
+            fields_by_index[index] = entry
     if not fields_by_index:
         raise MonitorFault("unreadable", "no numbered device in the JSON of amd-smi")
     return sorted(fields_by_index.items())

@@ -26,7 +26,7 @@ _BUS_ADDRESS = r"^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$"
 
 
 def parse_npu_smi(text: str) -> list[DeviceSample]:
-    """Return the chips in the table of ``npu-smi info``.
+    """Return the chips in the table of ``npu-smi info``, numbered by their places in it.
 
     A chip has two lines, the upper one about its card::
 

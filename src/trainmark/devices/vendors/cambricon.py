@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parse_cnmon(text: str) -> list[DeviceSample]:
-    """Return the cards in the table of ``cnmon``.
+    """Return the cards in the table of ``cnmon``, numbered by their places in it.
 
     A card has two lines::
 

@@ -90,9 +90,8 @@ def keep_freed_memory() -> bool:
     maps_no_block_alone = bool(mallopt(_M_MMAP_MAX, 0))
     if not maps_no_block_alone:
         return False
-    return bool(
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-    )  # the largest value: memory is never returned
+    # The largest value: memory is never returned.
+    return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
 
 
 class Cpu:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse_ixsmi(text: str) -> list[DeviceSample]:
-    """Return the chips in the table of ``ixsmi``.
+    """Return the chips in the table of ``ixsmi``, numbered by their places in it.
 
     A chip has two lines::
 

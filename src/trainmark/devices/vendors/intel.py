@@ -54,11 +54,11 @@ def parse_dump(text: str) -> list[DeviceSample]:
         if len(row) != len(headings):
             continue
         fields = dict(zip(headings, row, strict=True))
-        index = tool.parse_number(fields.get("DeviceId"), most=1e6)
+        index = tool.parse_device_number(fields.get("DeviceId"))
         if index is None:  # the headings themselves, for example
             continue
-        samples[int(index)] = DeviceSample(
-            index=int(index),
+        samples[index] = DeviceSample(
+            index=index,
             temperature_c=tool.temperature_c(_find_cell(fields, "temperature")),
             power_w=tool.watts(_find_cell(fields, "power")),
             memory_used_bytes=tool.size_bytes(_find_cell(fields, "used"), unit="m"),
@@ -92,12 +92,12 @@ def parse_discovery(text: str) -> list[DeviceSample]:
         if len(row) != 5:
             continue
         number, name, uuid, address, memory = row
-        index = tool.parse_number(number, most=1e6)
+        index = tool.parse_device_number(number)
         if index is None:  # the headings
             continue
         samples.append(
             DeviceSample(
-                index=int(index),
+                index=index,
                 name=name or None,
                 uuid=f"{uuid} {address.lower()}",
                 memory_total_bytes=tool.size_bytes(memory, unit="m"),

@@ -35,7 +35,7 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         field = [part.strip('"') for part in _FIELD.findall(line)]
         if len(field) < 22 or not _ADDRESS.fullmatch(field[0]):
             continue
-        number = tool.parse_number(field[2], most=1e6)
+        number = tool.parse_device_number(field[2])
         if number is None:
             continue
         power = tool.parse_number(field[8])

@@ -26,7 +26,7 @@ _COLUMN_GAP = re.compile(r"\s{2,}")
 
 
 def parse_mx_smi(text: str) -> list[DeviceSample]:
-    """Return the chips in the table of ``mx-smi``.
+    """Return the chips in the table of ``mx-smi``, numbered by their places in it.
 
     A chip has two lines. Up to version 2.2.8 they have three cells::
 

@@ -36,7 +36,7 @@ def _count_retired_pages(fields: Mapping[tuple[str, str], str]) -> int | None:
 
 
 def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
-    """Return the cards in the list of ``mthreads-gmi -q``.
+    """Return the cards in the list of ``mthreads-gmi -q``, numbered by their places in it.
 
     Raises:
         MonitorFault: there is none.

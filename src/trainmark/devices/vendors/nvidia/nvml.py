@@ -99,6 +99,7 @@ def list_error_classes(nvml: Any) -> tuple[type[Exception], ...]:
 def read_numbers(nvml: Any, handle: Any) -> dict[str, float | None]:
     """Return the quantities of ``_NUMBERS`` by name; None for one that the card does not report."""
     values = {}
+    # unit: of the library's answer, as a multiple of the unit in `name`: 1e-3 for mW, for example.
     for name, (function_name, argument_names, unit) in _NUMBERS.items():
         arguments = [getattr(nvml, argument_name) for argument_name in argument_names]
         value = ask_or_none(nvml, getattr(nvml, function_name), handle, *arguments)
