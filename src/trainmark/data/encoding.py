@@ -356,13 +356,13 @@ class _PairWriter:
         report.begin(f"tokenising {self.name}", self.total_bytes, done=self.position.read_bytes)
         saved_tokens = counts["tokens"]  # at the last save
         with (
-            _open_to_append(self.tokens_file, self._count_token_bytes(counts)) as tokens,
-            _open_to_append(self.sizes_file, self._count_size_bytes(counts)) as sizes,
+            _open_to_append(self.tokens_file, self._count_token_bytes(counts)) as tokens_stream,
+            _open_to_append(self.sizes_file, self._count_size_bytes(counts)) as sizes_stream,
         ):
             blocks = read_blocks(self.files, self.position, max_lines)
             for block, encoded in encode_blocks(blocks, self.encoder, workers):
-                tokens.write(encoded.tokens.data)
-                sizes.write(encoded.sizes.data)
+                tokens_stream.write(encoded.tokens.data)
+                sizes_stream.write(encoded.sizes.data)
                 counts["documents"] += len(encoded.sizes)
                 counts["empty_texts"] += encoded.empty_texts
                 counts["tokens"] += len(encoded.tokens)
@@ -372,12 +372,12 @@ class _PairWriter:
                 self.position = block.after
                 if counts["tokens"] - saved_tokens >= SAVE_EVERY_TOKENS:
                     saved_tokens = counts["tokens"]
-                    self._save(tokens, sizes)
-            self._save(tokens, sizes)
+                    self._save(tokens_stream, sizes_stream)
+            self._save(tokens_stream, sizes_stream)
         self.partial_folder.manifest["counts"][self.name] = counts
-        documents = np.fromfile(self.sizes_file, np.int32)
+        document_sizes = np.fromfile(self.sizes_file, np.int32)  # with those of earlier calls
         self.partial_folder.write_file(
-            f"{self.name}.idx", partial(write_index, sizes=documents, dtype=self.encoder.dtype)
+            f"{self.name}.idx", partial(write_index, sizes=document_sizes, dtype=self.encoder.dtype)
         )
         return counts
 
@@ -491,7 +491,7 @@ def _describe_line_fault(error: ValidationError, text_key: str) -> str:
             f"the key {text_key!r} is missing; the line has "
             f"{', '.join(details['input']):.{SHOWN_CHARACTERS}}"
         )
-    if details["loc"]:
+    if details["loc"]:  # the fault is at the key, not of the whole line
         return f"{text_key!r} is {value}, not text"
     return f"not a JSON object: {value}"
 

@@ -126,7 +126,7 @@ def _refuse_unknown_keys(
         DataError: the first such key, with its value.
     """
     used_keys = {item.alias or name for name, item in keys.model_fields.items()}
-    defaults = DEFAULTS | keys.defaults
+    defaults = DEFAULTS | keys.defaults  # keys with the one value that is accepted
     for key, value in raw.items():
         if key in used_keys | UNUSED_KEYS | keys.unused_keys or value is None:
             continue

@@ -231,7 +231,7 @@ def _open_partial_folder(
     # Everything that the content of the data folder depends on.
     made_of = {"case": case, "format": form, "sources": fingerprints, **options}
     if _is_finished(data, made_of):
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # it is no longer needed
         return None
     state = _resume_or_begin(folder, made_of, earlier_state, report)
     # Sizes and times of change: a source that still has the same is not hashed again.
@@ -300,7 +300,7 @@ def _lock_folder(data: Path) -> Iterator[None]:
     lock_file = data.with_name(f".{data.name}.lock")
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(lock_file, timeout=0):
+        with FileLock(lock_file, timeout=0):  # 0: do not wait
             try:
                 yield
             finally:

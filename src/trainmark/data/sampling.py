@@ -173,6 +173,7 @@ class Samples:
         else:
             document_parts = [np.tile(documents, num_epochs)]
             sample_parts = [sample_numbers]
+        # In Megatron, too, one generator shuffles first the documents and then the samples.
         for part in document_parts:
             random.shuffle(part)
         for part in sample_parts:

@@ -68,10 +68,10 @@ def open_tokenizer(file: Path, make_error: Fault, *, plain: bool = True) -> Toke
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     try:
-        if file.name == WORDPIECE:
+        if file.name == WORDPIECE:  # `vocab.txt` of BERT, a token a line
             vocabulary = {token: row for row, token in enumerate(split_lines(read_text(file)))}
             library = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-        elif file.name == BPE[0]:
+        elif file.name == BPE[0]:  # `vocab.json` of GPT-2, beside `merges.txt`
             merges = read_merges(file.with_name(BPE[1]))
             library = Tokenizer(models.BPE(json.loads(read_text(file)), merges))
             library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -266,6 +266,7 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     vocab_size = max(library.get_vocab().values()) + 1  # ids may have gaps
     if not ends:
         return CorpusTokenizer(library, vocab_size)
+    # Without a setting, it is the token of GPT-2.
     end_token = read_special_token(folder, "eos_token", make_corpus_error) or END_OF_DOCUMENT
     end_id = library.token_to_id(end_token)
     if end_id is None:

@@ -180,6 +180,7 @@ def merge_launch_events(
     launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
         launch_of_node = launches[0]
+        # The command stays the user's: that of a node is its process's own.
         launch = replace(launch_of_node, argv=launch.argv)
         if stop is not None:
             ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
