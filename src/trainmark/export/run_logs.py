@@ -341,7 +341,7 @@ class _Timeline:
     """Turns the events of rank 0 into moments, and counts epochs and steps on the way.
 
     Attributes:
-        epoch: number of the current epoch, from 0; None between epochs.
+        epoch: number of the current epoch, from 0; None before the training and after its end.
         last_ns: time of the last moment, by the clock of the events.
     """
 

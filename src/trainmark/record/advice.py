@@ -100,6 +100,7 @@ def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.fewer_ranks", value=plan.nproc)
     if recipe["micro_batch_size"] > 1:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
+    # Advised only for the memory of a device.
     if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
     # The field is a word in some cases, such as ``full``, and true or false in others.

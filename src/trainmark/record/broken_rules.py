@@ -150,6 +150,7 @@ def _check_scores(
     for rows in (scored.rows, first.samples):
         if rows != data.eval_samples:
             yield message("evaluation_rows", number=number, rows=rows, expected=data.eval_samples)
+    # If means of batches were averaged, each row would weigh far less than 1.
     if scored.weight is not None and scored.weight < MIN_WEIGHT * scored.rows:
         yield message("evaluation_weights", number=number, weight=scored.weight, rows=scored.rows)
     if scored.mean is not None and not is_same_quality(claimed, scored.mean):

@@ -450,6 +450,7 @@ def _find_energy(
         source_args = {"devices": len(uses), "monitor": telemetry.monitor}
     reasons = [use.energy.reason for use in uses if use.energy.reason is not None]
     if not reasons:
+        # The longest time in which a counter is interpolated at the edges of the interval.
         between_s = max(use.energy.between_s or 0.0 for use in uses)
         joules = sum(use.energy.joules or 0.0 for use in uses)
         code = "energy_of_packages" if on_host else "energy_of_devices"

@@ -33,17 +33,17 @@ _CONSTANT_LOSS_STEPS = 10  # steps with one loss from which this is reported
 _ROUNDING = 1e-12  # relative difference of losses that are equal
 # Updates over the steps that the loss scaler did not skip. A schedule may begin with a learning
 # rate of 0, so that its first steps change nothing.
-_MIN_UPDATES = 0.9
+_MIN_UPDATES_PER_STEP = 0.9
 # Relative difference of the time of steps by the device's clock and of their windows by the host's.
 _CLOCK_TOLERANCE = 0.1
 # Batches that are ready when measuring begins were read before, so that their reading is not
 # measured: the largest part of all batches that may be.
-_READ_BEFORE = 0.1
+_MAX_SHARE_READ_AHEAD = 0.1
 _MIN_ROWS = 8  # of fewer rows, some may be repeated by chance
-_MIN_DISTINCT = 0.9  # part of the rows; real data have some rows twice
+_MIN_DISTINCT_SHARE = 0.9  # part of the rows; real data have some rows twice
 # The counter misses vendors' fused attention kernels, which have up to a sixth of the FLOPs.
 _FLOPS_TOLERANCE = 0.2
-_ALWAYS_READ_AHEAD = 2  # batches that may be read before measuring begins in any case
+_ALWAYS_ALLOWED_AHEAD = 2  # batches that may be read before measuring begins in any case
 _STANDARD_ERRORS = 3  # above the best possible quality that chance explains
 # Relative to the ranks' median step, and to the rate of the other devices of the product.
 SLOW_SHARE = 0.05
@@ -128,17 +128,18 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
         yield message("own_epoch", samples=samples_per_epoch, rows=plan.data.train_samples)
     skipped = measurement.counts.skipped_steps or 0
     updates = rank0.steps if rank0.parameters is None else rank0.parameters.updates
-    if updates < _MIN_UPDATES * (rank0.steps - skipped):
+    # Some steps may change nothing, because a schedule may begin with a learning rate of 0.
+    if updates < _MIN_UPDATES_PER_STEP * (rank0.steps - skipped):
         yield message("few_updates", updates=updates, steps=rank0.steps, skipped=skipped)
     rows = [row for rank in timeline.ranks for row in rank.result.rows]
     num_distinct = len(set(rows))
-    if len(rows) >= _MIN_ROWS and num_distinct < _MIN_DISTINCT * len(rows):
+    if len(rows) >= _MIN_ROWS and num_distinct < _MIN_DISTINCT_SHARE * len(rows):
         yield message("rows_repeated", rows=len(rows), distinct=num_distinct)
     yield from _find_repeated_evaluation_rows(timeline)
     for rank in timeline.ranks:
         # FLOPs were counted in the first step alone, which is the phase ``compile``.
         claimed = rank.phases["compile"].model_flops
-        counted = rank.result.flops_counted
+        counted = rank.result.flops_counted  # without those of fused attention kernels
         if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
             yield message(
                 "flops_above_counted",
@@ -159,7 +160,7 @@ def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
         # ``keys``: number of rows that were scored with a key. Equal rows have equal keys.
         if scored is None or scored.keys < _MIN_ROWS:
             continue
-        if scored.distinct < _MIN_DISTINCT * scored.keys:
+        if scored.distinct < _MIN_DISTINCT_SHARE * scored.keys:
             yield message("evaluation_rows_repeated", rows=scored.keys, distinct=scored.distinct)
 
 
@@ -501,7 +502,7 @@ def _find_training_conditions(measurement: Measurement) -> Iterator[Message]:
     num_ahead = plan.recipe.get("read_ahead_batches", 0)
     num_batches = phases[0].steps * plan.recipe["grad_accum_steps"]
     # Batches that are ready before measuring begins are trained without the time to read them.
-    if num_batches and num_ahead > max(_ALWAYS_READ_AHEAD, _READ_BEFORE * num_batches):
+    if num_batches and num_ahead > max(_ALWAYS_ALLOWED_AHEAD, _MAX_SHARE_READ_AHEAD * num_batches):
         yield message("read_before_measured", ahead=num_ahead, batches=num_batches)
     num_graphs = max(phase.graphs_compiled for phase in phases)
     if num_graphs:

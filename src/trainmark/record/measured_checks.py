@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 _POINT_ROUNDING = 1e-9  # of the points of charts, relative
 _SUM_ROUNDING = 1e-6  # of floating-point sums, relative
-_COMPLETE = ("passed", "target_missed")  # statuses of runs that reached their end on all ranks
+_COMPLETE_STATUSES = (
+    "passed",
+    "target_missed",
+)  # statuses of runs that reached their end on all ranks
 
 
 def compare_measured_values(record: Record) -> Iterator[ComparedValue]:
@@ -79,7 +82,7 @@ def _compare_status(record: Record) -> Iterator[ComparedValue]:
     yield ComparedValue("status", record.status, cause.decide_status(record.cause))
     if record.cause is not None:
         yield from check_range("cause.rank", record.cause.rank, 0, plan.world_size - 1)
-    if record.status not in _COMPLETE:
+    if record.status not in _COMPLETE_STATUSES:
         return
     are_finished = [rank.finished for rank in record.ranks]
     yield ComparedValue("ranks.finished", are_finished, [True] * len(record.ranks))
@@ -93,7 +96,7 @@ def _compare_counts(record: Record) -> Iterator[ComparedValue]:
     """Yield the samples, which must be those of the epochs that were begun."""
     plan = record.plan
     counts = record.counts
-    is_complete = record.status in _COMPLETE and plan.witness is None
+    is_complete = record.status in _COMPLETE_STATUSES and plan.witness is None
     # A case may define an epoch otherwise than as all samples of the data.
     has_own_epoch = any(finding.code == "own_epoch" for finding in record.findings)
     if is_complete and not has_own_epoch:
@@ -116,7 +119,7 @@ def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
     min_train_ns = rank.total_windows_ns + spans_ns["evaluate"]
     max_train_ns = min_train_ns + spans_ns["checkpoint"] + spans_ns["other"]
     yield from check_range("ranks.train_ns", rank.train_ns, min_train_ns, max_train_ns)
-    if record.status not in _COMPLETE:
+    if record.status not in _COMPLETE_STATUSES:
         return
     yield ComparedValue("ranks.steps", rank.steps, record.counts.steps)
     measured_ns = record.steps.time_ns[record.steps.warmup :]
@@ -149,7 +152,7 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     plan = record.plan
     counts = record.counts
     recipe = plan.recipe
-    is_complete = record.status in _COMPLETE
+    is_complete = record.status in _COMPLETE_STATUSES
     batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
     largest_step = max(record.steps.samples, default=0)
     # Ranks of a replica train the same samples.
@@ -192,7 +195,7 @@ def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iter
     if plan.about.higher_is_better and has_goal_up_to_one:
         yield from check_range(f"{place}.value", point.value, 0.0, 1.0)
     scored = point.scored
-    if scored is None or record.status not in _COMPLETE:
+    if scored is None or record.status not in _COMPLETE_STATUSES:
         return
     yield ComparedValue(f"{place}.scored.rows", scored["rows"], plan.data.eval_samples)
     yield ComparedValue(f"{place}.samples", point.samples, scored["rows"])

@@ -174,6 +174,7 @@ class Measurement:
     def labels(self) -> list[str]:
         """Return the plan's labels, and ``partial`` if training was cut off."""
         labels = list(self.plan.labels)
+        # A run that ended before its first step has no training that could be partial.
         has_trained = any(rank.steps for rank in self.ranks)
         if has_trained and not all(rank.finished for rank in self.ranks):
             labels.append("partial")

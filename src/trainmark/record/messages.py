@@ -69,7 +69,7 @@ def render(message: Message, lang: str, case_messages: Mapping[str, Text] | None
     sentence = MESSAGES.get(message.code)
     if sentence is None and case_messages is not None:
         sentence = case_messages.get(message.code)
-    unknown = _UNKNOWN[lang]
+    unknown = _UNKNOWN[lang]  # a word that ignores the format specification in the sentence
     args = {name: unknown if value is None else value for name, value in message.args.items()}
     if sentence is not None:
         try:

@@ -172,7 +172,8 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
         name: value for name, value in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
     }
     if "precision" not in plan.fix_hp:
-        fix_hp.pop("precision", None)  # pages show the precision in a column of its own
+        # It need not be named as a change, because pages show it in a column of its own.
+        fix_hp.pop("precision", None)
     yield ComparedValue("plan.fix_hp", plan.fix_hp, fix_hp)
     yield ComparedValue("plan.extra", recipe_extra, extra)
     yield ComparedValue("plan.rules", plan.rules, "open" if plan.extra else "closed")

@@ -32,7 +32,7 @@ _UNITS = {
     "tflops_per_device": "TFLOP/s",
     "mfu_percent": "% MFU",
 }
-_OF_FLOPS = ("tflops_per_device", "mfu_percent")
+_QUANTITIES_OF_FLOPS = ("tflops_per_device", "mfu_percent")
 _REASONS: dict[str, str] = {
     "warmup": "printed_because_warmup",
     "whole": "printed_because_whole",
@@ -278,7 +278,7 @@ def _explain_difference(
     Args:
         another_agrees: another quantity of the same lines agrees, so that time and work do.
     """
-    if another_agrees and speed.quantity in _OF_FLOPS:
+    if another_agrees and speed.quantity in _QUANTITIES_OF_FLOPS:
         return _explain_other_formula(speed, measured, measurement, figures)
     best_reason = None
     smallest_error = _RULE_TOLERANCE  # of what a rule predicts, relative
@@ -360,6 +360,7 @@ def _explain_other_formula(
             or abs(measured_tflops / printed_tflops - 1) <= _AGREEMENT_TOLERANCE
         )
         if is_same_rate:
+            # Both peaks follow from the same FLOP/s, by the printed MFU and by ours.
             return message(
                 "printed_because_peak",
                 theirs=flops_per_second / (speed.mean / 100) / 1e12,

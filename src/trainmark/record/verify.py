@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Tolerance for sums in another order, by another version of a library.
 _RELATIVE_TOLERANCE = 1e-9
-_MAX_SHOWN = 80  # characters of a value
+_MAX_SHOWN_CHARS = 80  # characters of a value
 MAX_BYTES = 32 << 20  # of evidence that is checked for a list or a page, which must not wait
 # Fields that may differ in a record that is made again: by another version, from copied files.
 _NOT_COMPARED = {"suite", "evidence", "verification"}
@@ -162,7 +162,7 @@ def _describe_differences(differences: list[ComparedValue]) -> Message:
 def _shorten(value: Any) -> str:
     """Return a value as text that fits into a message."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
 
 
 def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[ComparedValue]:

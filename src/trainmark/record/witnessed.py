@@ -36,7 +36,7 @@ _MATMUL_TYPES: dict[str, tuple[str, ...]] = {
     "fp8": ("bfloat16", "float8_e4m3fn", "float8_e5m2"),
 }
 # Figures that need the work of a step, and those that need the steps themselves.
-_OF_WORK = (
+_FIGURES_OF_WORK = (
     "p_whole",
     "p_train",
     "p_core",
@@ -50,7 +50,13 @@ _OF_WORK = (
     "energy_per_sample",
     "estimated_energy_per_sample",
 )
-_OF_STEPS = ("step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad", "step_time_cv")
+_FIGURES_OF_STEPS = (
+    "step_time_p50",
+    "step_time_p90",
+    "step_time_p99",
+    "step_time_mad",
+    "step_time_cv",
+)
 CODES = {
     "witness_batch",
     "witness_tokens",
@@ -79,10 +85,10 @@ def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) ->
     """Return the figures; those that the probe could not measure are None with the reason."""
     known_figures = dict(figures)
     reason = _explain_unknown_steps(measurement)
-    names: tuple[str, ...] = (*_OF_WORK, *_OF_STEPS)
+    names: tuple[str, ...] = (*_FIGURES_OF_WORK, *_FIGURES_OF_STEPS)
     if reason is None:
         reason = _explain_unknown_work(measurement)
-        names = _OF_WORK
+        names = _FIGURES_OF_WORK
     if reason is not None:
         for name in names:
             if name in known_figures:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     _Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 _MIN_NAME_CHARS = 3  # shorter names occur in any text, and paths are replaced as a whole
-_NUMBERS = (int, float, type(None))  # values that need no redaction, for speed in long lists
+_TYPES_WITHOUT_TEXT = (int, float, type(None))  # ``bool`` is an ``int``
 _MAX_LINE = 1 << 22  # bytes; a longer line is read in pieces
 _KEY_BEGINS = b"-----BEGIN "  # of a private key
 _KEY_ENDS = b"-----END "
@@ -148,14 +148,14 @@ class Redactor:
             return {name: self.redact_document(item, str(name)) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return self._redact_list(value, key)
-        if isinstance(value, _NUMBERS):  # truth values and None, too
+        if isinstance(value, _TYPES_WITHOUT_TEXT):
             return value
         return self._redact_string(str(value), key)
 
     def _redact_list(self, values: Sequence[Any], key: str) -> list[Any]:
         """Return a list with every string in it redacted, and the item after ``--password``."""
-        if all(isinstance(item, _NUMBERS) for item in values):
-            return list(values)
+        if all(isinstance(item, _TYPES_WITHOUT_TEXT) for item in values):
+            return list(values)  # for speed: a record has long lists of numbers
         redacted: list[Any] = []
         is_secret = False  # the item before is an option such as `--password`
         for item in values:

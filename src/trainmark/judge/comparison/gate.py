@@ -69,7 +69,11 @@ _NUM_SIGMAS = 3.0  # by which launches may differ from each other without a regr
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a figure of a piece of work, with its numbers in ``message``."""
+    """The verdict on a figure of a piece of work, with its numbers in ``message``.
+
+    If no figure can be judged, ``figure`` names what is at fault: ``record``, ``status`` or
+    ``work``.
+    """
 
     work: str
     figure: str
@@ -86,7 +90,7 @@ def fail_unreadable(error: RecordError) -> Judgement:
     """Return the failure of a run whose record cannot be read."""
     reason = message("gate_unreadable", error=error.what)
     place = error.where or ""  # stands for the work, which is unknown without a record
-    return Judgement(place, "record", "failed", reason)
+    return Judgement(place, figure="record", verdict="failed", message=reason)
 
 
 def combine_exit_codes(judgements: Sequence[Judgement]) -> int:
@@ -284,7 +288,8 @@ def _fail_unusable(launches: Sequence[Record]) -> list[Judgement]:
         if not _is_usable(record):
             code = "gate_refuted" if is_refuted(record.trust) else "gate_status"
             reason = message(code, run=record.run_id, status=record.status)
-            failures.append(Judgement(_describe_work_briefly(record), "status", "failed", reason))
+            work = _describe_work_briefly(record)
+            failures.append(Judgement(work, figure="status", verdict="failed", message=reason))
     return failures
 
 
@@ -308,7 +313,8 @@ def _fail_other_work(record: Record, baseline: Sequence[Record]) -> Judgement:
         found=str(work.get(first_key)),
         others=len(differing_keys) - 1,
     )
-    return Judgement(_describe_work_briefly(record), "work", "other_work", reason)
+    brief_work = _describe_work_briefly(record)
+    return Judgement(brief_work, figure="work", verdict="other_work", message=reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
     segments = [data[first:end] for first, end in pairwise(edges)]
     levels = [float(np.median(segment)) for segment in segments]
     newest = values[-1]
+    # After an older step, its level is the expected one.
     if len(segments) > 1 and len(segments[-1]) <= _MAX_RECENT_RUNS:
         before = levels[-2]
         after = levels[-1]
@@ -273,6 +274,7 @@ def _estimate_noise(data: NDArray[np.float64]) -> _Noise:
     # Differences of neighbours are smaller if noise is correlated. The variance of a difference of
     # independent values is twice that of a value.
     sigma_lag1 = estimate_sigma(np.diff(data)) / np.sqrt(2)
+    # Values that are ``_LAG`` apart are nearly independent.
     sigma_lag5 = estimate_sigma(data[..., _LAG:] - data[..., :-_LAG]) / np.sqrt(2)
     sigma = np.maximum(np.maximum(sigma_lag1, sigma_lag5), _MIN_SIGMA * np.abs(median))
     rho1 = np.clip(1 - (sigma_lag1 / sigma) ** 2, 0, _MAX_RHO1)

@@ -163,9 +163,9 @@ def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
     throughput = summarize_launches([record.figure("final_result") or 0.0 for record in launches])
     name = f"{plan.nnodes}x{plan.nproc}"
     ranks = plan.world_size
-    samples = prod(plan.recipe[field] for field in _BATCH)  # of a rank in a step
+    samples_per_rank = prod(plan.recipe[field] for field in _BATCH)  # in a step
     if smallest is None:
-        return World(name, ranks, samples, throughput, 1.0)
+        return World(name, ranks, samples_per_rank, throughput, efficiency=1.0)
     base = smallest.throughput
     ranks_ratio = smallest.ranks / ranks
     efficiency = ranks_ratio * throughput.mean / base.mean
@@ -181,4 +181,4 @@ def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
             efficiency=efficiency,
             most=MAX_EFFICIENCY,
         )
-    return World(name, ranks, samples, throughput, efficiency, low, high, doubt)
+    return World(name, ranks, samples_per_rank, throughput, efficiency, low, high, doubt)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record, Trust, Verification
     from trainmark.spec import Message
 
-_COMPLETE = ("passed", "target_missed")  # a launch that crashed has not missed its target
+_COMPLETE_STATUSES = ("passed", "target_missed")  # a launch that crashed has not missed its target
 _REPORTED_BY_RANKS = {"parameters", "device_products"}
 # Keys that ``allow`` cannot excuse: another case, model or dataset, and a bound on the speed
 # instead of a training.
@@ -152,7 +152,7 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
     judged = [
         record.quality.reached
         for record in launches
-        if record.status in _COMPLETE
+        if record.status in _COMPLETE_STATUSES
         and not is_refuted(record.trust)
         and record.quality.reached is not None
     ]

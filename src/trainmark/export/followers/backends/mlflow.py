@@ -20,7 +20,7 @@ _TAG = "trainmark.run_id"
 _NS_PER_MS = 1_000_000
 _MAX_METRICS = 1000  # of one request
 _MAX_PARAMETERS = 100  # of one request
-_MAX_LENGTH = 500  # characters of the value of a parameter
+_MAX_VALUE_CHARS = 500  # characters of the value of a parameter
 # By default MLflow repeats a request seven times, for minutes; the follower tries again by itself.
 _RETRY_VARIABLES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
@@ -31,6 +31,7 @@ def prepare(destination: str | None) -> None:
     Args:
         destination: a tracking URI; None: MLflow's default.
     """
+    # MLflow repeats a failed request for minutes; the follower itself tries again.
     for name, value in _RETRY_VARIABLES.items():
         os.environ.setdefault(name, value)
     if destination is not None and destination.startswith("file:"):
@@ -82,7 +83,9 @@ class MLflow:
             run_name=run.run_id,
         )
         run_id = created_run.info.run_id
-        parameters = [Param(key, str(value)[:_MAX_LENGTH]) for key, value in run.settings.items()]
+        parameters = [
+            Param(key, str(value)[:_MAX_VALUE_CHARS]) for key, value in run.settings.items()
+        ]
         for start in range(0, len(parameters), _MAX_PARAMETERS):
             client.log_batch(run_id, params=parameters[start : start + _MAX_PARAMETERS])
         return run_id, True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trainmark.export.followers.points import FollowedRun, Point, RunResult
 
-_SUFFIX = ".trainmark"  # of our files: no others are replaced
+_OUR_SUFFIX = ".trainmark"  # of our files: no others are replaced
 _DT_STRING = 7  # in tensorboard/compat/proto/types.proto
 
 
@@ -35,9 +35,10 @@ class TensorBoard:
 
         folder = Path(destination, run.run_id) if destination else run.folder / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
-        for earlier in folder.glob(f"events.out.tfevents.*{_SUFFIX}"):
+        # Files of other programs, which lack our suffix, are kept.
+        for earlier in folder.glob(f"events.out.tfevents.*{_OUR_SUFFIX}"):
             earlier.unlink()
-        path = folder / f"events.out.tfevents.{time.time_ns()}{_SUFFIX}"
+        path = folder / f"events.out.tfevents.{time.time_ns()}{_OUR_SUFFIX}"
         self._file = path.open("wb")
         self._records = RecordWriter(self._file)
         # A file of events begins with the version of its format.
