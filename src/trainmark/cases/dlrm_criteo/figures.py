@@ -56,6 +56,7 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
         absent = Figure(None, message("rank_without_measured_step"))
+        # The names of all figures below: rates, then shares.
         return dict.fromkeys((*_RATES, *RESOURCES, "embedding_bandwidth_share"), absent)
     samples = sum(rank.counts.samples for rank in ranks)
     device_s = len(ranks) * slowest_s  # all devices together; each waits for the slowest

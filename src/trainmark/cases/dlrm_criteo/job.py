@@ -227,6 +227,7 @@ class DlrmJob:
         scores: list[Tensor] = []  # of each batch
         labels: list[Tensor] = []
         scored = EvaluationSum()
+        # The model stays in train mode: it has no layer that depends on the mode.
         host_batches = ((_make_tensors(raw), len(raw.labels)) for raw in self._read_batches("test"))
         for (numerical, batch_labels, ids), rows in read_ahead(
             scored_rows(host_batches), self.context.device, depth=self.recipe.read_ahead_batches

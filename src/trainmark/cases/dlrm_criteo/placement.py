@@ -173,6 +173,7 @@ def _cut_table(rows: int, free_rows: Sequence[int]) -> list[tuple[int, int]]:
     """
     roomiest_first = sorted(range(len(free_rows)), key=lambda rank: (-free_rows[rank], rank))
     ranks: list[int] = []
+    # All ranks together have room: ``place_tables`` has refused tables that do not fit.
     while sum(free_rows[rank] for rank in ranks) < rows:
         ranks.append(roomiest_first[len(ranks)])
     rows_of_ranks: list[tuple[int, int]] = []
