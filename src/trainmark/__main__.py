@@ -74,16 +74,17 @@ def main() -> None:
     handler = _StopHandler()
     handler.install()
     try:
+        # Imported here, because a stop signal may come during these imports too.
         from trainmark.cli.streams import prepare_streams
 
-        prepare_streams()
+        prepare_streams()  # before anything opens a file or prints; see there
         from trainmark.cli.app import main as run
 
         run()
     except KeyboardInterrupt:
         handler.end_program()
     finally:
-        handler.ignore_signals()
+        handler.ignore_signals()  # else a signal while Python ends would change the exit code
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ class Records(list[Record]):
         return show([build_launch_table(self)], width=10_000)
 
     def _repr_html_(self) -> str:
+        """Return the page of a single record, or a table of several; notebooks call this."""
         if len(self) == 1:
             return _render_record(self[0])
         return render_template(
@@ -168,6 +169,7 @@ def plan_run(
         for remark in (*devices.list_device_faults(), f"runs on {plan.device.vendor} instead"):
             show_remark(remark)
     is_remote = plan.launcher not in (LOCAL, CONTAINER)
+    # A case key such as `distilbert:pytorch_2.13:cpu:1:2:1` names a device too.
     names_device = request.device or settings.device or ":" in request.case
     if is_remote and plan.device.vendor == "cpu" and not names_device:
         # A login node has no accelerator, but the nodes to which it submits usually have.
@@ -239,7 +241,7 @@ def launch_run(
     A failed launch does not stop the others, unless it reached its time limit: the others would
     too. Then, and after a signal in ``stop``, there are fewer records than the plan says.
     """
-    if plan.repeat_count > 1:
+    if plan.repeat_count > 1:  # each launch checks its own folder only, which is in this one
         refuse_used(Path(plan.run_dir))
     records = Records()
     for plan_of_launch in list_launches(plan):
@@ -296,15 +298,16 @@ def launch_once(
     Args:
         label: name of the run in the line that shows the progress.
     """
+    # Without node processes, the launcher starts the ranks on this machine itself.
     runs_on_this_machine = plan_of_launch.node_processes == 0
-    if runs_on_this_machine:
+    if runs_on_this_machine:  # other processes on its devices would slow the run down
         for occupant in devices.list_occupants(plan_of_launch.device.vendor, plan_of_launch.nproc):
             if occupant.computes:
                 show_remark(f"{occupant.describe()}: do not quote the figures of this run")
     with Followers(Path(plan_of_launch.run_dir), follow) as followers:
         followers.wait_until_ready(stop)
         record = launch_with_progress(plan_of_launch, cluster, label, stop, quiet=quiet)
-        followers.end_inputs()
+        followers.end_inputs()  # they hand over the rest while the pages are written
         _write_pages_safely(
             write_pages, [record], Path(plan_of_launch.run_dir), show_remark=show_remark
         )
@@ -345,8 +348,9 @@ def plan_entries(
     """
     file = read_plan_file(request)
     for entry in file.entries:
+        # Called for its checks; ``run_entries`` selects the followers again.
         select_followers(entry.follow, where=f"{entry.where}: follow")
-    if request.device is None:
+    if request.device is None:  # the first vendor with a usable device is chosen
         _report_unusable_vendors(show_remark)
     with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
         entries = series.check_entries(file, dry_run=dry_run)
@@ -388,6 +392,7 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
     Raises:
         UsageError: the launcher cannot submit, or the plan has several launches.
     """
+    # Without node processes, the launcher starts the ranks on this machine itself.
     can_submit = plan.node_processes > 0 and submission.build_command(plan, cluster).submits
     if not can_submit or plan.repeat_count > 1:
         raise UsageError(
@@ -397,7 +402,8 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
             rule="--detach needs a scheduler and a single launch",
             fix="remove --detach, or use --repeat 1 and a launcher that submits a job",
         )
-    return submission.prepare_job(plan, cluster)().id
+    start_job = submission.prepare_job(plan, cluster)
+    return start_job().id
 
 
 def attach_run(
@@ -419,11 +425,12 @@ def attach_run(
     """
     show_remark = show_remark or _warn
     job = submission.attach(folder)
+    # A request that already holds a signal makes ``submission.follow`` cancel the job.
     stop = StopRequest("SIGINT" if cancel else None)
     report = _ignore if quiet else ProgressLine(job.plan, job.plan.case).show
     with Followers(job.folder, follow) as followers:
         record = submission.follow(job, stop, report)
-        followers.end_inputs()
+        followers.end_inputs()  # they hand over the rest while the pages are written
         _write_pages_safely(write_pages, [record], folder, show_remark=show_remark)
     for remark in followers.iterate_remarks():
         show_remark(remark)
@@ -494,7 +501,8 @@ def follow_runs(runs: Sequence[str | Path], targets: Sequence[FollowTarget]) -> 
     """
     folders = [folder for word in runs for folder in _find_run_folders(Path(word))]
     for folder in folders:
-        # This fails if a run is under way or never began; its events are handed over all the same.
+        # A run whose launcher was killed gets its record. This fails if a run is under way or never
+        # began; its events are handed over all the same.
         with suppress(RecordError):
             make_record(folder)
     yield from FollowedRuns(folders, targets).iterate_done()
@@ -550,9 +558,12 @@ def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
     Raises:
         UsageError, DataError, EnvironmentFault: the options do not fit.
     """
+    # Both functions also return the plans that a measurement would save.
     if request.launcher in (None, LOCAL):
-        return acceptance.plan_acceptance(request, dry_run=True)[0]
-    return acceptance_cluster.plan_session(request, dry_run=True)[0]
+        planned, _plans = acceptance.plan_acceptance(request, dry_run=True)
+        return planned
+    session, _plans = acceptance_cluster.plan_session(request, dry_run=True)
+    return session
 
 
 def prepare_acceptance(
@@ -670,7 +681,13 @@ def _load_side(side: Compared) -> list[Record]:
 
 
 def _select(words: Sequence[str | Path], *, verify: bool = True, rows: bool = True) -> Selection:
-    """Return the results that words name; warn about each record that cannot be read."""
+    """Return the results that words name; warn about each record that cannot be read.
+
+    Args:
+        words: see ``load``; empty: the newest run.
+        verify: whether to compare records with their events.
+        rows: whether a word may also name published figures, which have no record.
+    """
     selection = select_results([str(word) for word in words], verify=verify, rows=rows)
     for fault in selection.skipped:
         _warn(fault)
@@ -716,5 +733,5 @@ def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
     Raises:
         EnvironmentFault: pandas is not installed.
     """
-    import_extra("pandas", where="trainmark.frame")
+    import_extra("pandas", where="trainmark.frame")  # called for its error if it is missing
     return table(records, steps=steps).to_pandas()

@@ -79,6 +79,7 @@ def read_yaml(file: Path) -> Any:
 
         def construct_scalar(self, node: Any) -> Any:
             """Return a value as text; None for an empty value, ``null`` and ``~``."""
+            # A style of None: the value is written without quotes.
             if node.style is None and node.value in ("", "~", "null"):
                 return None
             return super().construct_scalar(node)
@@ -106,7 +107,7 @@ def validate_document(kind: type[Model], document: object, file: Path, *, fix: s
         return kind.model_validate(document)
     except ValidationError as error:
         fault = make_usage_error(error, kind, f"{file}: ")
-    fault.fix = fault.fix or fix
+    fault.fix = fault.fix or fix  # an unknown key already has a fix: the nearest known key
     raise fault
 
 

@@ -317,7 +317,7 @@ class PrepareOption:
         Raises:
             UsageError: it has another type, or is not one of ``choices``.
         """
-        is_valid = text != ""
+        is_valid = text != ""  # an empty path would mean the current folder
         try:
             value = self.type(text)
         except ValueError:

@@ -17,6 +17,7 @@ def read_installed_version() -> str:
 
 
 def _read_version(package: str) -> str:
+    """Return the version of an installed package, without importing the package."""
     from importlib.metadata import version  # slow to import, and `trainmark list` does not need it
 
     return version(package)

@@ -88,6 +88,7 @@ class GptRecipe(Recipe):
 
         The head counts with the padding for one rank, whatever ``tensor_parallel`` is.
         """
+        # Of a block: query, key, value and result 4; feed-forward layers 4 + 4.
         blocks = 12 * self.num_layers * self.hidden_size**2
         return blocks + self.hidden_size * round_up(self.vocab_size, 128)
 

@@ -61,7 +61,7 @@ class GptJob(NextTokenJob):
         self.kernels = choose_kernels(recipe, context.device.torch_type)
         fit_attention(context.device, dropout=recipe.dropout)
         model = build_model(recipe, seed=recipe.seed, kernels=self.kernels)
-        context.device.place(model)
+        context.device.place(model)  # moves a module itself
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
             apply_tensor_parallelism(model, ranks.mesh["tensor"])

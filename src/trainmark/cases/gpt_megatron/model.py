@@ -112,6 +112,7 @@ def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> 
     """
     model = Gpt(recipe, kernels)
     torch.manual_seed(seed)
+    # The weights of norms, which have one dimension, stay 1.
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.out.weight", "down.weight")):
             parameter.normal_(std=INIT_STD / (2 * recipe.num_layers) ** 0.5)

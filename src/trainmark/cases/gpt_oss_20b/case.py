@@ -194,17 +194,17 @@ def _make_standard_recipe(world: str) -> GptOssRecipe:
         precision="bf16",
         micro_batch_size=16 // ranks,  # yaml:55, global batch 16
         expert_parallel=8,  # yaml:82
-        learning_rate=4e-4,
-        weight_decay=0.1,  # yaml:59, as rcps_gpt_oss_20b.json; yaml:64
+        learning_rate=4e-4,  # yaml:59, as rcps_gpt_oss_20b.json
+        weight_decay=0.1,  # yaml:64
         kernels="own",
         checkpoint_activations="selective",
-        max_epochs=100,
-        max_steps=1_200_000,
+        max_epochs=100,  # more than ``max_steps`` allows with the published data
+        max_steps=1_200_000,  # yaml:53
         eval_every_epochs=None,
-        eval_every_samples=12_288,
+        eval_every_samples=12_288,  # README.md:101-113
         target_value=3.34,  # README.md:101-113
-        shuffled_together=1_200_000 * 16,
-        timeout_s=3 * 86_400.0,  # yaml:53
+        shuffled_together=1_200_000 * 16,  # all samples of the training
+        timeout_s=3 * 86_400.0,
     )
 
 

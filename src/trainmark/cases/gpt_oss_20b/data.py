@@ -70,7 +70,8 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     if num_shards > 1:
         cached += 2 * table  # gradients of both tables, in one buffer for the reduction
     if recipe.checkpoint_activations != "none":
-        cached += (block.computed + block.temporary) // 2  # fragmentation by recomputed blocks
+        # Fragmentation by recomputed blocks; the share is empirical.
+        cached += (block.computed + block.temporary) // 2
     if recipe.kernels == "library" and num_shards == 1:
         cached += estimate_cached_scores(
             recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
@@ -110,12 +111,14 @@ def _find_peak(
     """
     layers = recipe.num_layers
     table = recipe.vocab_size * recipe.hidden_size * FULL
-    # Gradients that exist in the forward pass, and in the backward pass of the first block. The
-    # head's gradient is computed first; FSDP2 reduces it last.
+    # Gradients that exist in the forward pass: those of earlier micro-batches, if there are any.
     early_gradients = local_weights if recipe.grad_accum_steps > 1 else 0
+    # Gradients that exist in the backward pass of the first block.
     if is_sharded:
+        # The head's gradient is computed first, but FSDP2 reduces it last: until then it is whole.
         late_gradients = local_weights + table
     else:
+        # The gradient of the token table is computed only afterwards.
         late_gradients = max(early_gradients, local_weights - table)
     in_block = block.computed + block.temporary + block.stream
     head = _predict_head_bytes(recipe, block.stream)
@@ -139,10 +142,12 @@ def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
         stream: bytes of the residual stream.
     """
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
+    saved = 2 * stream  # the inputs of the last norm and of the head
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
-        return 2 * stream + 3 * scores * FULL
+        return saved + 3 * scores * FULL
+    # The gradient of the head's weight, and a block of scores.
     table = recipe.vocab_size * recipe.hidden_size
-    return 2 * stream + (table + min(scores, SCORES_AT_ONCE)) * FULL
+    return saved + (table + min(scores, SCORES_AT_ONCE)) * FULL
 
 
 def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
@@ -160,8 +165,9 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     result = tokens * number_bytes * recipe.head_dim * recipe.num_heads  # of attention
     # Under autocast, copies of the input for query, key, value, router and experts.
     inputs = 5 * tokens * recipe.hidden_size * HALF if is_half else stream
-    # The result; by windows, queries and result, and keys and values twice, because the queries of
-    # a window attend to its keys and to those of the window before.
+    # Two norms save their input and result: four times the stream. Attention saves its result. By
+    # windows, it also saves queries and result, and keys and values twice, because the queries of a
+    # window attend to its keys and to those of the window before.
     attention = 4 * stream + inputs + result + (2 + 2 * 2) * result
     # Of the experts' rows: both halves of the first product, five intermediates of the gate, the
     # result. If ranks share experts, rows exist in the orders of sending, receiving and computing.
@@ -169,6 +175,7 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     orders = 3 if recipe.expert_parallel > 1 else 1
     experts = row_bytes * ((orders + 1) * recipe.hidden_size + 7 * recipe.ffn_size)
     computed = attention + experts + copies
+    # A recomputed block saves its input; ``selective`` saves the result of attention too.
     saved_by_setting = {"none": computed, "selective": stream + result, "full": stream}
     return _BlockBytes(
         stream,

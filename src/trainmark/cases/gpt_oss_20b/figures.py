@@ -67,6 +67,7 @@ def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -
     """Return the message on the load of the busiest rank, or of the busiest expert."""
     if facts["routing"] == "balanced":
         return message("balanced_routing")
+    # The load of a rank is that of all its experts; see ``_OVERLOADS``.
     rank = figures["expert_overload"]
     expert = figures["single_expert_overload"]
     if rank.note is not None:  # a single rank has all experts: only these can be compared

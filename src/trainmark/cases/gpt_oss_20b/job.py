@@ -105,7 +105,7 @@ class GptOssJob(NextTokenJob):
     def _take_step(self, batches: Iterator[Batch]) -> Tensor | None:
         """Take one step and close its count of routed tokens; see ``Job.step``."""
         loss = self.stepper.step(batches)
-        if loss is not None:
+        if loss is not None:  # None: ``batches`` had ended, so there was no step
             self.meter.end_step()
         return loss
 

@@ -111,7 +111,7 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     saved_bytes = config.num_layers * block_bytes  # per token, as all below
     batch_tokens = recipe.micro_batch_size * recipe.seq_length
     if recipe.checkpoint_activations:  # one block is recomputed, the others keep their input
-        cached_bytes += batch_tokens * block_bytes  # fragmentation
+        cached_bytes += batch_tokens * block_bytes  # fragmentation by recomputed blocks
         saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
     if recipe.kernels == "library":  # three tensors: scores, their softmax and its gradient
         saved_bytes += 3 * FULL * config.vocab_size
@@ -149,11 +149,12 @@ def _predict_adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number_byte
     copies_input = recipe.lora_dropout > 0 or number_bytes < FULL
     mask_bytes = 1 if recipe.lora_dropout > 0 else 0
     saved_bytes = 0
-    for group in _LAYER_GROUPS:
+    for group in _LAYER_GROUPS:  # layers with the same input
         adapters = [name for name in group if name in parse_targets(recipe)]
         adapters_that_save = adapters if copies_input else adapters[:1]
         for name in adapters_that_save:
             _, input_width = shapes[name]
             saved_bytes += input_width * (number_bytes + mask_bytes)
+        # The result of each adapter's first matrix.
         saved_bytes += len(adapters) * recipe.lora_rank * number_bytes
     return saved_bytes

@@ -210,7 +210,7 @@ class LlamaJob:
                 rank=rank,
                 world_size=world_size,
             )
-        self.model.train()
+        self.model.train()  # ``score_mmlu`` leaves it in eval mode
         return result
 
     def save(self, folder: Path) -> None:

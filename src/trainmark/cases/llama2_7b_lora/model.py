@@ -120,6 +120,7 @@ def build_model(
     dtype = DTYPES[recipe.weights_dtype]
     with torch.device("meta"):
         causal_lm = LlamaForCausalLM(_build_library_config(config)).to(dtype)
+    # A tensor that the device has placed tells torch's name of the device.
     torch_device = torch.device("cpu") if sharded else device.place(torch.empty(0)).device
     if weights is None:
         _draw_weights(causal_lm, config, torch_device, seed=recipe.seed)
@@ -171,7 +172,7 @@ def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, torch_device
 
 
 def _set_weight(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
-    """Make ``value`` the frozen weight ``name``."""
+    """Make ``value`` the frozen weight ``name``, in place of a parameter without memory."""
     module_name, _, attribute = name.rpartition(".")
     module = causal_lm.get_submodule(module_name)
     setattr(module, attribute, nn.Parameter(value, requires_grad=False))
@@ -234,7 +235,7 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
 def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
     """Return name and (empty) tensor of each weight; a tied embedding table occurs once."""
     weights = list(causal_lm.named_parameters(remove_duplicate=False))
-    if config.tie_embeddings:
+    if config.tie_embeddings:  # the head is the table under another name
         weights = [(name, value) for name, value in weights if name != "lm_head.weight"]
     return weights
 

@@ -150,17 +150,18 @@ def _make_standard_recipe(world: str) -> Llama31Recipe:
         world=world,
         precision="bf16",
         micro_batch_size=micro_batch_size,
-        grad_accum_steps=32 // (micro_batch_size * nodes * ranks_per_node),  # :67, global batch 32
-        learning_rate=5e-4,
-        weight_decay=0.1,
-        kernels="own",  # :70; NeMo, optim/adam.py
+        # The global batch is 32: config_H200_1x8x1_8b.sh:67.
+        grad_accum_steps=32 // (micro_batch_size * nodes * ranks_per_node),
+        learning_rate=5e-4,  # config_H200_1x8x1_8b.sh:70
+        weight_decay=0.1,  # NeMo, optim/adam.py
+        kernels="own",
         checkpoint_activations="selective",
-        max_epochs=100,
+        max_epochs=100,  # more than ``max_steps`` allows with the published data
         max_steps=1_200_000,
         eval_every_epochs=None,
-        eval_every_samples=12_288,
-        target_value=3.3,  # :76; README.md
-        shuffled_together=1_200_000 * 32,  # pretrain_llama31.py:436
+        eval_every_samples=12_288,  # config_H200_1x8x1_8b.sh:76
+        target_value=3.3,  # README.md
+        shuffled_together=1_200_000 * 32,  # all samples of the training; pretrain_llama31.py:436
         timeout_s=3 * 86_400.0,
     )
 

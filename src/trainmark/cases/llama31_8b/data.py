@@ -156,6 +156,7 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
     saved_results = 0
     if recipe.checkpoint_activations == "selective":  # results of matmuls and attention are saved
         saved_results = column * (4 * hidden + 2 * kv_size + 2 * ffn)
+    # The backward pass computes again what the block needs but has not saved.
     recomputed = computed + copies - stream - saved_results
     return _BlockBytes(
         stream,
@@ -172,13 +173,14 @@ def _predict_head_bytes(recipe: Llama31Recipe, stream: int) -> int:
         stream: bytes of the residual stream.
     """
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
+    saved = 4 * stream  # by the last norm and the head
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
-        return 4 * stream + 3 * scores * FULL
+        return saved + 3 * scores * FULL
     tensor_parallel = recipe.tensor_parallel
     hidden = recipe.hidden_size
     scores_at_once = min(scores // tensor_parallel, SCORES_AT_ONCE)
     table = recipe.vocab_size * hidden // tensor_parallel  # whose gradient is computed here
-    head_bytes = 4 * stream + (table + scores_at_once) * FULL
+    head_bytes = saved + (table + scores_at_once) * FULL
     if recipe.precision in AUTOCAST:  # copies of the head's input and of the scores
         tokens = recipe.micro_batch_size * recipe.seq_length
         head_bytes += tokens * HALF // tensor_parallel * hidden + scores_at_once * HALF

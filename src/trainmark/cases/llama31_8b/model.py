@@ -59,7 +59,7 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
 def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
     """Make all linear layers of ``blocks`` but the first and the last compute in fp8, in place.
 
-    These are layers of the first and of the last block; their other layers are converted.
+    One layer of the first block and one of the last block thus keep their precision.
 
     Scales are dynamic, one for each tensor. Activations and weights are e4m3, gradients e5m2.
 

@@ -104,6 +104,7 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
         )
     for name in COLUMNS:
         text = row.get(name)
+        # A dialogue may be empty, a summary may not.
         if not isinstance(text, str) or (name == "summary" and not text.strip()):
             if name in row:
                 fault = f"{name} is {text!r:.80}"
@@ -217,7 +218,7 @@ def pack(
     ids[:num_tokens] = all_tokens[:num_tokens]
     is_token = (np.arange(size) < num_tokens).reshape(rows, seq_length)
     is_target = is_token.copy()
-    is_target[:, 0] = False
+    is_target[:, 0] = False  # no token of the row precedes it
     return PackedDialogues(
         ids=ids.reshape(rows, seq_length),
         labels=np.where(is_target, ids.reshape(rows, seq_length), IGNORED),

@@ -115,6 +115,7 @@ def list_tokens() -> list[str]:
         texts.append(format_shot(Question(template.format(word=""), choices, answer=0)))
         for words in words_by_choice:
             texts += words
+    # Inverted, it removes what is between the matches of ``WORD``, such as spaces.
     splitter = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
     pieces = [piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)]
     return [*SPECIAL, *dict.fromkeys(pieces)]  # each piece once, in the order of first use
@@ -133,6 +134,7 @@ def write_tokenizer(folder: Path, *, vocab_size: int) -> None:
     ids = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unknown))
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    # Inverted, it removes what is between the matches of ``WORD``, such as spaces.
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, ids[begin])]
@@ -163,6 +165,7 @@ def write_mmlu(folder: Path, *, seed: int) -> None:
 
 
 def _write_questions(file: Path, questions: Sequence[Question]) -> None:
+    """Write questions in MMLU's form: a row of text, four choices and letter, without a header."""
     rows = [(item.text, *item.choices, LETTERS[item.answer]) for item in questions]
     with file.open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream, lineterminator="\n").writerows(rows)
@@ -187,7 +190,8 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     if recipe.init == "pretrained":
         from safetensors.numpy import save_file
 
-        save_file(_draw_weights(config, seed=recipe.seed), folder / SINGLE, {"format": "pt"})
+        weights = _draw_weights(config, seed=recipe.seed)
+        save_file(weights, folder / SINGLE, metadata={"format": "pt"})
 
 
 def _draw_weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:

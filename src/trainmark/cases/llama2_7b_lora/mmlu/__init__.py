@@ -262,6 +262,7 @@ def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) ->
                 f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but never their "
                 "first line"
             ),
+            # The smallest ``max_length`` for which ``_compute_max_ids`` allows the line.
             fix=f"set seq={longest + 1 - len(tokenizer.begin)} or more, or mmlu_mode=full",
         )
 

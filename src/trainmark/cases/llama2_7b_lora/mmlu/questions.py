@@ -192,6 +192,7 @@ def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
     pandas = import_extra("pandas", where="mmlu_mode=legacy")
 
     def print_like_pandas(questions: Sequence[Question]) -> list[Question]:
+        """Let pandas read the choices as the four columns of one CSV file; return its texts."""
         file = StringIO(newline="")
         csv.writer(file, lineterminator="\n").writerows(item.choices for item in questions)
         file.seek(0)
@@ -247,6 +248,6 @@ def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Ite
         remaining_shots = sum(first_block >= num_dropped for first_block in first_blocks)
         yield PromptLevel(
             remaining_shots,
-            cut=num_dropped > end_of_shots,
+            cut=num_dropped > end_of_shots,  # blocks of the question itself are dropped
             text=partial(format_text, num_dropped),
         )

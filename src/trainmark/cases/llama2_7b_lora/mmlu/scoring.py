@@ -119,7 +119,8 @@ def score_mmlu(
         if not legacy and len(group.prefix) > 0:
             num_passes += 1  # that of the prefix
     if equal_passes:
-        _make_idle_passes(model, num_passes, plan.letters[0], rank=rank, world_size=world_size)
+        any_token = plan.letters[0]
+        _make_idle_passes(model, num_passes, any_token, rank=rank, world_size=world_size)
     model.eval()
     num_cut = sum(len(group.rows) for group in plan.groups if group.cut)
     return _average_over_ranks(
@@ -231,7 +232,7 @@ def _build_items(
     letter_scores = log_probabilities[:, list(plan.letters)]
     best_letters = letter_scores.argmax(-1).tolist()
     likeliest_tokens = log_probabilities.argmax(-1).tolist()
-    check_choices(best_letters, len(plan.letters))
+    check_choices(best_letters, len(plan.letters))  # raises if the device computed nonsense
     for index, number in enumerate(numbers):
         row = group.rows[number]
         predicted = best_letters[index]
@@ -249,6 +250,8 @@ def _build_items(
 
 def check_choices(positions: Iterable[int], choices: int) -> None:
     """Check that the argmax ``positions`` that a device computed are below ``choices``.
+
+    A device that computes wrongly, or not at all, may return any number.
 
     Raises:
         ContradictionError: one is not.
