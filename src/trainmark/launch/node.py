@@ -173,7 +173,7 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
         folders.append(f"{plan.witness.folder}:{plan.witness.folder}")
     else:
         data = data or Path(plan.data.folder)
-    if data is not None:
+    if data is not None:  # a user's own program has data only if the cluster file names some
         folders.append(f"{data}:{data}:ro")
     mounts: dict[str, Mount] = {}
     chosen = cluster.container.mounts if cluster.container else ()

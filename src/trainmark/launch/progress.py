@@ -334,6 +334,7 @@ def _write(text: str, *, is_updated: bool) -> None:
             if is_updated:
                 text = set_cell_size(text, width)
                 end = ""
+            # Spaces cover what the line before has shown there.
             text = f"\r{text}{' ' * (width - cell_len(text))}"
         sys.stderr.write(text + end)
         sys.stderr.flush()

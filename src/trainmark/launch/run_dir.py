@@ -148,7 +148,7 @@ def record_failed_planning(error: UnplannableError) -> Record:
     assert fault.__cause__ is not None, "a case error has its cause"
     report = describe_failure(fault.__cause__, fault.place)
     with create_run_dir(folder):
-        events = begin_run(error.plan, folder, {})
+        events = begin_run(error.plan, folder, environment={})
         events.emit(
             "stop",
             reason="case_error",

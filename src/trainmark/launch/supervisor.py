@@ -85,7 +85,7 @@ class _Supervisor:
             while not self._is_stopped:
                 readable = self._wait(seconds=None)
                 self._reap()
-                if sys.stdin.fileno() in readable:
+                if sys.stdin.fileno() in readable:  # it has ended: the launcher is gone
                     break
         finally:
             self._end()

@@ -299,7 +299,7 @@ def measure_ceilings(
         "suite": {"name": "trainmark", "version": __version__},
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **arguments,
-        "shares_cores": vendor.torch_type == "cpu",
+        "shares_cores": vendor.torch_type == "cpu",  # each rank has a part of the cores
         "environment": setup.environment,
     }
     try:

@@ -226,7 +226,7 @@ def check_monitor(machine: ExaminedMachine) -> Conditions:
     vendor = machine.vendor
     if vendor is None or vendor.counts_cores:
         return
-    text = vendor.name
+    text = vendor.name  # becomes the monitor's name, or why it gave nothing
     samples: list[DeviceSample] = []
     try:
         reader = vendor.monitor()

@@ -169,6 +169,7 @@ def _prepare_rank(
         if is_distributed:
             barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
         flags = device.set_precision(recipe.precision)
+        # What torch reports of them; ``_report_results`` compares it after training.
         reporter.precision = read_precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
         job_module = cases.import_part(case.name, "job")

@@ -122,6 +122,9 @@ class Ray(Launcher):
 def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> Any:
     """Return the answer of the cluster's HTTP interface for jobs.
 
+    Args:
+        path: of one job, or of something of it; empty: the list of all jobs.
+
     Raises:
         EnvironmentFault: it does not answer, or with an error.
     """
