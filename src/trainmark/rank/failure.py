@@ -35,6 +35,7 @@ def classify_error(error: BaseException) -> str:
     text = escape_controls(error)
     out_of_memory = (
         isinstance(error, MemoryError)
+        # Torch's error, by its name: this module does not import torch.
         or type(error).__name__ == "OutOfMemoryError"
         # torch raises a plain RuntimeError when the host allocator fails.
         or "DefaultCPUAllocator: can't allocate memory" in text

@@ -321,6 +321,7 @@ class MeasuredLoop:
         start_ns = self.clock()
         self.replay.save()
         self.device.synchronize()
+        # The span is that of saving; the event ``replay`` is that of the repeats.
         self.emit("span", name="replay", start_ns=start_ns, end_ns=self.clock())
         batches.kept = []
         return self.replay
@@ -410,6 +411,7 @@ class MeasuredLoop:
             start_ns=window.start_ns,
             end_ns=window.end_ns,
             step_ns=window.step_ns,
+            # Of each step, the time in which its batches were fetched.
             wait_ns=[
                 sum(device.elapsed_ns(before, after) for before, after in step.fetches)
                 for step in window.batches
