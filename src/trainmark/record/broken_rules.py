@@ -70,6 +70,7 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     steps = [rank.steps for rank in run.ranks]
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
+    # The samples of all ranks, added up, and the samples of the step as the ranks declare them.
     differing_steps = np.flatnonzero(series.samples != series.global_samples)
     if len(differing_steps):
         step = int(differing_steps[0])

@@ -250,8 +250,9 @@ def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
 def _find_failed_rank(run: RunTimeline) -> Cause | None:
     """Return the most specific of the first failures: as a rank reports it, else by exit code.
 
-    Of equally specific failures the earliest counts: a broken connection of another rank comes
-    after the failure that broke it.
+    A rank that fails makes its peers fail within a few seconds: failures that are this close are
+    the first ones. Of equally specific failures the earliest counts: a broken connection of another
+    rank comes after the failure that broke it.
     """
     failures = _list_failures(run)
     if not failures:

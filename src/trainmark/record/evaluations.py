@@ -68,7 +68,7 @@ class CombinedScores:
     @property
     def of(self) -> str:
         """Name of the detail that is the mean of the scores; empty: the value is the mean."""
-        return self.of_ranks[0].of
+        return self.of_ranks[0].of  # the same on all ranks
 
     @property
     def weight(self) -> float | None:

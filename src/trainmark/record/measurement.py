@@ -132,7 +132,7 @@ class Measurement:
             train_parts_ns={
                 "data_wait": last_rank.total_wait_ns,
                 "compute": last_rank.total_step_ns - last_rank.total_wait_ns,
-                "other": last_rank.total_windows_ns - last_rank.total_step_ns,
+                "other": last_rank.total_windows_ns - last_rank.total_step_ns,  # between steps
             },
         )
 

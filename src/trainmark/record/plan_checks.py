@@ -247,7 +247,7 @@ def _compare_evidence(record: Record) -> Iterator[ComparedValue]:
     required_files |= {
         name_rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None
     }
-    if listed_files:
+    if listed_files:  # a record that lists no files only lacks evidence
         yield ComparedValue(
             "evidence", sorted(listed_files & required_files), sorted(required_files)
         )

@@ -111,6 +111,7 @@ def compare_printed(
         if measured is None:
             comparisons.append(PrintedComparison(speed, unit, measured=None, change=0.0))
             continue
+        # The nearer pair counts: a few slow steps change a mean, but not a median.
         change_of_mean = measured.mean / speed.mean - 1
         change_of_median = measured.at_median_step / speed.median - 1
         change = min(change_of_mean, change_of_median, key=abs)
@@ -176,7 +177,11 @@ def _list_message_args(comparison: PrintedComparison) -> dict[str, str | float |
 def _find_measured(
     quantity: str, measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> _MeasuredQuantity | None:
-    """Return a printed quantity as it was measured; None: it was not measured."""
+    """Return a printed quantity as it was measured; None: it was not measured.
+
+    Args:
+        quantity: its name, such as ``step_ms`` or ``samples_per_second``.
+    """
     phases = [rank.phases["train"] for rank in measurement.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
     steps = phases[0].steps
@@ -322,7 +327,7 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
         busy_ns = max(1, train.windows_ns - train.wait_ns)  # above 0, because it is a divisor
         yield "waiting", train.windows_ns / busy_ns  # waiting for data does not count
         fastest_step_ns = max(1, min(measurement.steps.time_ns[measurement.steps.warmup :]))
-        yield "fastest", step_ns / fastest_step_ns
+        yield "fastest", step_ns / fastest_step_ns  # the best step so far counts
     if micro_batches_per_step > 1:
         yield "micro_batches", micro_batches_per_step  # each one counts as a whole step
         yield "accumulation", 1 / micro_batches_per_step  # only one of a step counts

@@ -147,6 +147,7 @@ def estimate_ratio(
     if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:
         return RatioEstimate(exp(difference), None, None)
     if paired:
+        # The same mean, up to rounding, as that of which the half width is.
         difference = float((logs_b - logs_a).mean())
         half_width = _compute_half_width(logs_b - logs_a)
     else:

@@ -144,7 +144,7 @@ def _compare_records(record: Record, recomputed_record: Record) -> Iterator[Comp
 
 def _describe_differences(differences: list[ComparedValue]) -> Message:
     """Return the first difference, of status, figures or quality if there is one."""
-    important = ("status", "figures", "quality")
+    important = ("status", "figures", "quality")  # what readers of a record look at first
     chosen = differences[0]
     for difference in differences:
         if difference.place.startswith(important):
@@ -304,7 +304,7 @@ def _compare_findings(
     # Findings that nothing here explains: those of a case that is not shipped may be right.
     for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
         is_allowed = case_notes is None and code not in CODES_OF_RECORD
-        # Compared is whether the record has the finding: it does.
+        # The record has the finding, which is compared with whether it may have it.
         yield ComparedValue(f"findings.{code}", recorded=True, expected=is_allowed)
 
 
