@@ -331,6 +331,7 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
     tokens_file = get_tokens_file(reader.prefix)
 
     def scan() -> dict[str, Extremes]:
+        """Return the digest of both files, and the smallest and largest id, under one name."""
         with translate_read_errors(index_file), index_file.open("rb") as stream:
             digest = hash_stream(stream)  # the digest of the tokens continues that of the index
         block_tokens = BLOCK_BYTES // reader.dtype.itemsize

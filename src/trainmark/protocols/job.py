@@ -83,6 +83,7 @@ class StepStages:
     Stages must not overlap.
     """
 
+    # The name of each stage that was entered, with the device's marks at its start and end.
     _marks: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     @contextmanager

@@ -100,6 +100,7 @@ class KeywordReader:
         if not _CUT.fullmatch(self.cut):
             rule = "write N for the first N characters, or A:B as a Python slice"
             raise UsageError(f"invalid range {self.cut!r}", where="range", rule=rule)
+        # An empty text is a single bound of None, which cuts nothing.
         bounds = [int(bound) if bound else None for bound in self.cut.split(":")]
         self._slice = slice(*bounds)
 

@@ -137,7 +137,7 @@ def split_words(text: str) -> tuple[str, ...]:
     ``audit.qualities.split_words`` does the same for headers, whose Chinese words and decimal
     numbers it keeps.
     """
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)  # `stepTime` has two words
     return tuple(re.findall(r"[a-zµ]+|[0-9]+", spaced.replace("/", " per ").lower()))
 
 
@@ -307,6 +307,7 @@ def is_step_counter(key: str) -> bool:
     """Tell whether a number is that of a step: its key ends in ``step``, ``iter`` and the like."""
     words = split_words(key)
     is_step = bool(words) and _UNIT_BY_WORK.get(words[-1]) == STEPS_UNIT
+    # `batches/s` counts steps, but a key that ends in `batch` may be of a size.
     return is_step and words[-1] not in _BATCH and _NOT_COUNTER.isdisjoint(words)
 
 
@@ -314,6 +315,7 @@ def is_step_counter(key: str) -> bool:
 def is_loss(key: str) -> bool:
     """Tell whether a number is a training loss."""
     words = split_words(key)
+    # `train_loss`, `loss/train` or `Loss is 3.2`.
     is_named = words[-1:] == ("loss",) or words in {("loss", "train"), ("loss", "is")}
     return is_named and _EVALUATION.isdisjoint(words)
 

@@ -330,7 +330,7 @@ def remove_precision_words(name: str) -> str:
     for phrases in WORDS["precision"].values():
         for phrase in phrases:
             name = re.sub(rf"(?i)\b{re.escape(phrase)}\b", " ", name)
-    name = re.sub(r"\(\s*\)|\[\s*\]", " ", name)
+    name = re.sub(r"\(\s*\)|\[\s*\]", " ", name)  # brackets that are now empty
     return re.sub(r"\s+", " ", name).strip(" -–,:_+")
 
 

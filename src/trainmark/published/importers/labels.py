@@ -273,7 +273,7 @@ def _read_product(words: list[str], index: int) -> str | None:
 def split_vendor(short_name: str) -> tuple[str | None, str | None]:
     """Return device and vendor: ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``.
 
-    None: the text names no device, or does not begin with a known vendor.
+    None for the device: the text names none; for the vendor: it does not begin with a known one.
     """
     text = strip_markup(short_name).partition("(")[0].strip(" /")
     first_word, _, rest = text.partition(" ")

@@ -310,7 +310,7 @@ def _split_cells(line: str) -> list[str]:
 
     The parser of Markdown would add missing cells, and drop those under no header.
     """
-    inner = _PREFIX.sub("", line).rstrip().removesuffix("|")
+    inner = _PREFIX.sub("", line).rstrip().removesuffix("|")  # without the outer pipes
     return [cell.strip().replace(r"\|", "|") for cell in _PIPE.split(inner)]
 
 

@@ -34,7 +34,7 @@ def strip_markup(text: str) -> str:
     """Return ``text`` without marks of Markdown and HTML, full-width forms as half-width ones."""
     # Unicode's NFKC would also turn superscripts into digits, and `361²` is not 3612.
     printed = _TAG.sub(" ", html.unescape(text)).translate(_HALF_WIDTH).strip()
-    if _EMPHASIS.fullmatch(printed):
+    if _EMPHASIS.fullmatch(printed):  # only around the whole text: a lone star may be a mark
         printed = _EMPHASIS.sub(r"\2", printed)
     return _ESCAPE.sub(r"\1", _LINK.sub(r"\1", printed)).strip()
 
