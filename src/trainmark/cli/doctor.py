@@ -76,6 +76,7 @@ def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> N
         for condition in conditions:
             print_lines([str(condition.what)], before=f"  {condition.code:<{width}}  ")
             if condition.fix:
+                # Below the sentence: two blanks are before the code, and two after it.
                 print_lines([render_heading("fix", text=condition.fix)], before=" " * (width + 4))
     if not quiet:
         print_text(render_heading("examined", device=examination.device, nproc=examination.nproc))

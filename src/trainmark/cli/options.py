@@ -96,7 +96,12 @@ def lay_out_examples(examples: str, width: int) -> str:
 
 
 def build_class_with_examples(examples: str, base: type[Any] = TyperCommand) -> type[Any]:
-    """Return a command class whose help prints ``examples`` first."""
+    """Return a command class whose help prints ``examples`` first.
+
+    Args:
+        examples: as ``lay_out_examples`` takes them.
+        base: the class of commands, or of groups of commands, to which this is added.
+    """
 
     class WithExamples(base):  # type: ignore[misc]
         def format_help(self, ctx: typer.Context, formatter: Any) -> None:

@@ -49,7 +49,11 @@ def print_lines(lines: Iterable[str], *, before: str = "") -> None:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Return ``1 finding``, ``2 findings``, ``no findings``."""
+    """Return ``1 finding``, ``2 findings``, ``no findings``.
+
+    Args:
+        noun: in the singular; its plural must end in ``s``.
+    """
     if number == 0:
         return f"no {noun}s"
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

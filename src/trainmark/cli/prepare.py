@@ -143,7 +143,11 @@ class LineReporter(Reporter):
         self.say(stage)
 
     def advance(self, units: int) -> None:
-        """Print how far the stage is, if a minute has passed since the last line."""
+        """Print how far the stage is, if a minute has passed since the last line.
+
+        Args:
+            units: of work that were done since the last call.
+        """
         self._done += units
         now_s = self._clock()
         if now_s - self._shown_s < LINE_EVERY_S:
@@ -185,6 +189,6 @@ class BarReporter(Reporter):
         self._task = self.progress.add_task(stage, total=total, completed=done)
 
     def advance(self, units: int) -> None:
-        """Move the bar."""
+        """Move the bar by the units of work that were done since the last call."""
         if self._task is not None:
             self.progress.advance(self._task, units)

@@ -114,7 +114,13 @@ def _refuse_contradicting_options(form: str, output: Path | None, chart: str | N
 def _build_pages(
     selection: Selection, form: str, against: list[str] | None, price_per_hour: str | None
 ) -> Sequence[Document]:
-    """Return the page of each run, compared with other results unless it becomes Markdown."""
+    """Return the page of each run, compared with other results unless it becomes Markdown.
+
+    Args:
+        form: of the report: ``terminal``, ``html``, ``md``, ``svg`` or ``png``.
+        against: the words of ``--against``; None: the default comparisons.
+        price_per_hour: the option, ``12.5 USD`` for example; None: no cost is shown.
+    """
     from trainmark.pages.page import build_documents
     from trainmark.pages.tiles import Price
 

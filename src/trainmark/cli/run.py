@@ -227,7 +227,12 @@ def _print_records(
 
 
 def _print_summary(records: Records, lang: str, *, quiet: bool, has_repeats: bool) -> None:
-    """Print the main figures of a run, where its records and its page are, and what to do next."""
+    """Print the main figures of a run, where its records and its page are, and what to do next.
+
+    Args:
+        quiet: do not print what to do next.
+        has_repeats: whether the plan asks for several launches; fewer may have a record.
+    """
     from trainmark.pages.next_steps import suggest_next_steps
     from trainmark.pages.page import find_default_comparisons
     from trainmark.pages.summary import list_first_lines

@@ -60,7 +60,7 @@ def prepare_streams() -> None:
     The next file that is opened would get a closed descriptor, and libraries would print into it.
     Characters that the encoding of a stream lacks are printed as ``?``.
     """
-    for descriptor in range(3):
+    for descriptor in range(3):  # standard input, standard output, standard error
         try:
             os.fstat(descriptor)
         except OSError:

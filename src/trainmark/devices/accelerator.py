@@ -178,6 +178,7 @@ class Accelerator:
         from trainmark.devices.rates import prepare_matmul
 
         try:
+            # Small, and multiples of 16, as torch requires for fp8.
             prepare_matmul(self, "fp8", (32, 32, 32)).run()
             self.synchronize()
         except (RuntimeError, TypeError, NotImplementedError) as error:

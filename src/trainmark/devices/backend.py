@@ -143,6 +143,7 @@ class Backend:
         return working
 
     def _make_fault(self, what: str, *, fix: str, rule: str | None = None) -> EnvironmentFault:
+        """Return a fault that names torch's version and the device before ``what`` is wrong."""
         return EnvironmentFault(
             f"torch {self._torch.__version__}, {self._type} device {self._index}: {what}",
             where=self._where,

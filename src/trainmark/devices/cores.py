@@ -38,6 +38,9 @@ def read_core_quota(root: Path = _ROOT) -> float | None:
     """Return how many cores' time the cgroups allow, ``1.5`` for instance; None: no limit.
 
     Of several cgroups with a limit the lowest applies.
+
+    Args:
+        root: as ``count_usable_cores`` takes it.
     """
     quotas = []
     for folder in _iterate_cgroups("cpu", root):
@@ -56,7 +59,11 @@ def read_core_quota(root: Path = _ROOT) -> float | None:
 
 
 def read_memory_limits(root: Path = _ROOT) -> dict[Path, int]:
-    """Return the memory limit in bytes of each of this process's cgroups, by its folder."""
+    """Return the memory limit in bytes of each of this process's cgroups, by its folder.
+
+    Args:
+        root: as ``count_usable_cores`` takes it.
+    """
     limits = {}
     for folder in _iterate_cgroups("memory", root):
         words = _read_words(folder / "memory.max")
@@ -92,6 +99,7 @@ def _iterate_cgroups(controller: str, root: Path) -> Iterator[Path]:
 
     Args:
         controller: ``cpu`` or ``memory``.
+        root: as ``count_usable_cores`` takes it.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

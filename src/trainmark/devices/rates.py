@@ -162,7 +162,7 @@ def measure_matmul_rate(
         flops = count_flops((size, size, size))
         if best.flops_per_second:
             expected_ns = flops * 1e9 / best.flops_per_second
-            if expected_ns > 4 * _BUDGET_NS:
+            if expected_ns > 4 * _BUDGET_NS:  # a second
                 break
         run = prepare_matmul(device, precision, (size, size, size)).run
         run()  # warm-up

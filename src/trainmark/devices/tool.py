@@ -262,6 +262,7 @@ def make_sample(
     """Return a sample of a device from the texts that a tool printed about it.
 
     Args:
+        index: the device's place in what the tool printed, from 0.
         memory: used and total memory, for example ``116MiB / 32768MiB``. If a device has several
             memories, the last counts, which is the device's own.
     """
@@ -328,7 +329,7 @@ def read_two_line_rows(text: str, second: str) -> Iterator[tuple[list[str], list
         cells = line.strip().removeprefix("|").removesuffix("|").split("|")
         lines.append([cell.strip() for cell in cells])
     for upper, lower in pairwise(lines):
-        is_same_table = len(upper) == len(lower) >= 3
+        is_same_table = len(upper) == len(lower) >= 3  # in the tables of all tools
         is_lower_line = any(re.search(second, cell) for cell in lower)
         if is_same_table and _NUMBERED.match(upper[0]) and is_lower_line:
             yield upper, lower

@@ -90,7 +90,7 @@ def format_quality(value: float | None, *, target: float | None = None) -> str:
         return NOTHING
     text = f"{value:.4f}"
     if target is not None:
-        for digits in range(4, 7):
+        for digits in range(4, 7):  # six decimals at most
             text = f"{value:.{digits}f}"
             rounded = float(text)
             # The rounded value is on the same side of the target.

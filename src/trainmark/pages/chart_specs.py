@@ -25,7 +25,12 @@ _LEGEND = {"title": None, "columns": 1, "labelLimit": 500, "rowPadding": 9}
 
 
 def draw_step_time(*, scale: Spec, has_warmup: bool) -> Spec:
-    """Return a line over the steps, the warm-up shaded."""
+    """Return a line over the steps, the warm-up shaded.
+
+    Args:
+        scale: of the step times, as Vega-Lite takes it.
+        has_warmup: whether there are steps of the warm-up to shade.
+    """
     span = {"x": {"field": "step", "type": "quantitative"}, "x2": {"field": "to"}}
     shade = {
         "data": {"name": "warmup"},

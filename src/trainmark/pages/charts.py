@@ -143,7 +143,12 @@ def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np
 
 
 def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
-    """Return a value of a case over the steps of its rows; None for fewer than two."""
+    """Return a value of a case over the steps of its rows; None for fewer than two.
+
+    Args:
+        rows: what the job reported at each step, ``step`` included.
+        shown: the value: its key in the rows, and the name of the chart.
+    """
     values = np.asarray([row[shown.value] for row in rows], np.float64)
     steps = [row["step"] for row in rows]
     drawn = chart_specs.draw_loss(is_smoothed=False)  # looks like a loss: one plain line

@@ -355,7 +355,11 @@ def _get_link_rate(pair: Mapping[str, Any]) -> float:
 
 
 def _lay_out_link(pair: Mapping[str, Any], median_rate: float) -> list[Phrase]:
-    """Return the row of a pair of ranks."""
+    """Return the row of a pair of ranks.
+
+    Args:
+        median_rate: of all pairs, in bytes per second, with which this one is compared.
+    """
     first, second = pair["ranks"]
     point = pair["point"]
     rates, unit = cells.scale_to_unit(

@@ -94,7 +94,11 @@ def _build_lead(
     siblings: Sequence[Record],
     price: Price | None,
 ) -> tuple[Block, ...]:
-    """Return the blocks above the sections; for a run that failed, what to do about it first."""
+    """Return the blocks above the sections; for a run that failed, what to do about it first.
+
+    Args:
+        comparisons, siblings, price: as ``build_document`` takes them.
+    """
     record = repeats.find_median_launch(records)
     blocks: list[Block | None]
     if record.cause:
@@ -119,7 +123,11 @@ def _build_lead(
 def _build_sections(
     records: Sequence[Record], price: Price | None, address: str
 ) -> tuple[Section, ...]:
-    """Return the sections of a page in their order, without those that are empty."""
+    """Return the sections of a page in their order, without those that are empty.
+
+    Args:
+        price, address: as ``build_document`` takes them.
+    """
     record = repeats.find_median_launch(records)
     sections = [
         provenance.build_cause(record),

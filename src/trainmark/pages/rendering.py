@@ -154,7 +154,11 @@ _CONFIG: dict[str, Any] = json.loads(read_shipped_file("charts.json"))
 
 
 def complete_spec(chart: Chart, lang: str, *, with_title: bool = False) -> dict[str, Any]:
-    """Return a chart's specification for Vega-Lite, with its data and our style, in a language."""
+    """Return a chart's specification for Vega-Lite, with its data and our style, in a language.
+
+    Args:
+        with_title: for a picture of its own; a page has the title above the picture.
+    """
     parts = chart.spec | {"datasets": chart.data}
     if with_title:
         parts["title"] = chart.title

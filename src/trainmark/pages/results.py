@@ -143,7 +143,13 @@ def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -
 def _build_column(
     key: str, values: Sequence[Any], unit: str, lang: str, *, is_setting: bool
 ) -> list[str]:
-    """Return the heading of a column and its cells."""
+    """Return the heading of a column and its cells.
+
+    Args:
+        key: of the column in the listing.
+        unit: of all values; empty: they have none, or differ in it.
+        is_setting: whether the column is a field of recipes.
+    """
     heading = key if lang == "en" else translate(term("site", key), lang)
     if unit:
         texts, readable_unit = cells.scale_to_unit(values, unit)
@@ -176,6 +182,7 @@ def _list_optional_columns(columns: dict[str, list[str]], settings: Sequence[str
 
 
 def _format_cell(value: Any) -> str:
+    """Return a value as text; a whole number that the index has as a float, without decimals."""
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else cells.format_rate(value)
     if isinstance(value, list):

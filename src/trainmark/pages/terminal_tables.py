@@ -53,7 +53,7 @@ def build_tables(rows: Rows, width: int) -> list[Table]:
     if table is not None:
         return [table]
     num_columns = len(rows[0])
-    if num_columns < 3:
+    if num_columns < 3:  # neither turning nor splitting would make it narrower
         return [_build_table(rows, keep_words=False)]
     # Headers and one or two rows, which are fewer columns than before when they are turned.
     if len(rows) <= 3 < num_columns:

@@ -94,7 +94,11 @@ def term(kind: str, name: str) -> Phrase:
 
 
 def join(parts: Iterable[Phrase], by: str = "comma") -> tuple[Phrase, ...]:
-    """Return phrases with a separator of ``[sep]`` in texts.toml between them."""
+    """Return phrases with a separator between them.
+
+    Args:
+        by: name of the separator in ``[sep]`` of texts.toml: ``comma``, ``colon``, ``space``.
+    """
     joined: list[Phrase] = []
     for part in parts:
         if joined:

@@ -65,7 +65,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
         # Without TLS, the token could be read on the way.
         if url.host and (url.scheme == "https" or url.host in _THIS_MACHINE):
             headers = {"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE}
-            timeout = httpx2.Timeout(30, read=_READ_S)
+            timeout = httpx2.Timeout(30, read=_READ_S)  # in seconds; 30 for all but the answer
             return httpx2.Client(
                 base_url=url, headers=headers, timeout=timeout, transport=transport
             )

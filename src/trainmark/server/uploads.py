@@ -92,6 +92,10 @@ async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
 def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBundle, bool]:
     """Verify the bundle in ``place``, whose runs must be new, and move it into the data folder.
 
+    Args:
+        digest: SHA-256 of the bundle, which names its folder. If there is such a folder already,
+            nothing is verified or moved.
+
     Returns:
         The stored bundle, and whether it is new.
     """

@@ -67,9 +67,7 @@ def _list_devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
 
 def _parse_device(index: int, fields: Mapping[str, Any]) -> DeviceSample:
     """Return the sample of a device from its fields in the JSON of ``amd-smi metric``."""
-    energy_j = tool.parse_number(
-        _get_value(fields, "energy", "total_energy_consumption"), most=1e15
-    )
+    energy_j = tool.parse_number(_get_value(fields, "energy", "total_energy_consumption"))
     # Versions of the tool differ in the name of the limits' table.
     violations = _get_value(fields, "throttle")
     if not isinstance(violations, dict):

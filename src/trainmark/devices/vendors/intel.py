@@ -89,7 +89,7 @@ def parse_discovery(text: str) -> list[DeviceSample]:
     """
     samples = []
     for row in _read_rows(text):
-        if len(row) != 5:
+        if len(row) != 5:  # not a line with the five fields that the command asks for
             continue
         number, name, uuid, address, memory = row
         index = tool.parse_device_number(number)

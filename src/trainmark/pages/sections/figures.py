@@ -243,7 +243,7 @@ def build_ranks(record: Record) -> Section | None:
         rate = entry.matmul_flops_per_second
         memory = None
         if entry.used_bytes is not None:
-            memory = cells.format_memory(entry.used_bytes, None)
+            memory = cells.format_memory(entry.used_bytes, total_bytes=None)  # the use alone
         rank_cells: list[Phrase] = [
             entry.rank,
             entry.rank // record.plan.nproc,  # the node

@@ -21,7 +21,7 @@ def build_key_facts(record: Record) -> KeyFacts:
     size = count_parameters(record)
     if size is not None:
         model = phrase("key.parameters", size=cells.format_short_count(size))
-    day = str(record.started)[:10]
+    day = str(record.started)[:10]  # 2026-11-22 of 2026-11-22T08:15:00Z
     packages = environment.get("packages") or {}
     facts: dict[str, Phrase] = {
         "model": model,

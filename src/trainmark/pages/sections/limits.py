@@ -214,7 +214,7 @@ def _find_other_work(record: Record) -> Limit | None:
         return None
     kind = "other_work_threads" if _has_threads(record) else "other_work"
     arithmetic = f"{others:.1%} > {BUSY_SHARE:.0%}"
-    return Limit("other_work", None, phrase(f"advice.{kind}"), arithmetic)
+    return Limit("other_work", cost=None, advice=phrase(f"advice.{kind}"), arithmetic=arithmetic)
 
 
 def _find_small_batch(record: Record) -> Limit | None:
@@ -231,7 +231,8 @@ def _find_small_batch(record: Record) -> Limit | None:
         return None
     advice = phrase("advice.batch", rate=f"{rate:.0f}%", memory=f"{used / total:.0%}")
     memory = f"{cells.format_memory(used, total)} < {_ROOMY_MEMORY_SHARE:.0%}"
-    return Limit("batch", None, advice, f"MAMFU {rate:.1f}% < {_GOOD_MATMUL_SHARE:.0%}; {memory}")
+    arithmetic = f"MAMFU {rate:.1f}% < {_GOOD_MATMUL_SHARE:.0%}; {memory}"
+    return Limit("batch", cost=None, advice=advice, arithmetic=arithmetic)
 
 
 def _has_threads(record: Record) -> bool:
@@ -296,6 +297,9 @@ def compare_speed(
 
     If none is comparable, one line names the closest and what differs, or says that no other
     result is known. None: no launch passed.
+
+    Args:
+        comparisons: other records, and rows that others published.
     """
     launches = [record for record in records if record.passed and not is_refuted(record.trust)]
     if not launches:
@@ -399,7 +403,13 @@ def _build_incomparable_callout(text: Phrase) -> Callout:
 
 
 def _describe_difference(name: str, value: object, other: object) -> Phrase:
-    """Return in what work differs, with both values, in plain words."""
+    """Return in what work differs, with both values, in plain words.
+
+    Args:
+        name: key of the work.
+        value: of the run that the page shows.
+        other: of the result with which it is compared.
+    """
     return phrase(
         "against.differs",
         what=term("work", name),
@@ -429,6 +439,8 @@ def _build_speed_bars(
     """Return a bar for the launches and one for each other result.
 
     Args:
+        figure: by which the results are compared.
+        speed: mean of the figure over ``launches``.
         others: mean and launches of each, the fastest first.
     """
     longest = max(speed, others[0][0])

@@ -375,6 +375,7 @@ def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
     """Return the value at a path; "not known" if the run ended before reporting it.
 
     Args:
+        source: what the path begins in.
         path: nested keys, separated by points: ``run.global_batch_size``.
         form: format of a number, as of Python's ``format``; empty: as it is.
     """

@@ -128,7 +128,7 @@ def read_memory(nvml: Any, handle: Any) -> CardMemory:
         info = ask_or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     total_bytes = None if info is None else drop_invalid_size(info.total)
     if not total_bytes:
-        return CardMemory(None, None, None)
+        return CardMemory(total_bytes=None, free_bytes=None, used_bytes=None)
     return CardMemory(
         total_bytes=total_bytes,
         free_bytes=drop_invalid_size(info.free, total_bytes),
