@@ -349,7 +349,8 @@ class _Timeline:
         self.epoch: int | None = None
         self.last_ns = 0
         self._step = 0
-        self._samples = [0, *accumulate(record.steps.samples)]  # after each step
+        # By number of steps: all samples until then, and the loss of the last step.
+        self._samples = [0, *accumulate(record.steps.samples)]
         self._losses: list[float | None] = [None, *record.steps.loss]
         self._path = path
         self._shift_ns = shift_ns  # from the clock of the events to the time since 1970

@@ -51,6 +51,7 @@ def build_record_table(records: Sequence[Record]) -> tuple[list[str], list[list[
         specs = record_figures.list_specs(record.plan.about.page)
         for name in sorted(record.figures.keys() - column_names.keys()):
             column_name = name_column(name, record.figures[name].unit, specs.get(name))
+            # Figures of two cases may have the same name of a column.
             if column_name in COLUMNS or column_name in column_names.values():
                 column_name = f"{column_name}_of_{record.plan.case}"
             column_names[name] = column_name

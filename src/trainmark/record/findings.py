@@ -131,7 +131,7 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
     # Some steps may change nothing, because a schedule may begin with a learning rate of 0.
     if updates < _MIN_UPDATES_PER_STEP * (rank0.steps - skipped):
         yield message("few_updates", updates=updates, steps=rank0.steps, skipped=skipped)
-    # Digests of rows of the first epoch, which has each row only once.
+    # Digests of rows of the first epoch, in which each row should come only once.
     rows = [row for rank in timeline.ranks for row in rank.result.rows]
     num_distinct = len(set(rows))
     if len(rows) >= _MIN_ROWS and num_distinct < _MIN_DISTINCT_SHARE * len(rows):

@@ -123,6 +123,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
     """
     _refuse_large_files(folder)
     plan = _read_verifiable_plan(folder)
+    # The form of names that a manifest allows.
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
     target = bundle / name / subfolder
     target.mkdir(parents=True)

@@ -246,6 +246,7 @@ def redact_record(record: Record) -> Record:
 def redact_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
     """Yield a file in redacted pieces; in JSON only strings change, so that it stays valid JSON."""
     with path.open("rb") as file:
+        # A larger file, or one of another type, is redacted line by line.
         if path.suffix == ".json" and path.stat().st_size <= _MAX_LINE:
             content = file.read()
             if content:

@@ -121,7 +121,7 @@ def find_runs(folder: Path) -> list[list[Path]]:
         RecordError: ``folder`` is a run that is still running.
     """
     if (folder / PLAN_FILE).exists():
-        make_record(folder)
+        make_record(folder)  # if it has none; raises for a run that is still running
     if folder.is_file() or (folder / RECORD_FILE).exists():
         return [[folder]]
     launches_by_run: dict[Path, list[Path]] = {}

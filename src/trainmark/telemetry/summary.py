@@ -303,7 +303,7 @@ class Samples:
         for line in lines:
             match line:
                 case Sampling():
-                    began = line
+                    began = line  # written again with the monitor when that is opened
                 case events.DevicesEvent():
                     for sample in line.devices:
                         device = devices.setdefault(sample.index, Readings(sample.index))

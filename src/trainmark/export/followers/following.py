@@ -79,6 +79,7 @@ class Following:
         """Tell whether the run may still write events."""
         if (self.run_dir / RECORD_FILE).exists():
             return False
+        # A launcher holds the lock while it runs.
         return is_locked(self.run_dir) or self._reader.waits_for_nodes
 
     def _try(self, hand_over: Callable[[], None]) -> None:
@@ -112,6 +113,7 @@ class Following:
             self.is_complete = True
 
     def _send_points(self, points: list[Point]) -> None:
+        """Hand points to the backend, which is opened before the first ones."""
         self._get_backend().log(points)
         self.num_points += len(points)
         self.num_steps = self._reader.num_steps
@@ -142,6 +144,7 @@ class Following:
             return  # the folder is read-only, or the file system has no locks
 
     def _release_lock(self) -> None:
+        """Let other processes hand the run to the target; closing the file unlocks it."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -112,9 +112,10 @@ class _Ranks:
         ]
         self._facts: dict[int, Facts] = {}  # by rank
         self._steps: dict[int, StepSum] = {}  # incomplete ones, by number
-        self._peak: float | None = None
+        self._peak: float | None = None  # not known until ranks report their devices
+        # A run that resumes another counts on from its steps and samples.
         progress = None if plan.resumed is None else plan.resumed.progress
-        self._steps_before = 0 if progress is None else progress.steps  # this launch
+        self._steps_before = 0 if progress is None else progress.steps
         self._samples = 0 if progress is None else progress.samples
         self.num_steps = self._steps_before
 
@@ -206,6 +207,7 @@ class _Ranks:
     def _measure_rates(self, windows: list[Window]) -> dict[str, float]:
         """Return tokens and model FLOPs a second, and the MFU, as far as they are known."""
         values: dict[str, float] = {}
+        # As in a record, the time of the slowest rank counts.
         duration_s = max(window.end_ns - window.start_ns for window in windows) / NS_PER_S
         if not duration_s:
             return values

@@ -145,6 +145,7 @@ class Followers:
         trace: TracebackType | None,
     ) -> None:
         self.end_inputs()
+        # A follower ends by itself after its patience; one that does not is killed.
         deadline_s = time.monotonic() + self.patience_s + _KILL_PATIENCE_S
         for follower in self._followers:
             follower.wait(deadline_s)

@@ -113,7 +113,8 @@ def compute_tolerance(cv: float | None, num_launches: int) -> float:
         num_launches: number of earlier launches.
     """
     factor = _NUM_SIGMAS * (1 + 2 / max(1, num_launches - 1))  # one launch: its ``cv`` is None
-    # At most 1: a time that more than doubles has regressed, however much launches scatter.
+    # At most 1: a time that more than doubles has regressed, however much launches scatter. The
+    # tolerance is rounded to a tenth of a percent.
     return min(1.0, max(MIN_WORSE, round(factor * (cv or 0.0), 3)))
 
 

@@ -304,4 +304,5 @@ def _clip_outliers(data: NDArray[np.float64], sigma: NDArray[np.float64]) -> NDA
     clipped: NDArray[np.float64] = np.clip(
         data, running_median - max_distance, running_median + max_distance
     )
+    # Segments do not depend on the level; without it, sums of squares lose fewer digits.
     return clipped - np.median(data, axis=-1, keepdims=True)

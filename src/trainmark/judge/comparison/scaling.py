@@ -110,7 +110,7 @@ def find_scaling_of_sides(
     if len(world_sizes) < len(works):
         return None  # two works of the same world differ in something else
     for scaling, _ in find_scaling(works, allow=allow):
-        if len(scaling.worlds) == len(works):
+        if len(scaling.worlds) == len(works):  # all works scale together
             return scaling
     return None
 
@@ -141,7 +141,7 @@ def _make_family_key(record: Record, kind: ScalingKind, allow: Collection[str]) 
 def _make_scaling(kind: ScalingKind, family: Sequence[Sequence[Record]]) -> Scaling:
     """Return the scaling over the launches of each world, the smallest world first."""
     first = family[0][0]
-    smallest = _make_world(family[0], None)
+    smallest = _make_world(family[0], smallest=None)
     larger = [_make_world(launches, smallest) for launches in family[1:]]
     return Scaling(
         kind=kind,

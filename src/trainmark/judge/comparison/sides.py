@@ -146,6 +146,7 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
     left_out = []
     for record in launches:
         if record.run_id not in names:
+            # Without a reason of its own, it is the other side that lacks a launch of its round.
             reason = _find_reason_to_leave_out(record) or message("compare_alone_in_round")
             left_out.append(LeftOut(record.run_id, reason))
     # Of all launches: one that missed its target did not pass, so that its figures do not count.

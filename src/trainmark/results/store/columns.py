@@ -162,7 +162,7 @@ def make_row_entry(row: Row, file: str) -> dict[str, Any]:
 
 
 def _complete_entry(entry: dict[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry with the figures of all cases, and with text that any database takes."""
+    """Return an entry with the figures that every case has, and text that any database takes."""
     entry |= {name: figure.value for name, figure in figures.items() if name in FIGURES}
     return {
         key: _shorten(value) if isinstance(value, str) else value for key, value in entry.items()

@@ -102,6 +102,7 @@ def list_runs(
         words: filters such as ``case=toy``; see the module for their form.
         columns: keys; None: those of an export.
         sort: a key; with ``-`` before it in descending order. Runs without a value come last.
+        limit: number of runs to list, of all that match; None: all of them.
 
     Raises:
         UsageError: a key is unknown, or a word is not a filter.
@@ -199,7 +200,7 @@ def _find_key(name: str) -> _Key:
 
 def _list_recipe_fields() -> set[str]:
     """Return the names of the recipe fields of all installed cases."""
-    loaded_cases, _ = cases.load_all()
+    loaded_cases, _ = cases.load_all()  # without those that cannot be loaded
     return {field.name for case in loaded_cases for field in fields(case.recipe_type)}
 
 

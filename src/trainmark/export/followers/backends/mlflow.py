@@ -114,7 +114,7 @@ class MLflow:
         figures = [
             Metric(name, value, time_ms, result.number)
             for name, value in result.figures.items()
-            if name not in self._last_numbers
+            if name not in self._last_numbers  # a run that is followed again may have them
         ]
         self._client.log_batch(self._run_id, metrics=figures)
         self._client.set_tag(self._run_id, "trainmark.status", result.status)

@@ -90,6 +90,7 @@ class OpenMetrics:
         self._gauges[metric].labels(**labels).set(value)  # type: ignore[attr-defined]
 
     def _write_file(self) -> None:
+        """Replace the file by one with the present values of all metrics."""
         from prometheus_client.openmetrics.exposition import generate_latest
 
         with write_atomically(self._path) as file:
