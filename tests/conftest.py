@@ -81,6 +81,7 @@ def cli(
     monkeypatch.delenv("TRAINMARK_STORE", raising=False)
 
     def call(*args: object) -> tuple[int, str, str]:
+        """Run ``main`` with these arguments; a program that returns ended with exit code 0."""
         monkeypatch.setattr(sys, "argv", ["trainmark", *map(str, args)])
         code: object = 0
         try:

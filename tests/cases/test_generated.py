@@ -20,11 +20,12 @@ RECIPE = Recipe(data="generated")
 
 @pytest.fixture
 def make_generated_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the folder with what a generator of this source writes."""
+    """Return a function that makes the data folder with a generator whose body is ``written``."""
     file = tmp_path / "sources" / "generator.py"
     file.parent.mkdir()
 
     def make_generated_folder(written: str) -> Path:
+        """Write the generator to a file, as its source decides the folder's name, and use it."""
         file.write_text(f"def generate(folder, recipe):\n    {written}\n")
         names: dict[str, Any] = {}
         exec(compile(file.read_text(), str(file), "exec"), names)
@@ -41,7 +42,9 @@ def test_data_is_generated_once_for_each_generator(
     first = make_generated_folder("(folder / 'a.txt').write_text(str(recipe.seed))")
     assert (first / "a.txt").read_text() == "1"
     assert [path.name for path in (tmp_path / "root").iterdir()] == [first.name]
+    # Readable by other users, unlike a temporary folder.
     assert first.stat().st_mode & 0o777 == 0o755
+    # The same generator is not called again; another one writes to another folder.
     (first / "a.txt").write_text("kept")
     assert make_generated_folder("(folder / 'a.txt').write_text(str(recipe.seed))") == first
     assert (first / "a.txt").read_text() == "kept"
@@ -61,6 +64,7 @@ def test_folder_name_depends_only_on_fields_that_change_the_data(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = cases.load(name)
+    # Only the name of the folder matters, so nothing is generated.
     monkeypatch.setattr(cases, "write_folder", lambda folder, fill: folder.mkdir())
     for recipe in case.recipes.values():
         folder = cases.ensure_generated_data(case, recipe, tmp_path)

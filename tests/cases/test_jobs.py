@@ -33,6 +33,7 @@ DROPOUT = {  # fields of the recipes
 
 
 def make_job(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
+    """Build the job of the case ``name`` on one rank."""
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
     module = cases.import_part(name, "job")
     torch.manual_seed(recipe.seed)  # as the worker does
@@ -55,22 +56,27 @@ def train_two_steps(
     for module in job.stepper.model.modules():
         if isinstance(module, torch.nn.Dropout) and module.p:
             module.p = 0.0
+    # Dropout that no field of a recipe turns off.
     gradients: list[dict[str, Tensor]] = []
 
     def record_gradients(*_: Any) -> None:
+        """Copy the gradients before the step; compiled modules add ``_orig_mod.`` to names."""
         trained = job.trained_parameters().items()
         assert all(item.grad is not None for _, item in trained)
         gradients.append({key.replace("_orig_mod.", ""): x.grad.clone() for key, x in trained})
 
     job.stepper.optimizer.register_step_pre_hook(record_gradients)
     batches = iter(job.batches(0))
+    # Each batch closes its step, whatever the recipe's accumulation.
     losses = [float(job.step(iter([replace(next(batches), closes_step=True)]))) for _ in range(2)]
     return losses, gradients, job.facts()
 
 
 def assert_alike(actual: Any, expected: Any, step: int) -> None:
+    """Compare losses and the gradients of ``step``; both are results of ``train_two_steps``."""
     assert actual[0] == pytest.approx(expected[0], rel=1e-5)
     torch.testing.assert_close(actual[1][step], expected[1][step], rtol=1e-3, atol=1e-5)
+    # Gradients are large enough to compare.
     assert max(float(item.abs().max()) for item in actual[1][step].values()) > 1e-4
 
 
@@ -86,7 +92,8 @@ def test_compiled_and_eager_steps_have_the_same_gradients(
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     recipe, folder = make_small_recipe(name, tmp_path)  # masks are drawn differently when compiled
     actual = train_two_steps(name, folder, replace(recipe, compile=True))
-    assert_alike(actual, train_two_steps(name, folder, recipe), step=1)  # graphs of the first job
+    # The second step uses the graphs that the first one compiled.
+    assert_alike(actual, train_two_steps(name, folder, recipe), step=1)
 
 
 @pytest.mark.parametrize("name", ["gpt_megatron", "llama2_7b_lora"])
@@ -112,8 +119,8 @@ class Copying(CpuDevice):
 
 
 def train_and_evaluate(name: str, folder: Path, recipe: Any) -> tuple[list[float], list[Any], Any]:
-    """Return losses and counts of the first steps of a new job, dropout included, and its score."""
-    device = Copying(threads=1)
+    """Return losses and counts of the first ``STEPS`` steps of a new job, and its score."""
+    device = Copying(threads=1)  # a CPU that copies batches, as an accelerator does
     job = make_job(name, folder, recipe, device)
     losses, counts = [], []
     with closing(iterate_batches(job, device, 0, depth=recipe.read_ahead_batches)) as batches:
@@ -134,4 +141,4 @@ def test_prefetch_depth_changes_no_result_of_a_case(name: str, tmp_path: Path) -
         for depth in (0, 2)
     )
     assert ahead == plain
-    assert len(set(plain[0])) == STEPS
+    assert len(set(plain[0])) == STEPS  # each step had another batch, so an error would show

@@ -22,7 +22,7 @@ SEEDS = {
 @pytest.mark.parametrize("name", SEEDS)
 def test_every_published_recipe_has_the_seed_of_its_file(name: str) -> None:
     seeds = {key: recipe.seed for key, recipe in cases.load(name).recipes.items()}
-    assert seeds.pop("tiny") == 1
+    assert seeds.pop("tiny") == 1  # ours, not published
     assert len(seeds) > 1
     assert set(seeds.values()) == {SEEDS[name]}
 
@@ -30,7 +30,7 @@ def test_every_published_recipe_has_the_seed_of_its_file(name: str) -> None:
 def test_dlrm_recipes_have_the_published_global_batches() -> None:
     batch_sizes = {}
     for name, recipe in cases.load("dlrm").recipes.items():
-        if recipe.world is not None:
+        if recipe.world is not None:  # published
             nnodes, nproc = map(int, recipe.world.split("x"))
             batch_sizes[name] = recipe.micro_batch_size * nnodes * nproc
             assert recipe.learning_rate == 24.0
@@ -53,7 +53,8 @@ def test_published_rows_of_dlrm_are_kept_as_printed() -> None:
 
 def test_llama_recipes_train_as_published_and_require_their_target() -> None:
     for name, recipe in cases.load("llama2").recipes.items():
-        kind = name.split("-")[0]
+        kind = name.split("-")[0]  # tiny, standard, published or throughput
+        # "published" repeats the published program, and "standard" corrects its evaluation.
         assert (recipe.shuffle, recipe.short_row) == (
             (True, "train") if kind == "tiny" else (False, "drop")
         )
@@ -65,6 +66,7 @@ def test_llama_recipes_train_as_published_and_require_their_target() -> None:
 def test_the_standard_recipes_of_glm_are_the_published_training() -> None:
     recipes = cases.load("glm").recipes
     assert recipes["standard-1x1"].shape.parameters == pytest.approx(335e6, rel=0.01)
+    # Nodes x ranks of each, and samples of a step.
     for world, samples in (("1x1", 64), ("1x8", 64), ("2x8", 128)):
         item = recipes[f"standard-{world}"]
         nodes, ranks = map(int, world.split("x"))

@@ -34,17 +34,19 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 def test_planned_sizes_equal_those_of_the_job(
     name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
+    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)  # not measured, so quick
     job = tiny_jobs.build(name, CpuDevice(threads=1), tmp_path, **changes)
     facts = dict(job.facts())
     recipe = job.context.recipe
     sizes = cases.import_part(name, "sizes").find_sizes(recipe, facts)
-    assert "parameters" in sizes.facts
+    assert "parameters" in sizes.facts  # the least that a plan needs
+    # What both know is equal; each may know more.
     assert {key: facts[key] for key in sizes.facts if key in facts} == {
         key: value for key, value in sizes.facts.items() if key in facts
     }
+    # FLOPs of three samples without padding.
     tokens = 3 * getattr(recipe, "seq_length", 1)
-    counts = Counts(3, 3, tokens, tokens)
+    counts = Counts(samples=3, sequences=3, tokens=tokens, tokens_padded=tokens)
     if sizes.flops is not None:
         assert sizes.flops(counts) == pytest.approx(job.model_flops(counts), rel=1e-12)
 

@@ -28,7 +28,8 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
         ("pairs", 3),
     ]
     assert plan["phases"][0]["expected_s"] == 50.0
-    assert plan["limit_s"] == 6 * 600.0
+    assert plan["limit_s"] == 6 * 600.0  # 10 min for each of 6 rounds
+    # The devices of each pair; a name ends in the device's index. Every pair occurs once.
     pairs = [
         tuple(name.rpartition(":")[2] for name in team)
         for scheduled in plan["schedule"]
@@ -43,6 +44,7 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
         ("1", "3"),
         ("2", "3"),
     ]
+    # TASK stands for the file that tells a rank what to measure.
     assert plan["command"][-2:] == ["trainmark.acceptance.rank", "TASK"]
     assert not out.exists()
 
@@ -79,6 +81,7 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     assert plan["command"][0] == PROGRAMS[launcher]
     script = plan["files"][file]
     assert f"{AGENT} {out}/sessions/1" in script
+    # How the agent learns its node's number: each engine has its own form.
     assert rank_variable in script
     assert [(phase["phase"], phase["rounds"]) for phase in plan["phases"]] == [
         ("devices", 5),
@@ -86,6 +89,7 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
         ("pairs", 3),
         ("groups", 5),
     ]
+    # The last round has all nodes; before a start only ssh knows their names.
     names = hosts if launcher == "ssh" else [f"node {number}" for number in range(4)]
     assert plan["schedule"][-1]["teams"] == [names]
     assert not out.exists()
@@ -113,6 +117,7 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused(cli, args: tuple[str, ...], where: str) -> None:
+    # ``where``: the option that the error names.
     code, _, err = cli("accept", *args)
 
     assert code == 2

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def write_record_with(path: Path, **changed: Any) -> Path:
-    """Write the golden record with other figures."""
+    """Write the golden record with changed figures into the new folder ``path``; return it."""
     document = json.loads((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     for name, value in changed.items():
         document["figures"][name]["value"] = value
@@ -29,11 +29,13 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
     code, out, err = cli("audit", write_record_with(tmp_path / "sound"), "--json")
     assert (code, json.loads(out)) == (0, {"findings": [], "audited": 1})
     assert "1 result audited, no findings" in err
+    # p_core leaves out pauses that p_train includes, so it cannot be lower.
     page = tmp_path / "rows.csv"
     page.write_text("configuration,model,p_train,p_core\nA100 1x1,toy,256,255\n")
     code, out, _ = cli("audit", page, "--json")
     (finding,) = json.loads(out)["findings"]
     assert code == 1
+    # The text of the message is checked below.
     assert finding | {"message": ""} == {
         "rule": "ordering",
         "severity": "error",
@@ -53,7 +55,7 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
     code, out, _ = cli("audit", page, "--lang", "zh")
     assert code == 1
     assert out.startswith(f"error ordering {page}:2 A100")
-    assert "高于" in out
+    assert "高于" in out  # "higher than"
 
 
 def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) -> None:
@@ -64,6 +66,7 @@ def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) 
 
 def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: Path) -> None:
     run = write_record_with(tmp_path / "run")
+    # A run folder with a plan but no events cannot have given these figures.
     shutil.copy(GOLDEN / "plan_toy.json", run / "plan.json")
     code, _, err = cli("audit", run, "--json")
     assert code == 1
@@ -75,6 +78,7 @@ def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(table)
     _, _, err = cli("audit", tmp_path / "rows.csv")
     assert "add a column `model`" in err
+    # Without a known heading the file is no table of results at all.
     (tmp_path / "rows.csv").write_text(table.replace("configuration", "what"))
     code, _, err = cli("audit", tmp_path / "rows.csv")
     assert code == 2

@@ -44,8 +44,12 @@ def test_every_help_begins_with_examples(cli):
 
 def test_number_of_verbs_and_options_is_limited():
     commands = [load_command(name) for name in VERBS]
+    # Verbs of several commands.
     commands += [child for verb in commands for child in getattr(verb, "commands", {}).values()]
-    options = [x for child in commands for x in child.params if x.param_type_name == "option"]
+    options = [
+        param for child in commands for param in child.params if param.param_type_name == "option"
+    ]
+    # Limits of our own: what exceeds them needs a decision.
     assert len(VERBS) <= 20
     assert len([option for option in options if option.name != "help"]) <= 124
 
@@ -53,7 +57,7 @@ def test_number_of_verbs_and_options_is_limited():
 def test_help_of_output_option_describes_its_default(cli, leave_runs):
     leave_runs("a")
     args = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
-    prints = {}
+    outcomes = {}  # of a call of each verb without --output
     for verb, arguments in args.items():
         (option,) = [
             option_of_verb
@@ -61,15 +65,17 @@ def test_help_of_output_option_describes_its_default(cli, leave_runs):
             if option_of_verb.name == "output"
         ]
         code, out, _ = cli(verb, *arguments)
-        prints[verb] = (code, out != "")
-        assert ("print the text" in option.help) is prints[verb][1]
-    assert prints == {"report": (0, True), "export": (0, True), "bundle": (2, False)}
+        outcomes[verb] = (code, out != "")
+        assert ("print the text" in option.help) is outcomes[verb][1]
+    # ``bundle`` cannot print: it needs -o or --push.
+    assert outcomes == {"report": (0, True), "export": (0, True), "bundle": (2, False)}
 
 
 def test_help_groups_every_verb_with_an_uncut_description(cli):
     _, out, _ = cli("--help")
     assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
-    assert "Commands:" not in out
+    assert "Commands:" not in out  # the heading of verbs without a group
+    # Typer ends a cut description so.
     assert "...\n" not in out.replace("[ARGS]...", "")
 
 
@@ -153,6 +159,7 @@ def own_case(tmp_path, monkeypatch):
     (folder / "case.py").write_text(OWN_CASE)
     (folder / "prepare.py").write_text(OWN_PREPARE)
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(folder.parent))
+    # A module of an earlier test may hold another case.
     for name in [name for name in sys.modules if name.startswith("trainmark_outside_case_own")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -165,6 +172,7 @@ def test_case_receives_its_declared_options(cli):
         "out\n",
         "from raw\n",
     )
+    # Values have the declared types; an option that is not given is left out.
     expected_options = "{'text_order': 'sorted', 'labels': PosixPath('a.txt')}"
     assert Path("out/options").read_text() == expected_options
     _, out, _ = cli("list", "options", "--json")
@@ -176,7 +184,7 @@ def test_case_receives_its_declared_options(cli):
     ):
         code, out, err = cli("prepare", "own", word, "--from", "raw", "--data", "none")
         assert (code, out) == (2, "")
-        assert not Path("none").exists()
+        assert not Path("none").exists()  # refused before anything is written
         assert expected_error in err
 
 
@@ -185,7 +193,7 @@ def test_unusable_accelerator_is_named_and_the_cpu_run_is_labelled(cli, monkeypa
     from trainmark.devices.vendors import nvidia
 
     monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", None))
-    put_cards(monkeypatch, FakeCard())
+    put_cards(monkeypatch, FakeCard())  # an H100, with a torch that was built without CUDA
     code, out, err = cli("run", "toy", "--dry-run", "--json")
     assert code == 0
     plan = json.loads(out)["plan"]
@@ -218,6 +226,7 @@ def test_dry_run_prints_plan_and_command_without_starting(cli, tmp_path):
 
 @pytest.mark.parametrize(("args", "warned"), [([], True), (["--device", "cpu"], False)])
 def test_plan_for_other_machines_warns_that_it_chose_the_cpu(cli, args, warned, monkeypatch):
+    # This machine has no accelerator, which says nothing of the nodes.
     monkeypatch.setattr(devices, "choose_vendor", lambda _: devices.list_vendors()["cpu"])
     code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *args)
     assert code == 0
@@ -236,15 +245,18 @@ def test_dry_run_for_other_machines_warns_that_data_was_not_checked(cli, launche
     assert code == 0
     assert "/not/here is not on this machine, so its data could not be checked" in err
     assert '"content_id": "unchecked"' in out
+    # In the summary, whose lines are folded.
     assert "data: /not/here, which is not on this machine and was not checked" in " ".join(
         err.split()
     )
     assert '"folder": "/not/here"' in out
+    # Without --dry-run the data must be there.
     code, out, err = cli(*args)
     assert (code, out) == (2, "")
     assert "/not/here: no such folder" in err
     (Path.cwd() / "empty").mkdir()  # a folder that exists is checked
-    code, out, err = cli(*args[:7], "empty", *args[8:], "--dry-run")
+    args_of_empty = [word.replace("/not/here", "empty") for word in args]
+    code, out, err = cli(*args_of_empty, "--dry-run")
     assert (code, out) == (2, "")
     assert "no data files" in err
 
@@ -269,6 +281,7 @@ def test_dry_run_of_a_plan_file_for_other_machines_names_each_folder_once(cli):
 
 def test_output_of_c_libraries_does_not_reach_standard_output(capfd):
     with redirect_to_stderr():
+        # As C code writes: to the descriptor, past Python.
         os.write(sys.stdout.fileno(), b"a vendor's greeting\n")
     print_text("{}")
     assert capfd.readouterr() == ("{}\n", "a vendor's greeting\n")
@@ -283,6 +296,7 @@ def test_schema_command_prints_a_valid_json_schema(cli):
 
 @pytest.mark.parametrize("args", [["--help"], ["list"]])
 def test_start_imports_no_heavy_module(args, tmp_path):
+    # Each of them takes long to import; a new process shows what a start imports.
     script = (
         "import sys\n"
         "from trainmark.cli.app import app\n"
@@ -299,7 +313,7 @@ def test_start_imports_no_heavy_module(args, tmp_path):
 
 def test_closed_pipe_gives_no_traceback(tmp_path):
     reader, writer = os.pipe()
-    os.close(reader)
+    os.close(reader)  # nobody reads what the program prints
     program = Path(sys.executable).with_name("trainmark")
     process = subprocess.run(
         [program, "list"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
@@ -310,17 +324,18 @@ def test_closed_pipe_gives_no_traceback(tmp_path):
 
 @pytest.fixture
 def leave_runs(tmp_path):
-    """Leave the record of a toy run under ``runs``, each newer than those before."""
+    """Return a function that writes the record of a toy run, newer than those before it."""
     golden_record = record.read_record(GOLDEN / "record_toy.json")
 
     def write_toy_record(place, index=1, count=1):
+        """Write a record to ``runs/place``, as launch ``index`` of ``count`` of a series."""
         folder = tmp_path / "runs" / place
         folder.mkdir(parents=True)
         plan = golden_record.plan.model_copy(update={"repeat_index": index, "repeat_count": count})
         path = record.write_record(
             golden_record.model_copy(update={"plan": plan, "run_id": place}), folder
         )
-        write_toy_record.at_s += 1
+        write_toy_record.at_s += 1  # time of the file's last change, kept on the function itself
         os.utime(path, (write_toy_record.at_s, write_toy_record.at_s))
 
     write_toy_record.at_s = 1_000_000_000
@@ -329,9 +344,9 @@ def leave_runs(tmp_path):
 
 def test_report_of_a_series_shows_all_its_runs(cli, leave_runs):
     leave_runs("older")
-    leave_runs("twice/r1", 1, 2)
-    leave_runs("twice/r2", 2, 2)
-    code, newest, _ = cli("report")
+    leave_runs("twice/r1", index=1, count=2)
+    leave_runs("twice/r2", index=2, count=2)
+    code, newest, _ = cli("report")  # without a path: the newest run, with the rest of its series
     assert code == 0
     assert newest == cli("report", "runs/twice")[1]
     _, both, _ = cli("export", "--to", "json")
@@ -356,7 +371,7 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leav
     ],
 )
 def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
-    report = CaseReport([CaseCheck(name) for name in CHECKS], {})
+    report = CaseReport([CaseCheck(name) for name in CHECKS], {})  # all passed, without runs
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     code, out, _ = cli("check", "toy", "--lang", lang)
     assert code == 0
@@ -366,6 +381,7 @@ def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
 
 def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     fault, note = message("check_too_few_steps", steps=3), message("check_without_run")
+    # One check that passed, one that failed and one that was skipped.
     checks = [CaseCheck("flops"), CaseCheck("runs", (fault,)), CaseCheck("batches", skipped=note)]
     report = CaseReport(checks, {})
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
@@ -428,7 +444,7 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
         )
     )
     assert code == 0
-    text = " ".join(out.split())
+    text = " ".join(out.split())  # without the folding of lines
     assert "changed: bs=8,gas=2 (compared with tiny; closed rules)" in text
     assert "2 ranks, fp32" in text
     assert "32 samples a step (8 x 2 micro-batches x 2 ranks); at most 10 epochs of" in text
@@ -439,8 +455,8 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
     assert "folder: runs/demo" in text
     command = shlex.join(build_rank_command("python", f"{tmp_path}/runs/demo"))
     assert f"each rank: {command}" in text
-    assert len(out.splitlines()) < 20
-    assert "--json" in err
+    assert len(out.splitlines()) < 20  # it stays short
+    assert "--json" in err  # a hint at the whole plan
     assert not (tmp_path / "runs").exists()
 
 
@@ -457,6 +473,7 @@ def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path
     (tmp_path / "runs" / "a").mkdir(parents=True)
     record.write_record(golden_record.model_copy(update=changes), tmp_path / "runs" / "a")
     assert "time: 46.1 s in an earlier run (first); limit 30 min 0 s" in cli(*args)[1]
+    # Another batch size is other work.
     assert "in an earlier run" not in cli(*args, "bs=17")[1]
 
 
@@ -465,7 +482,7 @@ def test_dry_run_of_an_engine_prints_a_script_or_json(cli):
     code, out, err = cli(*args)
     assert code == 0
     assert "sbatch" in out
-    assert "case: toy" in err
+    assert "case: toy" in err  # the summary goes to stderr, so that stdout is the script alone
     document = json.loads(cli(*args, "--json")[1])
     assert document["plan"]["launcher"] == "slurm"
     assert "sbatch" in document["script"]
@@ -478,8 +495,8 @@ def test_help_fits_the_terminal_and_keeps_examples_uncut(cli, verb, width, monke
     code, out, _ = cli(*filter(None, [verb]), "--help")
     assert code == 0
     assert max(map(len, out.splitlines())) <= width
-    examples = lay_out_examples(EXAMPLES_OF.get(verb, EXAMPLES), 1000)
-    joined = out.replace(" \\\n     ", "")
+    examples = lay_out_examples(EXAMPLES_OF.get(verb, EXAMPLES), width=1000)  # not folded
+    joined = out.replace(" \\\n     ", "")  # join commands that are folded as a shell allows
     for line in examples.splitlines():
-        command = line.strip().partition("   ")[0]
+        command = line.strip().partition("   ")[0]  # without its description
         assert command in " ".join(joined.split())

@@ -35,6 +35,7 @@ def compare(cli: Call) -> Call:
 
 
 def write_launches(name: str, launches: list[Record]) -> None:
+    """Write the records of a series into ``name/r1``, ``name/r2``, …"""
     for number, launch in enumerate(launches, 1):
         folder = Path(name) / f"r{number}"
         folder.mkdir(parents=True)
@@ -42,6 +43,11 @@ def write_launches(name: str, launches: list[Record]) -> None:
 
 
 def write_both_sides(factor: float = 1.0, **of_b: Any) -> None:
+    """Write the series ``a``, and ``b c``, whose rates are ``factor`` times as high.
+
+    Args:
+        of_b: other fields of ``make_series`` for the second series.
+    """
     write_launches("a", make_series("a", RATES))
     write_launches(
         "b c", make_series("b", [rate * factor for rate in RATES], first_minute=10, **of_b)
@@ -60,6 +66,7 @@ def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verd
     assert (document["verdict"], document["exit_code"]) == (verdict, code)
     assert document["a"]["names"] == ["a1", "a2", "a3", "a4", "a5"]
     assert document["sentence"]["code"] == f"verdict.{verdict}"
+    # The same on a page in both languages; the ratio of the sides is printed.
     for lang, head in (("en", "95% interval"), ("zh", "95% 区间")):
         exit_code, out, _ = cli("a", "b c", "--lang", lang)
         assert exit_code == code
@@ -73,6 +80,7 @@ def test_damaged_record_of_a_side_fails(cli: Call) -> None:
     Path("a/r9/record.json").write_text('{"suite": ')
     code, out, err = cli("a", "b c", "--json")
     document = json.loads(out)
+    # The other launches are compared, but the exit code says that one was lost.
     assert (code, document["exit_code"], document["verdict"]) == (1, 1, "no_difference")
     assert "a/r9/record.json" in err
 
@@ -94,6 +102,7 @@ def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -
     assert (code, out) == (2, "")
     assert "compile differs: False and True" in err
     assert "--allow compile" in err
+    # A difference may be allowed that does not exist (bs).
     code, out, _ = cli("a", "b c", "--allow", "compile", "--allow", "bs")
     assert code == 0
     assert "Allowed differences between the workloads:" in out
@@ -104,10 +113,10 @@ def test_excluded_launches_and_differences_are_listed(cli: Call) -> None:
     a, b = make_alternating_launches([100.0] * 6, [100.0] * 6)
     b[2] = b[2].model_copy(update={"environment": b[2].environment | {"driver": "590.1"}})
     write_launches("a", a)
-    write_launches("b", b[:5])
+    write_launches("b", b[:5])  # one launch fewer than of A, and one with another driver
     code, out, _ = cli("a", "b")
     assert code == 0
     assert "A: a6 is excluded: the other launch of its round is missing" in out
     assert "in pairs" in out
     assert "590.1" in out
-    assert "torch" not in out
+    assert "torch" not in out  # which is the same in all launches

@@ -23,7 +23,13 @@ GPT_RECIPES = [*cases.load("gpt_megatron").recipes]
 
 
 def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
-    """Return the completions that bash gets at the end of a line."""
+    """Return the completions that bash gets at the end of a line.
+
+    Args:
+        folder: the working directory.
+        more: further environment variables.
+    """
+    # bash takes = for a word of its own.
     args = (
         line.replace("=", " = ").rstrip(" ").split(" ") if line.endswith("=") else line.split(" ")
     )
@@ -65,7 +71,7 @@ def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
 def test_shell_completes(line: str, expected: list[str], tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     (tmp_path / "plans" / "demo.yaml").touch()
-    (tmp_path / "plans" / "notes.txt").touch()
+    (tmp_path / "plans" / "notes.txt").touch()  # no plan file, so not completed
     assert complete_in_bash(line, tmp_path) == expected
 
 
@@ -98,6 +104,7 @@ def test_description_of_shared_recipe_names_all_its_cases() -> None:
 @pytest.mark.parametrize("line", ["trainmark run ", "trainmark run toy --device "])
 def test_completion_imports_no_torch(line: str, tmp_path: Path) -> None:
     args = line.split(" ")
+    # Its import takes seconds, and each press of the tab key starts a process.
     script = (
         "import os, sys\n"
         f"os.environ.update(_TRAINMARK_COMPLETE='complete_bash', COMP_WORDS={line!r},"

@@ -34,6 +34,7 @@ def _gate(cli: Call) -> Call:
 
 
 def write_run_record(folder: str, rate: float, **changes: Any) -> Path:
+    """Write the record of a launch with this p_train into ``runs/folder``; return its folder."""
     path = Path("runs") / folder
     path.mkdir(parents=True)
     write_record(make_launch(folder, figures={"p_train": rate}, **changes), path)
@@ -50,13 +51,14 @@ def test_later_runs_are_judged_by_a_baseline(gate: Call) -> None:
     document = json.loads(out)
     assert (code, document["exit_code"]) == (1, 1)
     assert [judgement["verdict"] for judgement in document["judgements"]] == ["regressed"]
-    assert gate("gate", "runs/slow", *args, "--worse-by", "0.2")[0] == 0
+    assert gate("gate", "runs/slow", *args, "--worse-by", "0.2")[0] == 0  # 20% are allowed
 
 
 def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
     write_run_record("good", 100.0)
     write_run_record("slow", 90.0)
     code, _, err = gate("gate", "runs/slow", "--baseline", "runs/good", "--junit", "gate.xml")
+    # stderr names the written file.
     assert (code, err) == (1, "gate.xml\n")
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
 
@@ -72,14 +74,16 @@ def test_record_without_evidence_is_refused_unless_allowed(cli: Call, args: list
 
 def test_run_is_judged_by_its_history(gate: Call) -> None:
     first = datetime(2026, 1, 5, tzinfo=timezone.utc)
+    # 20 nights at a rate of 100, then 5 nights at 90.
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
         write_run_record(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
     args = ("--history", "runs", "--figure", "p_train")
+    # Undecided (3): too few nights before it, or a single slow one. 0: as before. 1: slow again.
     for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
         exit_code, out, _ = gate("gate", f"runs/n{night:02}", *args)
         assert (night, exit_code) == (night, code)
-    assert "n20" in out
+    assert "n20" in out  # where the change began
 
 
 @pytest.mark.parametrize(
@@ -108,11 +112,13 @@ def test_a_record_that_its_evidence_contradicts_fails(
 ) -> None:
     write_run_record("good", 100.0)
     bad = write_run_record("bad", 100.0)
+    # Check records again, which this file's fixture turns off.
     monkeypatch.setattr("trainmark.results.selection.check_record", check_record)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = gate("gate", "runs/bad", "--history", "runs")
     assert code == 1
     assert "does not match" in out
+    # Nothing can be judged by such a baseline.
     code, _, err = gate("gate", "runs/good", "--baseline", "runs/bad")
     assert code == 2
     assert "bad" in err
@@ -121,12 +127,16 @@ def test_a_record_that_its_evidence_contradicts_fails(
 @pytest.mark.parametrize("page", ["compare.md", "compare.zh.md"])
 def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    # The last block of YAML on the page.
     workflow = yaml.safe_load(text.split("```yaml\n")[-1].split("```")[0])
     steps = [step["run"].split() for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
     assert [step[:2] for step in steps] == [["trainmark", "run"], ["trainmark", "gate"]]
+    # Stand in for the runs of the pipeline: the baseline, and the folder that its run is told
+    # to use.
     for name in ("runs/first", steps[0][-1]):
         for n in range(1, 6):
             write_run_record(f"{Path(name).name}/r{n}", 100.0 + n)
+    # The page's baseline is a bundle, which does not exist here.
     args = [word.replace("ci/first.trainmark.zip", "runs/first") for word in steps[1]]
-    assert gate(*args[1:])[:1] == (0,)
-    assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4
+    assert gate(*args[1:])[0] == 0
+    assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4  # one a figure

@@ -29,9 +29,17 @@ def _signals_as_a_terminal_leaves_them():
 
 @pytest.fixture
 def run_interrupted(tmp_path):
-    """Return exit code, lines of standard error without the count, and the count of events."""
+    """Return a function that runs the program and sends it a signal at a counted moment."""
 
     def run(number: str, moment: int, *args: str) -> tuple[int, list[str], int]:
+        """Run ``trainmark *args``; send the signal at its event ``moment``.
+
+        An event is one of Python's audit events, such as an import or a file that is opened; with
+        moment 0 there is no signal.
+
+        Returns:
+            Exit code, lines of standard error, and the number of events.
+        """
         process = subprocess.run(
             [sys.executable, interrupted_program.__file__, number, str(moment), *args],
             env=os.environ
@@ -44,7 +52,7 @@ def run_interrupted(tmp_path):
             text=True,
             check=False,
         )
-        lines = process.stderr.splitlines()
+        lines = process.stderr.splitlines()  # the last one is the number of events
         events = int(lines.pop().split()[0]) if lines and lines[-1].endswith(" events") else 0
         return process.returncode, lines, events
 
@@ -61,9 +69,11 @@ def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interru
     code, _, events = run_interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
     assert code == 0
     os.rename(tmp_path / "cache", tmp_path / "whole")  # noqa: PTH104 - data is made again
+    # A dozen moments of the call, evenly spread.
     for moment in range(events // 12, events, events // 12):
         outcome = run_interrupted("SIGTERM", moment, "run", "toy", "--dry-run", "--device", "cpu")
         assert outcome[:2] == (1, ["trainmark: stopped by SIGTERM"]), moment
+        # The generated data is whole, or not there at all.
         assert sorted(path.name for path in tmp_path.glob("cache/*")) in (
             [],
             sorted(path.name for path in tmp_path.glob("whole/*")),
@@ -74,7 +84,10 @@ def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interru
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signal_during_a_run_gives_no_traceback(run_interrupted, number):
     _, _, events = run_interrupted(number, 0, "run", "toy", "--device", "cpu")
-    assert events > 6000
+    assert events > 6000  # so the moments below exist
+    # Often while it starts, then less often; the last quarter is the end, where a signal may
+    # come too
+    # late to matter.
     for moment in chain(range(1, 3000, 211), range(3000, events * 3 // 4, 997)):
         code, lines, _ = run_interrupted(number, moment, "run", "toy", "--device", "cpu")
         assert code == 1, moment
@@ -88,14 +101,17 @@ def test_signal_before_the_first_launch_prevents_it(cli, monkeypatch):
     monkeypatch.setattr(
         "trainmark.launch.processes.StopRequest", lambda: Stopped(signal_name="SIGTERM")
     )
+    # A launch would fail the test.
     monkeypatch.setattr(local, "launch", lambda *_: pytest.fail("launched"))
     code, out, err = cli("run", "toy", "--device", "cpu")
     assert (code, out) == (1, "")
     assert "stopped by SIGTERM after 0 of 1 launches" in err
+    # As JSON too, nothing is printed.
     assert cli("run", "toy", "--device", "cpu", "--json")[:2] == (1, "")
 
 
 def test_ignored_signal_stays_ignored(run_interrupted):
+    # As ``nohup`` does; the child inherits it.
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         code, lines, _ = run_interrupted("SIGHUP", 300, "list", "cases")

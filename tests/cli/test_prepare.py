@@ -24,6 +24,8 @@ def test_long_stage_prints_percent_and_remaining_time_each_minute():
     lines, clock = [], Clock()
     reporter = LineReporter(lines.append, clock)
     reporter.begin("tokenising", 1_000, done=200)
+    # Seconds since the begin, and units that were finished since the last report. An earlier call
+    # did 200 units, which do not count for the rate.
     for after_s, units in ((10, 50), (60, 150), (90, 100), (121, 100)):
         clock.now_s = 100.0 + after_s
         reporter.advance(units)
@@ -37,7 +39,7 @@ def test_long_stage_prints_percent_and_remaining_time_each_minute():
 def test_stage_without_work_is_shown_without_an_error():
     lines, clock = [], Clock()
     reporter = LineReporter(lines.append, clock)
-    reporter.begin("writing", 0)
+    reporter.begin("writing", 0)  # of 0 units: there is no percentage
     clock.now_s += 61.0
     reporter.advance(0)
     assert lines == ["writing", "writing: 0%"]
@@ -49,6 +51,7 @@ def test_terminal_shows_percent_below_escaped_lines():
         Console(file=terminal_output, force_terminal=True, width=100, color_system=None)
     )
     with bar.progress:
+        # Neither markup nor escape codes of a line are obeyed.
         bar("a [bold]line\x1b[31m")
         bar.begin("checking", 10)
         bar.advance(10)
@@ -64,6 +67,7 @@ def test_terminal_shows_percent_below_escaped_lines():
 
 @pytest.fixture
 def raw(tmp_path):
+    """Return a download of distilbert_sst2 with one row in each split."""
     (tmp_path / "raw").mkdir()
     for name in ("train.tsv", "dev.tsv"):
         (tmp_path / "raw" / name).write_text("sentence\tlabel\ngood film\t1\n")
@@ -80,5 +84,5 @@ def test_without_a_terminal_few_lines_are_printed_and_none_with_quiet(cli, raw):
     ]
     assert len(err.splitlines()) == 6
     _, _, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "q", "--quiet")
-    assert "NO" not in err
+    assert "NO" not in err  # as in "NOT the published number of rows"
     assert cli("prepare", "distilbert", "--from", str(raw), "--data", "q2", "-q") == (0, "q2\n", "")

@@ -19,12 +19,13 @@ LOST = "trainmark: cannot write to standard output: No space left on device\n"
 
 @pytest.fixture
 def shell(tmp_path):
-    """Run a line of a shell in which ``$T`` is the program."""
+    """Return a function that runs a line of shell; ``$T`` is the program, ``runs/a`` a run."""
     (tmp_path / "runs/a").mkdir(parents=True)
     record = (GOLDEN / "record_toy.json").read_bytes()
     (tmp_path / "runs/a/record.json").write_bytes(record)
 
     def run(line: str) -> tuple[int, str, str]:
+        """Return exit code, stdout and stderr."""
         process = subprocess.run(
             ["sh", "-c", line],
             cwd=tmp_path,
@@ -59,6 +60,7 @@ def test_closed_streams_behave_like_the_null_device(shell, args):
 @pytest.mark.nightly
 @pytest.mark.parametrize("verb", [name for group in VERBS.values() for name in group])
 def test_help_of_every_verb_handles_closed_and_full_streams(shell, verb):
+    # ``>&-`` closes a stream; ``FULL`` is a device on which every write fails.
     assert shell(f"$T {verb} --help >&-") == (EXIT_PASSED, "", "")
     assert shell(f"$T {verb} --help >&- 2>&-") == (EXIT_PASSED, "", "")
     assert shell(f"$T {verb} --help > {FULL}") == (EXIT_FAILED, "", LOST)
@@ -71,7 +73,7 @@ def test_error_that_cannot_be_printed_keeps_its_exit_code(shell, errors):
 
 
 def test_broken_pipe_gives_no_message(shell):
-    # The second program opens the pipe and ends before the first has begun.
+    # Descriptor 4 writes to a pipe whose only reader, descriptor 3, is closed before the start.
     line = "mkfifo p; exec 3<>p; exec 4>p; exec 3<&-; $T list >&4"
     assert shell(line) == (EXIT_FAILED, "", "")
 

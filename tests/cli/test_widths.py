@@ -66,11 +66,16 @@ _WHOLE = re.compile(r"/|--|\S{40,}|python -m ")  # a path, a command: never fold
 def terminal(
     cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., str]:
-    """Return what calls a verb on a terminal of a width, in a folder with runs and a page."""
+    """Return a function that calls a verb on a terminal, in a folder with runs and a page.
+
+    Its first argument is the width in columns; it returns what the verb prints.
+    """
+    # Take records as they are written: they have no events.
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     monkeypatch.setattr(
         "trainmark.results.store.index.check_record", lambda record, _, **__: record
     )
+    # ``check`` shall not start runs: each check fails, with a long message.
     report = CaseReport(
         [
             CaseCheck(name, (message("check_run_failed", ranks=2, place="train"),))
@@ -79,8 +84,10 @@ def terminal(
         {},
     )
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
+    # They redirect the real stdout, which is not that of the test.
     for verb in ("doctor", "ceilings"):
         monkeypatch.setattr(f"trainmark.cli.{verb}.redirect_to_stderr", nullcontext)
+    # Series of several batch sizes; those of b and d are the same work.
     sides: dict[str, list[Record]] = {
         name: make_series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
         for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))
@@ -113,7 +120,7 @@ def test_output_fits_the_terminal(verb: str, width: int, terminal: Any) -> None:
 
 @pytest.mark.parametrize("verb", [name for name in VERBS if name not in ("results", "doctor")])
 def test_no_word_is_cut(verb: str, terminal: Any) -> None:
-    """A narrow terminal shows the same words as a wide one."""
+    """A narrow terminal shows no word that a wide one does not show; rules may be shorter."""
     wide = set(terminal(400, *VERBS[verb]).split())
     narrow = set(terminal(60, *VERBS[verb]).split())
     assert {word for word in narrow - wide if not set(word) <= set("─")} == set()
@@ -121,6 +128,7 @@ def test_no_word_is_cut(verb: str, terminal: Any) -> None:
 
 def test_table_of_very_long_words_is_cut_at_the_width_alone() -> None:
     word = "x" * 100
+    # Without the heads and the rule; the pieces of the word join to the word.
     _, _, *rows = show([build_table(["name", "value"], [[word, "1"]])], width=40).splitlines()
     assert max(map(len, rows)) <= 40
     assert "".join(row.split()[0] for row in rows) == word
@@ -130,6 +138,7 @@ def test_list_on_a_terminal_prints_no_escape_codes(
     terminal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR")
+    # Not even escaped ones, as text from outside is.
     assert "u001b" not in terminal(80, "list", "launchers")
 
 
@@ -139,5 +148,5 @@ def test_list_in_a_pipe_has_a_line_for_each_row(cli: Callable[..., tuple[int, st
     assert title == "AUDIT-RULES"
     assert head.split() == ["rule", "severity", "definition"]
     assert [row.split()[0] for row in rows if row] == [*RULES]
-    start = head.index("definition")
+    start = head.index("definition")  # the column where definitions begin in every row
     assert all(row[start - 1] == " " and row[start] != " " for row in rows if row)

@@ -53,6 +53,7 @@ class GoodDevice(CpuDevice):
 
 @pytest.fixture(autouse=True)
 def _torch_as_before():
+    """Restore the threads and the precision of matmuls, which devices under test set."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     yield
     torch.set_num_threads(threads)
@@ -76,6 +77,7 @@ class Reading:
         self.samples, self.closed = samples, False
 
     def read(self):
+        # The only sample may be an exception to raise.
         if isinstance(self.samples[0], Exception):
             raise self.samples[0]
         return self.samples
@@ -113,6 +115,7 @@ DEVICES = [
 
 @pytest.mark.parametrize(("members", "fault"), VENDORS)
 def test_each_fault_of_a_vendor_is_named(members, fault):
+    # ``members`` replace members of a vendor without faults, by name.
     assert vendor_faults(Good()) == []
     faults = vendor_faults(make_changed_class(Good, **members)())
     assert any(sentence.startswith(fault) for sentence in faults), faults
@@ -129,6 +132,7 @@ def test_monitor_whose_reading_fails_is_closed():
 
 @pytest.mark.parametrize(("members", "fault"), DEVICES)
 def test_each_fault_of_a_device_is_named(members, fault):
+    # ``members`` replace members of a device without faults, by name.
     device = make_changed_class(GoodDevice, **members)
     vendor = make_changed_class(Good, open=lambda *_: device(threads=1))()
     faults = device_faults(vendor)
@@ -137,6 +141,7 @@ def test_each_fault_of_a_device_is_named(members, fault):
 
 def test_valid_device_has_no_fault():
     assert device_faults(Good()) == []
+    # Unless it cannot be opened, here as local rank 0 with one thread.
     assert device_faults(make_changed_class(Good, open=raise_no_tool)()) == [
         "open(0, 1) raised OSError: no tool"
     ]
@@ -146,6 +151,7 @@ def test_valid_device_has_no_fault():
 def test_every_required_member_and_key_is_documented(page):
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     protocols = (Vendor, Device, Monitor, DeviceSample, Diagnoses)
+    # All members but one that is optional.
     required = {name for protocol in protocols for name in list_members(protocol)} - {
         "known_fields"
     }

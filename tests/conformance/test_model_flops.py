@@ -34,6 +34,7 @@ def widen_distilbert(data: Any) -> Any:
 
 
 def widen_llama(data: Any) -> Any:
+    """Return the loaded data with a larger model, whose heads share keys and values."""
     sizes = {
         "hidden_size": 96,
         "intermediate_size": 200,
@@ -81,10 +82,11 @@ def test_model_flops_are_what_the_counter_counts(
         device=CpuDevice(threads=1),
     )
     job = module.build(context, resized(module.load_data(context)))
+    # One batch as a whole step, whatever the recipe's accumulation.
     batch = replace(next(iter(job.batches(0))), closes_step=True)
     # Fused kernels compute scores a second time in the backward pass.
     with sdpa_kernel(SDPBackend.MATH), StepWatch(dict) as watch:
         job.step(iter([batch]))
     counted = watch.flops.total()
-    assert counted > 1e7
+    assert counted > 1e7  # enough for a comparison to mean something
     assert job.model_flops(batch.counts) == pytest.approx(counted, rel=0.01)

@@ -36,6 +36,7 @@ def test_a_case_is_found_by_all_its_names(name: str) -> None:
     assert case.name not in case.aliases
     for alias in case.aliases:
         assert cases.load(alias) == case
+    # Functions that each part of a case must have; ``prepare`` is optional.
     for part, functions in (("data", ("generate", "check")), ("job", ("load_data", "build"))):
         for function in functions:
             assert callable(getattr(cases.import_part(name, part), function))
@@ -51,6 +52,7 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     # Derived at most by way of the fields that language models share.
     assert len(recipe_type.__mro__) - len(Recipe.__mro__) <= 2
     names = {field.name for field in fields(recipe_type)}
+    # Each field is declared with a rule: whether a run may change it and still be compared.
     rules = [list_fields_with_rule(recipe_type, rule) for rule in get_args(Rule)]
     assert set().union(*rules) == names
 
@@ -58,8 +60,9 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", cases.list_names())
 def test_every_case_has_a_tiny_recipe_on_generated_data(name: str) -> None:
     tiny = cases.load(name).recipes["tiny"]
-    assert (tiny.data, tiny.world) == ("generated", None)
+    assert (tiny.data, tiny.world) == ("generated", None)  # for any number of ranks
     assert tiny.target_value is not None
+    # It is the choice of a user who names neither recipe (None) nor data.
     assert recipes.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
 
 
@@ -69,7 +72,13 @@ def test_every_recipe_resolves(
 ) -> None:
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
-    facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", quality_comparable=True)
+    facts = DataFacts(
+        train_samples=1_000,
+        eval_samples=100,
+        content_id="0123456789abcdef",
+        layout="fake",
+        quality_comparable=True,
+    )
     monkeypatch.setattr(cases.import_part(name, "data"), "check", lambda folder, recipe: facts)
     vendor = FakeVendor(devices=8, collective_backend="nccl")  # recipes of 8 ranks are for cards
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
@@ -80,6 +89,7 @@ def test_every_recipe_resolves(
             recipe=recipe_name,
             data=tmp_path,
             nnodes=1,
+            # Recipes of several nodes resolve on one node too.
             nproc=nproc if nnodes == 1 else None,
             out=tmp_path / "run",
         ),
@@ -88,6 +98,7 @@ def test_every_recipe_resolves(
     assert resolved.recipe_name == recipe_name
     # A shipped recipe is within the closed rules, whatever it leaves out.
     assert (resolved.rules, resolved.extra) == ("closed", {})
+    # The plan is unchanged by writing and reading it.
     assert plan.Plan.model_validate_json(resolved.model_dump_json()) == resolved
 
 
@@ -101,6 +112,7 @@ CASE = replace(TOY, name=NAME, aliases=("elsewhere",))
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a case into the second folder of the search path; return its own folder."""
     folder = tmp_path / "more" / "far_case"
     folder.mkdir(parents=True)
     (folder / "case.py").write_text(OUTSIDE_CASE)
@@ -109,6 +121,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     roots = [tmp_path / "empty", tmp_path / "more"]
     monkeypatch.setenv(cases.PATH_VARIABLE, ":".join(map(str, roots)))
+    # Modules of an earlier test would hide these files.
     for module in [name for name in sys.modules if "outside_case" in name]:
         monkeypatch.delitem(sys.modules, module)
     return folder
@@ -118,7 +131,7 @@ def test_case_can_live_in_any_folder(outside: Path) -> None:
     assert "far_case" in cases.list_names()
     assert cases.load("far_case").name == "far_case"
     assert cases.load("elsewhere") is cases.load("far_case")
-    assert cases.import_part("far_case", "job").JOB == "far_case"
+    assert cases.import_part("far_case", "job").JOB == "far_case"  # by a relative import
     assert cases.get_folder("far_case") == outside
     assert not cases.has_part("far_case", "prepare")
 
@@ -142,6 +155,7 @@ def test_broken_case_is_named_and_other_cases_still_load(
         cases.load("mine")
     assert expected_error in str(caught.value)
     assert "mine/case.py" in str(caught.value)
+    # Others load, and the faulty one is reported.
     loaded, faults = cases.load_all()
     assert {"toy", "distilbert_sst2"} <= {case.name for case in loaded}
     assert len(faults) == 1

@@ -11,18 +11,19 @@ ARRAYS = [np.arange(5), np.ones((2, 3), np.float32)]
 
 
 @pytest.fixture
-def num_builds():
-    """How often arrays were built."""
+def builds():
+    """A list with an entry for each time that arrays were built."""
     return []
 
 
 @pytest.fixture
-def read(tmp_path, num_builds):
+def read(tmp_path, builds):
     def build():
-        num_builds.append(1)
+        builds.append(1)
         return ARRAYS
 
     def read():
+        """Read the cached arrays, which are built if needed; they must equal ``ARRAYS``."""
         arrays = load_or_build_arrays(tmp_path / "kept", build)
         for array, expected in zip(arrays, ARRAYS, strict=True):
             np.testing.assert_array_equal(array, expected)
@@ -31,10 +32,10 @@ def read(tmp_path, num_builds):
     return read
 
 
-def test_arrays_are_built_once_and_then_mapped(read, num_builds):
+def test_arrays_are_built_once_and_then_mapped(read, builds):
     for _ in range(2):
         assert all(isinstance(array, np.memmap) for array in read())
-    assert len(num_builds) == 1
+    assert len(builds) == 1
 
 
 def fill_with_zeros(file):
@@ -56,21 +57,22 @@ def change_list(file):
 @pytest.mark.parametrize(
     "damage", [fill_with_zeros, truncate, lambda file: file.unlink(), remove_list, change_list]
 )
-def test_damaged_arrays_are_rebuilt(read, num_builds, tmp_path, damage):
+def test_damaged_arrays_are_rebuilt(read, builds, tmp_path, damage):
     read()
+    # The second read builds the arrays again, the third one finds them.
     damage(tmp_path / "kept" / "00.npy")
     read()
     read()
-    assert len(num_builds) == 2
+    assert len(builds) == 2
 
 
-def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, num_builds):
-    (tmp_path / "file").write_text("")
+def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, builds):
+    (tmp_path / "file").write_text("")  # no folder can be made below a file, even by root
 
     def build():
-        num_builds.append(1)
+        builds.append(1)
         return ARRAYS
 
     for _ in range(2):
         assert load_or_build_arrays(tmp_path / "file" / "kept", build) is ARRAYS
-    assert len(num_builds) == 2
+    assert len(builds) == 2

@@ -35,12 +35,14 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
     )
+    # ``PARENT`` prints the process ids of its workers and then waits. A descriptor of a process
+    # becomes readable when the process ends.
     workers = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
     assert workers
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     for worker in workers:
-        assert select.select([worker], [], [], 60.0)[0] == [worker]
+        assert select.select([worker], [], [], 60.0)[0] == [worker]  # within 60 s
         os.close(worker)
     parent.stdin.close()
     parent.stdout.close()

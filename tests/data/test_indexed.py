@@ -22,12 +22,22 @@ GOLDEN_BIN = "0100 0200 ffff 0700"
 
 
 def write_data(prefix, documents, dtype=np.uint16):
+    """Write the pair of files for documents given as lists of tokens."""
     tokens = np.array([token for document in documents for token in document], np.int64)
     sizes = np.array([len(document) for document in documents], np.int32)
     write_pair(prefix, tokens, sizes, np.dtype(dtype))
 
 
 def make_index_bytes(sizes, pointers, bounds, *, version=1, code=8, sequences=None, tail=b""):
+    """Return an index file written by hand, so that it may contradict itself.
+
+    Args:
+        sizes: tokens of each sequence.
+        pointers: byte of the data file at which each sequence begins.
+        bounds: first sequence of each document, and the end.
+        code: the element type by Megatron's number; 8 is uint16.
+        sequences: the number that the header claims; None: as many as ``sizes``.
+    """
     count = len(sizes) if sequences is None else sequences
     return (
         struct.pack("<9sqBqq", b"MMIDIDX\0\0", version, code, count, len(bounds))
@@ -52,7 +62,7 @@ def test_bytes_equal_those_of_megatron(pair):
     idx, data = list_paths(pair)
     assert idx.read_bytes() == bytes.fromhex(GOLDEN_IDX)
     assert data.read_bytes() == bytes.fromhex(GOLDEN_BIN)
-    assert sorted(pair.parent.iterdir()) == [data, idx]
+    assert sorted(pair.parent.iterdir()) == [data, idx]  # no temporary file is left
 
 
 def test_written_index_and_data_are_read_back(pair):
@@ -61,19 +71,21 @@ def test_written_index_and_data_are_read_back(pair):
     assert (len(reader.sizes), reader.num_documents, reader.num_tokens) == (3, 3, 4)
     assert [make_document_tokens(reader, i) for i in range(3)] == [[1, 2, 65_535], [], [7]]
     assert isinstance(reader.tokens, np.memmap)
+    # The data is mapped, not read into memory, and cannot be changed by mistake.
     assert not reader.tokens.flags.writeable
 
 
 def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     prefix = tmp_path / "many"
     idx, data = list_paths(prefix)
+    # Four documents: without a sequence, of two sequences, of one, without one; int32 (code 4).
     idx.write_bytes(make_index_bytes([2, 1, 3], [0, 8, 12], [0, 0, 2, 3, 3], code=4))
     data.write_bytes(np.arange(6, dtype="<i4").tobytes())
     reader = IndexedReader.open(prefix)
     assert reader.num_documents == 4
     assert [make_document_tokens(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
     assert list(reader.find_token_starts(range(1, 4))) == [0, 3, 6, 6]
-    assert list(reader.find_token_starts(range(4, 4))) == [6]
+    assert list(reader.find_token_starts(range(4, 4))) == [6]  # no document: the end alone
 
 
 @pytest.mark.parametrize(
@@ -83,6 +95,7 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
 def test_every_whole_number_type_is_read(tmp_path, code, name):
     idx, data = list_paths(tmp_path / "x")
     data.write_bytes(np.array([3, 4], name).tobytes())
+    # One sequence of two tokens, which is the only document.
     idx.write_bytes(make_index_bytes([2], [0], [0, 1], code=code))
     reader = IndexedReader.open(tmp_path / "x")
     assert reader.dtype == np.dtype(name)
@@ -94,6 +107,7 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
     [
         (".idx", lambda old: b"x" * len(old), "not an index"),
         (".idx", lambda old: old[:-8], "must match its header"),
+        # Byte 17 of the header is the element type; there is no type 7.
         (".idx", lambda old: old[:17] + b"\x07" + old[18:], "element type 7"),
         (".bin", lambda old: old[:-4], "belong together"),
         (".bin", lambda old: old[:-1], "the length must be a multiple of"),
@@ -133,6 +147,7 @@ SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
 @pytest.mark.usefixtures("block")
 def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arrays, where, what):
     idx, data = list_paths(tmp_path / "x")
+    # Sizes, pointers and bounds of which one is wrong; see ``make_index_bytes``.
     idx.write_bytes(make_index_bytes(*arrays))
     data.write_bytes(np.arange(6, dtype="<u2").tobytes())
     with pytest.raises(DataError) as caught:

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 def test_entropy_rate_matches_sampled_text() -> None:
     text = language.draw_symbols(documents=400, length=500, seed=7)
     last, before = language.build_tables()
+    # The next symbol is drawn from the mean of two tables, one for each symbol of context.
     chances = (last[text[:, 1:-1]] + before[text[:, :-2]]) / 2
+    # The mean information of the symbols drawn is the entropy rate, but for chance.
     information = -np.log(np.take_along_axis(chances, text[:, 2:, None], -1))
     error = information.std() / information.size**0.5
     assert abs(information.mean() - language.compute_entropy_rate()) < 4 * error
-    assert error < 0.003
+    assert error < 0.003  # so small that a wrong rate shows
 
 
 @pytest.mark.parametrize("vocab_size", [SYMBOLS, 50257])
@@ -36,9 +38,12 @@ def test_text_uses_the_whole_vocabulary(tmp_path: Path, vocab_size: int) -> None
         language.DOCUMENTS,
         {language.DOCUMENT_TOKENS},
     )
-    step = vocab_size // SYMBOLS
+    step = vocab_size // SYMBOLS  # symbols are spread evenly over the ids
     assert set(np.unique(reader.tokens)) == {step * symbol for symbol in range(SYMBOLS)}
-    expected = language.draw_symbols(documents=language.DOCUMENTS, length=1024, seed=4) * step
+    expected = (
+        language.draw_symbols(documents=language.DOCUMENTS, length=language.DOCUMENT_TOKENS, seed=4)
+        * step
+    )
     assert (np.asarray(reader.tokens) == expected.ravel()).all()
 
 
@@ -49,7 +54,10 @@ def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> No
 
 
 def compute_min_loss(joint: Any) -> float:
-    """Return the minimum cross-entropy given the context, from P(context, next)."""
+    """Return the minimum cross-entropy given the context, from P(context, next).
+
+    What has probability 0 adds nothing, neither a division by 0 nor a logarithm of it.
+    """
     of_context = joint.sum(1, keepdims=True)
     chances = np.divide(joint, of_context, out=np.ones_like(joint), where=of_context > 0)
     return float(-(joint * np.log(chances, out=np.zeros_like(joint), where=chances > 0)).sum())
@@ -59,8 +67,9 @@ def compute_min_loss(joint: Any) -> float:
 def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
     last, before = language.build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
-    for _ in range(100):
+    for _ in range(100):  # until it is the stationary distribution
         pairs = ((pairs.sum(1)[:, None] * last + pairs @ before) / 2).T
+    # P(last, the one before, next). Contexts: both symbols, the last one, the one before.
     joint = pairs[:, :, None] * (last[:, None, :] + before[None, :, :]) / 2
     losses = [
         compute_min_loss(joint.reshape(-1, SYMBOLS)),
@@ -70,4 +79,5 @@ def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
     assert losses == pytest.approx([language.compute_entropy_rate(), 2.7106, 2.7360], abs=1e-4)
     target = cases.load(case).recipes["tiny"].target_value
     assert target is not None
+    # Losses that a model which ignores one symbol cannot reach, by far.
     assert losses[0] < target < losses[1] - 0.8

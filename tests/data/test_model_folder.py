@@ -62,6 +62,7 @@ SOUND: dict[str, Any] = {"model_type": "small", "hidden_size": 8, "of_the_writer
 
 
 def read_model_config(folder: Path, content: Any) -> Keys:
+    """Write ``content`` as config.json, an object or the text itself, and read it as ``Keys``."""
     file = folder / "config.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_config(folder, Keys, FAULT)
@@ -70,6 +71,7 @@ def read_model_config(folder: Path, content: Any) -> Keys:
 def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
     config = read_model_config(tmp_path, {**SOUND, "dropout": 0, "tied": False})
     assert (config.width, config.heads, config.dropout) == (8, 1, 0.0)
+    # Written anew, without keys that have one allowed value only or no effect.
     assert config.raw == {"model_type": "small", "hidden_size": 8, "dropout": 0.0}
 
 
@@ -78,6 +80,7 @@ def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
     [
         ({"model_type": "other"}, "model_type", "is 'other'", 'this case trains "small"'),
         ({"hidden_size": 0}, "hidden_size", "is 0", "must be a whole number above 0"),
+        # A long value is shortened.
         ({"hidden_size": [8] * 99}, "hidden_size", "8, 8, 8", "must be a whole"),
         ({"heads": 3}, "heads", "is 3", "a divisor of hidden_size"),
         ({"dropout": 1}, "dropout", "is 1", "a number in [0, 1)"),
@@ -106,6 +109,9 @@ def test_a_value_outside_its_range_is_named(
     ],
 )
 def test_keys_without_effect_are_ignored(tmp_path: Path, changes: dict[str, Any]) -> None:
+    # They have the only value that this model can have, or no value, or are only about
+    # generating text
+    # and storage.
     assert read_model_config(tmp_path, {**SOUND, **changes}).raw == {
         "model_type": "small",
         "hidden_size": 8,
@@ -139,9 +145,11 @@ def test_key_that_may_change_the_model_is_refused(
 def test_every_key_of_transformers_is_used_or_fixed_or_listed_as_unused(
     tmp_path: Path, library: Any, keys: type[ConfigKeys]
 ) -> None:
+    # The configuration with default values, as the library writes it.
     written = library(attn_implementation="sdpa").to_dict()
     (tmp_path / "config.json").write_text(json.dumps(written))
-    assert read_config(tmp_path, keys, FAULT)
+    assert read_config(tmp_path, keys, FAULT)  # raises for a key that it does not know
+    # Values that we expect are the library's own defaults.
     for key, value in {**DEFAULTS, **keys.defaults}.items():
         assert written.get(key) in (value, None)
 
@@ -167,6 +175,7 @@ def make_expected_tensors(**changes: Any) -> ModelWeights:
 
 
 def make_stored_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
+    """Return tensors of one file with the shapes of ``SHAPES`` and changes; None removes one."""
     shapes = {**SHAPES, **changes}
     return [
         StoredTensor(Path("file"), f"{prefix}{key}", shape)
@@ -178,6 +187,7 @@ def make_stored_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
 def test_every_weight_is_matched_by_the_models_name() -> None:
     match = make_expected_tensors().match(make_stored_tensors(), where=Path("folder"))
     assert {name: tensor.key for name, tensor in match.items()} == {name: name for name in SHAPES}
+    # A weight may be missing if it is optional, and further ones may be stored if they are unused.
     headless, extra = make_stored_tensors(**{"head.bias": None}), make_stored_tensors(extra=(3,))
     assert (
         len(make_expected_tensors(optional=("head.",)).match(headless, where=Path("folder"))) == 2
@@ -225,6 +235,7 @@ def test_weight_that_is_stored_twice_is_refused() -> None:
 def test_files_must_hold_the_tensors_of_their_index(
     tmp_path: Path, listed: dict[str, str], where: str | None, what: str | None
 ) -> None:
+    # File 1 holds tensor a, file 2 holds b; ``listed`` is what the index says.
     for number, name in enumerate("ab", 1):
         save_file({name: torch.ones(2)}, tmp_path / f"{number}.safetensors")
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": listed}))
@@ -242,6 +253,8 @@ def read_stored_weights(file: Path) -> list[StoredTensor]:
 
 @pytest.mark.parametrize("kind", ["safetensors", "state", "module", "old"])
 def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
+    # module: weights within a checkpoint, beside other tensors and arrays; old: torch's form before
+    # zip archives.
     state = {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.ones(())}
     file = tmp_path / (SINGLE if kind == "safetensors" else "weights.pt")
     if kind == "safetensors":
@@ -264,14 +277,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None
     file = tmp_path / name
     state = {f"a.{number}": torch.ones(9) for number in range(9)}
     save_file(state, file) if name == SINGLE else torch.save(state, file)
-    file.write_bytes(file.read_bytes()[:size])
+    file.write_bytes(file.read_bytes()[:size])  # nothing, or a part of the header
     with pytest.raises(DataError, match=r"empty|not readable|damaged") as caught:
         read_stored_weights(file)
     assert caught.value.where == str(file)
 
 
 def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
-    class Trap:
+    class Trap:  # unpickling it would make a file
         def __reduce__(self) -> Any:
             return Path.touch, (tmp_path / "sprung",)
 

@@ -15,16 +15,26 @@ ABC = {
 
 @pytest.fixture
 def raw(tmp_path):
+    """Return a source folder with one file of three bytes."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "a.txt").write_bytes(b"abc")
     return tmp_path / "raw"
 
 
 def write_prepared(raw, *, fail=False, progress_lines=None, **options):
-    """Write ``data`` with two files; return the calls that made something."""
+    """Write ``data`` with two files; return the names of the files that were made.
+
+    Args:
+        raw: the source folder, beside which ``data`` is written.
+        fail: whether the disk is full before the second file is whole.
+        progress_lines: gets the lines of progress; None: they are dropped.
+        options: of ``write_data_folder``, which are part of the manifest.
+    """
     calls = []
 
     def make(name, content=b"abc"):
+        """Return a function that writes a file and notes its name in ``calls``."""
+
         def write_it(target):
             calls.append(name)
             target.write_bytes(content)
@@ -57,6 +67,7 @@ def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
         "counts": {},
         "files": {"sub/abc.txt": ABC, "late.txt": ABC},
     }
+    # A second call finds the folder and does nothing.
     progress_lines = []
     assert write_prepared(raw, progress_lines=progress_lines) == []
     assert "is already prepared" in progress_lines[-1]
@@ -67,7 +78,7 @@ def test_interrupted_preparation_resumes(raw, tmp_path):
         write_prepared(raw, fail=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]
     assert ".data.partial" in caught.value.fix
-    assert write_prepared(raw) == ["late"]
+    assert write_prepared(raw) == ["late"]  # the first file was kept
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
         "late.txt",
@@ -101,6 +112,7 @@ def damage_state(raw):
 def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
+    # ``change`` spoils the source, an option, a written file or the notes of what is finished.
     assert write_prepared(raw, **change(raw)) == ["abc", "late"]
     assert (tmp_path / "data" / "sub" / "abc.txt").read_bytes() == b"abc"
 
@@ -117,41 +129,47 @@ def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
 
     monkeypatch.setattr(prepared, "compute_fingerprint", compute_fingerprint)
     write_prepared(raw)
-    assert "a.txt" not in hashed_files
+    assert "a.txt" not in hashed_files  # known by its size and time since the first call
 
 
 def test_data_error_leaves_no_folder(raw, tmp_path):
-    def prepare():
+    def prepare():  # finds a fault of the data after it has written a file
         with prepared.write_data_folder(
             tmp_path / "data", raw, {}, print, case="a", form=1
         ) as partial_folder:
             partial_folder.write_file("a", lambda target: target.write_bytes(b"a"))
             raise DataError("row 3")
 
+    # Unlike an interruption, such a fault cannot be resumed.
     with pytest.raises(DataError, match="row 3"):
         prepare()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
 
 
 def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
-    def prepare():
+    def prepare():  # the first call is interrupted after its stage; returns the stages that ran
         calls = []
+
+        def count():
+            calls.append("count")
+            return [1, 2]
+
         sources = {"a.txt": raw / "a.txt"}
         with prepared.write_data_folder(
             tmp_path / "data", raw, sources, print, case="a", form=1
         ) as writer:
-            rows = writer.run_stage("count", lambda: calls.append("count") or [1, 2])
+            rows = writer.run_stage("count", count)
             if not stopped:
-                stopped.append(1)
+                stopped.append(True)
                 raise KeyboardInterrupt
             assert rows == [1, 2]
-            (writer.work / "scratch").write_bytes(b"x")
+            (writer.work / "scratch").write_bytes(b"x")  # not part of the finished folder
         return calls
 
     stopped = []
     with pytest.raises(KeyboardInterrupt):
         prepare()
-    assert prepare() == []
+    assert prepare() == []  # the second call has the result, but not the work
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["manifest.json"]
 
 
@@ -162,12 +180,12 @@ def test_copy_of_a_sparse_file_is_sparse(tmp_path, begin, end, monkeypatch):
     source, target = tmp_path / "source", tmp_path / "target"
     with source.open("wb") as file:
         file.write(begin)
-        file.truncate(1 << 24)
+        file.truncate(1 << 24)  # zeros that use no space on the disk
         file.seek(1 << 24)
         file.write(end)
     prepared.copy_file(source, target)
     assert target.read_bytes() == source.read_bytes()
-    assert target.stat().st_blocks * 512 < 1 << 20
+    assert target.stat().st_blocks * 512 < 1 << 20  # a block has 512 bytes on every system
 
 
 class Units(prepared.Reporter):
@@ -186,13 +204,13 @@ class Units(prepared.Reporter):
 
 
 def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
-    def prepare(*, stop):
+    def prepare(*, stop):  # returns units in total and units done, by stage
         units = Units()
         sources = {"a.txt": raw / "a.txt"}
         with prepared.write_data_folder(
             tmp_path / "data", raw, sources, units, case="a", form=1
         ) as writer:
-            units.begin("writing", 3)
+            units.begin("writing", 3)  # the bytes of a.txt
             writer.copy_file("copied", raw / "a.txt")
             if stop:
                 raise KeyboardInterrupt
@@ -212,6 +230,7 @@ def test_finished_folder_of_another_source_is_refused(raw, tmp_path, options, sa
     write_prepared(raw)
     with pytest.raises(DataError, match=says):
         write_prepared(raw, **options)
+    # The folder is as it was.
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
 
 

@@ -29,7 +29,12 @@ class FakeReader:
 
 
 def cut_one_by_one(sizes, seq_length):
-    """Cut documents one sample after another: the plain reference for ``cut``."""
+    """Cut documents one sample after another: the plain reference for ``cut_documents``.
+
+    Returns:
+        Where each sample begins, as (document, token in it), and where the last one ends. A sample
+        has ``seq_length`` tokens and their targets, so it shares a token with the next one.
+    """
     samples = max(0, (sum(sizes) - 1) // seq_length)
     cuts = [(0, 0)]
     document, offset = 0, 0
@@ -38,7 +43,7 @@ def cut_one_by_one(sizes, seq_length):
         while remaining > sizes[document] - offset:
             remaining -= sizes[document] - offset
             document, offset = document + 1, 0
-        offset += remaining - 1
+        offset += remaining - 1  # the last token is the first one of the next sample
         cuts.append((document, offset))
     return cuts
 
@@ -60,6 +65,7 @@ def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
     ends=st.tuples(st.integers(0, 40), st.integers(0, 40)),
 )
 def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed, number, ends):
+    # The split is a range of the documents.
     first, last = sorted(min(end, len(sizes)) for end in ends)
     reader = make_corpus(sizes)
     samples = Samples(reader, range(first, last), seq_length, seed)
@@ -68,6 +74,7 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
     for index in (samples.build_epoch(number), samples.build_unshuffled_epoch()):
         assert len(index) == len(samples)
         assert sorted(index.shuffle) == list(range(len(samples)))
+        # The split's tokens in the order of its documents; a token is its own number.
         order = [
             token
             for document in index.documents + first
@@ -78,7 +85,9 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
         assert rows.dtype == np.int64
         assert rows[:, 1:].ravel().tolist() == order[1 : 1 + len(samples) * seq_length]
         assert rows[:, 0].tolist() == order[: len(samples) * seq_length : seq_length]
+        # Less than a sample is left at the end.
         assert total - 1 - len(samples) * seq_length < seq_length
+        # Rows may be gathered in any order.
         shuffled = index.gather_tokens(index.shuffle)
         assert (shuffled == rows[index.shuffle]).all()
 
@@ -88,11 +97,15 @@ def compute_published_order(sizes, seq_length, seed, needed_samples):
 
     Written down from what it does: as many epochs as hold the samples, their documents shuffled
     together, then the samples; a last epoch of which less than 80% is needed follows by itself.
+
+    Args:
+        needed_samples: number of samples that the whole training takes.
     """
     tokens_per_epoch = sum(sizes)
     epochs = 1
     while epochs * tokens_per_epoch < needed_samples * seq_length + 1:
         epochs += 1
+    # A sample's last target is a token more than its length, once in all.
     samples_before_last_epoch = ((epochs - 1) * tokens_per_epoch - 1) // seq_length
     samples_per_epoch = (tokens_per_epoch - 1) // seq_length
     together = epochs == 1 or needed_samples - samples_before_last_epoch >= int(
@@ -117,11 +130,19 @@ def compute_published_order(sizes, seq_length, seed, needed_samples):
 
 @pytest.mark.parametrize(("together", "epochs"), [(1, 1), (1000, 4), (900, 4), (1300, 5)])
 def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
+    # ``together``: number of samples that are shuffled together; ``epochs``: whole ones among them.
     sizes = np.random.default_rng(5).integers(0, 60, 120)
     samples = Samples(
-        make_corpus(sizes), range(120), 13, 1234, shuffled_together=together, cache=tmp_path
+        make_corpus(sizes),
+        documents=range(120),
+        seq_length=13,
+        seed=1234,
+        shuffled_together=together,
+        cache=tmp_path,
     )
-    order, cuts, shuffle = compute_published_order(sizes.tolist(), 13, 1234, together)
+    order, cuts, shuffle = compute_published_order(
+        sizes.tolist(), seq_length=13, seed=1234, needed_samples=together
+    )
     for _ in range(2):  # built, then mapped
         orders = np.concatenate(
             [samples.build_epoch(epoch_number).shuffle for epoch_number in range(epochs)]
@@ -130,7 +151,8 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
         assert index.documents.tolist() == order
         assert list(zip(index.positions.tolist(), index.offsets.tolist(), strict=True)) == cuts
         assert len(orders) == epochs * len(samples)
+        # Each epoch has the next samples of the published order.
         assert orders.tolist() == shuffle[: len(orders)]
-    assert index.gather_tokens(index.shuffle[:9]).shape == (9, 14)
-    fresh = samples.build_epoch(epochs)  # drawn anew
+    assert index.gather_tokens(index.shuffle[:9]).shape == (9, 13 + 1)
+    fresh = samples.build_epoch(epochs)  # beyond the samples shuffled together: drawn anew
     assert fresh.documents.tolist() != order

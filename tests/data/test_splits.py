@@ -26,6 +26,7 @@ FORMS = (
 
 
 def find_splits(folder):
+    """Return the kind of files that were found, and their paths by split."""
     layout = find_layout(folder, FORMS, FAULT)
     return layout.kind, {
         split: [file.relative_to(folder).as_posix() for file in files]
@@ -34,6 +35,7 @@ def find_splits(folder):
 
 
 def write_file(folder, *names):
+    """Write files that are not empty; return the folder."""
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("x")
@@ -41,11 +43,13 @@ def write_file(folder, *names):
 
 
 def test_first_existing_file_format_is_read(tmp_path):
+    # Two names of the validation split: the first one that exists.
     write_file(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
     assert find_splits(tmp_path) == (
         "text",
         {"train": ["train.tsv"], "validation": ["validation.tsv"]},
     )
+    # Tables precede texts, also in the subfolder and in numbered parts.
     parts = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
     write_file(tmp_path, *parts, "data/validation.parquet")
     expected = {"train": parts, "validation": ["data/validation.parquet"]}
@@ -61,6 +65,7 @@ def test_first_existing_file_format_is_read(tmp_path):
             "empty (0 bytes)",
         ),
         (
+            # The second part is missing.
             lambda folder_path: write_file(folder_path, "train-00000-of-00002.parquet"),
             "DIR",
             "numbered parts",
@@ -113,6 +118,7 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
     for _ in range(2):
         assert load_or_scan(cache, {"values": data}, scan) == {"values": EXPECTED_EXTREMES}
     assert len(calls) == 1
+    # Four more scans: another content, another name of what is scanned, a damaged cache, no cache.
     data.write_bytes(b"more")
     load_or_scan(cache, {"values": data}, scan)
     load_or_scan(cache, {"values as int64": data}, scan)
@@ -124,7 +130,7 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
 
 
 def test_arrays_are_built_once_and_mapped(tmp_path):
-    written_arrays = [VALUES, np.zeros(0, np.int64)] * 6
+    written_arrays = [VALUES, np.zeros(0, np.int64)] * 6  # twelve: file names sort as numbers do
     calls = []
 
     def build():
@@ -151,16 +157,18 @@ class Outer(BaseModel):
 
 
 def read(folder, text):
+    """Write ``text`` as a YAML file and read it as ``Outer``."""
     file = folder / "a.yaml"
     file.write_text(text)
     return documents.validate_document(Outer, documents.read_yaml(file), file, fix="see the docs")
 
 
 def test_yaml_words_stay_text_and_are_converted_by_field_type(tmp_path):
+    # YAML would make 12:30:00 a number of seconds and the key ``on`` a truth value.
     assert read(tmp_path, "inner:\n  time: 12:30:00\n  many: 8\non: true\n") == Outer(
         inner=Inner(time="12:30:00", many=8), on=True
     )
-    assert read(tmp_path, "inner:\n") == Outer()
+    assert read(tmp_path, "inner:\n") == Outer()  # a key without a value is null
 
 
 @pytest.mark.parametrize(
@@ -181,12 +189,13 @@ def test_yaml_error_names_the_key(tmp_path, text, says):
 def test_document_is_written_atomically(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
+    # The stream takes bytes: an error while writing keeps the old content.
     with pytest.raises(TypeError), documents.write_atomically(file) as stream:
         stream.write("text")
     assert file.read_bytes() == b"old"
     with documents.write_atomically(file) as stream:
         stream.write(b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"new")]
-    monkeypatch.setattr(documents, "_MAX_BYTES", 2)
+    monkeypatch.setattr(documents, "_MAX_BYTES", 2)  # 2 bytes are 0 MiB, rounded
     with pytest.raises(ValueError, match="larger than 0 MiB"):
         documents.read_bytes(file)

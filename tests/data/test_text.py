@@ -40,6 +40,7 @@ def test_last_line_needs_no_end():
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", MARK])
 def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, mark, end):
+    # Quotes are plain characters in TSV, and empty lines are no rows.
     lines = ["text\tlabel", f'"{SEPARATORS}\t1', "", 'b"\t0', ""]
     file = write_raw(tmp_path, mark + end.join(lines).encode())
     assert list(read_tsv(file)) == [
@@ -51,6 +52,7 @@ def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, mark, end):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", MARK])
 def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end):
+    # A quoted field may have line breaks and doubled quotes; empty lines are no rows.
     lines = ["id,text", f'1,"a ""b"",{end}{SEPARATORS}"', "", f"2,{SEPARATORS}", ""]
     file = write_raw(tmp_path, mark + end.join(lines).encode())
     assert list(read_csv(file)) == [
@@ -62,6 +64,7 @@ def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end)
 @pytest.mark.parametrize(("read", "gap"), [(read_tsv, "\t"), (read_csv, ",")])
 @pytest.mark.parametrize("fields", [["1"], ["1", "2", "3"]])
 def test_row_with_other_number_of_fields_than_header_is_named(tmp_path, read, gap, fields):
+    # A header, a good row, and one with too few or too many fields.
     lines = [gap.join(row) for row in (["a", "b"], ["1", "2"], fields)]
     file = write_raw(tmp_path, "\n".join(lines).encode())
     with pytest.raises(ValueError, match=f"line 3 has {len(fields)} fields, but the header has 2"):
@@ -76,13 +79,13 @@ def test_quote_without_end_is_named_by_its_line():
 def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "MAX_LINE_BYTES", 1 << 10)
     file = write_raw(tmp_path, b"a\n")
-    os.truncate(file, 1 << 40)
+    os.truncate(file, 1 << 40)  # longer: a TiB of zeros that uses no space
     with pytest.raises(ValueError, match="larger than 256 MiB"):
         read_text(file)
     with file.open("rb") as stream:
         lines = enumerate_lines(stream)
         assert next(lines) == (1, b"a\n")
-        assert next(lines) == (2, bytes(1 << 10))
+        assert next(lines) == (2, bytes(1 << 10))  # cut at the limit
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):

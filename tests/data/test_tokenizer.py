@@ -28,12 +28,13 @@ def test_both_file_formats_give_the_same_ids(tmp_path, write):
     opened = open_corpus_tokenizer(write(tmp_path))
     assert (opened.vocab_size, opened.end_of_document, opened.end_id) == (264, END, 263)
     assert encode_text(opened, "hello world") == encode_by_hand("hello world")
-    assert encode_text(opened, "hello wo") == [259, 261]
+    assert encode_text(opened, "hello wo") == [259, 261]  # "hello" and " wo", which are merged
 
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_text_of_the_end_token_is_encoded_as_text(tmp_path, write):
     opened = open_corpus_tokenizer(write(tmp_path))
+    # A document that quotes the token does not end there.
     ids = encode_text(opened, f"a{END}b")
     assert 263 not in ids
     assert opened.library.decode(ids) == f"a{END}b"
@@ -57,6 +58,7 @@ def test_merge_that_is_not_two_tokens_is_named_by_its_line(tmp_path):
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
 def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
     write_two_files(tmp_path)
+    # An object as the library writes it, or none: then the usual end token.
     for end_token, end_id in (({"content": END}, 263), (None, 263)):
         (tmp_path / file).write_text(json.dumps({"eos_token": end_token}))
         assert open_corpus_tokenizer(tmp_path).end_id == end_id
@@ -65,6 +67,7 @@ def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
 
 
 def read_fault(folder):
+    """Return the error of opening the tokenizer as text; it must be complete."""
     with pytest.raises(DataError) as caught:
         open_corpus_tokenizer(folder)
     assert caught.value.where
@@ -75,6 +78,7 @@ def read_fault(folder):
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_missing_prefix_space_is_refused(tmp_path, write):
+    # Our encoding never adds a space before the first word.
     settings = write(tmp_path) / "tokenizer_config.json"
     settings.write_text(json.dumps({"add_prefix_space": False}))
     assert open_corpus_tokenizer(tmp_path).vocab_size == 264
@@ -101,6 +105,7 @@ def test_bert_settings_that_contradict_its_tokenizer_are_refused(
     (tmp_path / WORDPIECE).write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     )
+    # A lower-casing BERT tokenizer, as a vocabulary and as the library's own file.
     library = open_wordpiece(tmp_path / WORDPIECE, make_corpus_error)
     library.save(str(tmp_path / FAST))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: value}))
@@ -121,6 +126,7 @@ def test_bert_settings_that_contradict_its_tokenizer_are_refused(
 def test_vocabulary_may_differ_from_the_model_only_by_padding(
     tmp_path, entries, vocab_size, multiple, refused
 ):
+    # ``multiple``: the model's vocabulary may be rounded up to a multiple of it.
     expectation = pytest.raises(
         DataError, match=f"{entries} entries, but the model expects {vocab_size}"
     )

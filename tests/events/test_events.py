@@ -27,7 +27,7 @@ def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: 
     path, clock = tmp_path / name_rank_file(0), FakeClock()
     writer = EventWriter(path, clock)
     expected = []
-    for name in ("init", "", "über\n{}"):
+    for name in ("init", "", "über\n{}"):  # also empty, not ASCII, with what could end a line
         clock.advance(7)
         writer.emit("span", name=name, start_ns=1, end_ns=2)
         expected.append(
@@ -53,13 +53,13 @@ def test_malformed_lines_are_counted_and_skipped(tmp_path: Path) -> None:
         b'{"no":"event"}',
         b"\xff\xfe",
         b'{"event":"b","t_ns":2}',
-        b'{"event":"c"',
+        b'{"event":"c"',  # incomplete and last, which is no fault
     ]
     path.write_bytes(b"\n".join(lines))
     file = EventFile(path)
     for _ in range(2):  # reading again starts anew
         assert [item["event"] for item in file] == ["a", "b"]
-        assert file.malformed_lines == 6
+        assert file.malformed_lines == 6  # all but a, b and c
 
 
 @pytest.mark.parametrize("begin", [b"", b'{"event":"c"'])
@@ -68,7 +68,7 @@ def test_sparse_hole_in_a_file_is_one_malformed_line_not_held_in_memory(
 ) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"event":"a","t_ns":1}\n' + begin)
-    os.truncate(path, 1 << 40)
+    os.truncate(path, 1 << 40)  # longer: a TiB of zeros that uses no space
     file = EventFile(path)
     assert [item["event"] for item in file] == ["a"]
     assert file.malformed_lines == 1
@@ -80,7 +80,7 @@ def test_line_torn_by_a_full_disk_does_not_lose_later_events(
     path = tmp_path / "events.jsonl"
     writer = EventWriter(path, FakeClock())
     writer.emit("end")
-    real_write, room = os.write, 9
+    real_write, room = os.write, 9  # bytes that still fit on the disk: a part of the next line
 
     def write_until_disk_is_full(fd: int, data: bytes) -> int:
         nonlocal room
@@ -94,12 +94,12 @@ def test_line_torn_by_a_full_disk_does_not_lose_later_events(
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
             writer.emit("finished")
-    monkeypatch.undo()
+    monkeypatch.undo()  # the disk has room again
     writer.emit("synced", unix_ns=1)
     writer.close()
     file = EventFile(path)
     assert [item["event"] for item in file] == ["end", "synced"]
-    assert file.malformed_lines == 1
+    assert file.malformed_lines == 1  # the torn line, which the next event did not continue
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,7 @@ def test_line_that_is_not_an_event_is_refused(line: bytes, what: str) -> None:
 def test_a_window_has_an_entry_for_each_step() -> None:
     window_event = make_window(0, 9, step_ns=[4, 5], samples=[1, 1])
     assert read_event(json.dumps(window_event).encode()).step_ns == [4, 5]
+    # One entry for two steps, none, and a negative time.
     for change in ({"wait_ns": [0]}, {"loss": []}, {"step_ns": [4, -5]}):
         with pytest.raises(ValueError, match=r"must have the same length|>= 0"):
             read_event(json.dumps(window_event | change).encode())
@@ -133,11 +134,12 @@ def test_tail_returns_each_event_once_for_any_partial_reads(tmp_path: Path) -> N
     assert tail.read_new() == []  # there is no file yet
     assert tail.is_unread
     events_read, seen_in_small = [], []
+    # The file grows byte by byte; an event is returned when its line is whole.
     for end in range(len(content) + 1):
         path.write_bytes(content[:end])
         events_read += [event.t_ns for event in tail.read_new()]
         assert events_read == list(range(content[:end].count(b"\n")))
-    for _ in range(len(content) // 7 + 1):
+    for _ in range(len(content) // 7 + 1):  # as many reads of 7 bytes as the file needs
         seen_in_small += [event.t_ns for event in small.read_new()]
     assert seen_in_small == events_read == [0, 1, 2, 3, 4]
 
@@ -148,8 +150,9 @@ def test_tail_skips_sparse_holes_and_lines_that_are_not_events(tmp_path: Path) -
     path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + good)
     tail = EventTail(path)
     assert [event.t_ns for event in tail.read_new()] == [3]
-    os.truncate(path, path.stat().st_size + 2 * MAX_LINE_BYTES)
+    os.truncate(path, path.stat().st_size + 2 * MAX_LINE_BYTES)  # a hole of zeros
     with path.open("ab") as file:
         file.write(b"\n" + good)
+    # Several reads: each one goes on after a part of the hole.
     events = [event for _ in range(4) for event in tail.read_new()]
     assert [event.t_ns for event in events] == [3]

@@ -18,7 +18,12 @@ UNIX = 1_000_000_000_000_000_000
 
 
 def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[dict[str, Any]]:
-    """Return a rank's events on a clock that shows ``offset_ns`` more."""
+    """Return a rank's events on a clock that shows ``offset_ns`` more.
+
+    Args:
+        skew_ns: how much the node's wall clock is ahead.
+        synced: whether there is the event that all ranks emit at the same moment.
+    """
     events = rank_events()
     if synced:
         events.insert(2, make_event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
@@ -34,6 +39,7 @@ def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[
 def make_node_events(
     number: int, offset_ns: int, skew_ns: int = 0, *more: dict[str, Any]
 ) -> list[Any]:
+    """Return the events of a node, with ``more`` of them; for the clocks see ``make_rank``."""
     launch = launch_event(
         offset_ns, node=number, unix_ns=UNIX + skew_ns, environment={"cpu": f"CPU {number}"}
     )
@@ -51,8 +57,9 @@ def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path)
     write_events(
         run / "events.node1.jsonl", make_node_events(1, offset, skew, make_exit(12 * S + offset))
     )
-    timeline = read_run(run, 2, 2)
+    timeline = read_run(run, world_size=2, nodes=2)
     assert [node.shift_ns for node in timeline.nodes] == [0, -offset]
+    # The same run on one clock has the same times.
     single_node = read_run(write_run(tmp_path / "one", [launch_event(0)], rank_events()), 1)
     for rank in timeline.ranks:
         assert rank.wall_ns == single_node.ranks[0].wall_ns
@@ -72,9 +79,10 @@ def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
         make_rank(offset, synced=False),
     )
     write_events(run / "events.node0.jsonl", make_node_events(0, 0))
+    # Node 1 began 2 s later by its wall clock, and its events end there.
     late = [launch_event(offset + 2 * S, node=1, unix_ns=UNIX + 2 * S)]
     write_events(run / "events.node1.jsonl", late)
-    timeline = read_run(run, 2, 2)
+    timeline = read_run(run, world_size=2, nodes=2)
     assert [node.shift_ns for node in timeline.nodes] == [0, -offset]
     assert [node.finished for node in timeline.nodes] == [True, False]
 
@@ -90,15 +98,18 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
         run / "events.node1.jsonl",
         make_node_events(1, 0, 0, late, end_event, make_event("oom_kills", S, count=2)),
     )
-    launcher = read_run(run, 2, 2).launcher
+    launcher = read_run(run, world_size=2, nodes=2).launcher
     assert launcher.ranks_ended == RanksEnded(
         t_ns=12 * S, failures=[FailedRank(**failure)], others_cpu_share=0.25
     )
+    # A stop for a reason of the run precedes a signal, which may be its consequence.
     assert (launcher.stop.reason, launcher.stop.node) == ("timeout", 1)
     assert launcher.stop.stacks == ["stacks.rank1.txt"]
     assert launcher.oom_kills == 2
     write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, end_event))
-    assert read_run(run, 2, 2).launcher.stop is None  # a consequence of the failure
+    assert (
+        read_run(run, 2, 2).launcher.stop is None
+    )  # the signal alone is a consequence of the failure
     write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, make_exit(11 * S)))
     assert read_run(run, 2, 2).launcher.stop.reason == "signal"
 
@@ -109,12 +120,13 @@ def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> N
     write_events(
         run / "events.node1.jsonl", make_node_events(1, offset, 0, make_exit(12 * S + offset))
     )
-    timeline = read_run(run, 2, 2)
+    timeline = read_run(run, world_size=2, nodes=2)
     assert timeline.launch_ns == 0
     failure = find_failure(timeline, None)
     assert failure is not None
     assert failure.kind == "events_incomplete"
     assert failure.message == message("node_events_lost", nodes="0")
+    # Without any node's events, the launch begins with the first rank.
     (run / "events.node1.jsonl").unlink()
-    timeline = read_run(run, 2, 2)
+    timeline = read_run(run, world_size=2, nodes=2)
     assert timeline.launch_ns == min(rank.start_ns or 0 for rank in timeline.ranks) > 0

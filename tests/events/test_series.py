@@ -34,6 +34,7 @@ def read_series(folder: Path) -> list[SeriesLine]:
 def select_points(
     series: list[SeriesLine], quantity: str, subject: str, *, of_host: bool = False
 ) -> Any:
+    """Return the points of the series of ``quantity`` for a device, by index, or for the host."""
     (matching_points,) = (
         x.points for x in series if (x.quantity, x.of, x.of_host) == (quantity, subject, of_host)
     )
@@ -55,6 +56,7 @@ def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
         (2.0, 25.0),
         (4.0, 25.0),
     ]
+    # The host has series of the two quantities that were read, and no others.
     assert {(x.quantity, x.of) for x in series if x.of_host} == {
         ("utilization_percent", "0"),
         ("memory_used_bytes", "0"),
@@ -65,7 +67,9 @@ def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
     times = [number / 100 for number in range(1200)]
     lines = [
         make_devices_line(
-            t_s, make_busy_device(t_s, 0, temperature_c={3.33: 99.0, 7.77: 11.0}.get(t_s, 50.0))
+            t_s,
+            # A peak and a dip in an even series.
+            make_busy_device(t_s, 0, temperature_c={3.33: 99.0, 7.77: 11.0}.get(t_s, 50.0)),
         )
         for t_s in times
     ]
@@ -98,21 +102,23 @@ def test_many_devices_share_one_series(tmp_path: Path) -> None:
             ranks=make_ranks_with_devices(world),
         )
     )
+    # Nine devices at 40 to 48 degrees.
     for subject, value in (("lowest", 40.0), ("median", 44.0), ("highest", 48.0)):
         points = select_points(drawn, "temperature_c", subject)
         assert [value_at_time for _, value_at_time in points] == [value] * len(TIMES_S)
-        assert [s for s, _ in points] == list(TIMES_S)
+        assert [t_s for t_s, _ in points] == list(TIMES_S)
 
 
-def shift_event(moment: dict[str, Any], by_s: float) -> dict[str, Any]:
+def shift_event(event: dict[str, Any], by_s: float) -> dict[str, Any]:
     """Return an event with all times later by ``by_s``."""
     return {
         name: value + round(by_s * S) if name in ("t_ns", "start_ns", "end_ns") else value
-        for name, value in moment.items()
+        for name, value in event.items()
     }
 
 
 def write_two_machines(tmp_path: Path) -> Path:
+    """Write a run of two nodes with a rank each; the clock of node 1 shows 1,000 s more."""
     folder = write_run(tmp_path / "run", [launch_event()])
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"nnodes": 2, "nproc": 1, "launcher": "slurm", "labels": [], "sample_every_s": 1.0}
@@ -120,19 +126,16 @@ def write_two_machines(tmp_path: Path) -> Path:
     for node in range(2):
         ranks = rank_events()
         ranks.insert(2, make_event("synced", 3 * S, unix_ns=3 * S))
-        for window_event in (
-            window_event for window_event in ranks if window_event["event"] == "window"
-        ):
-            window_event["step_samples"] = [2 * samples for samples in window_event["samples"]]
+        for rank_event in ranks:
+            if rank_event["event"] == "window":  # a step has the samples of both ranks
+                rank_event["step_samples"] = [2 * samples for samples in rank_event["samples"]]
         end_event = make_event("ranks_ended", 12 * S, failures=[])
         node_events = [launch_event(node=node), end_event, make_event("finished", 13 * S)]
         samples = [make_start_line(0), *make_device_lines(0, power_w=100.0 + node), make_end_line()]
         files = {f"rank{node}": ranks, f"node{node}": node_events, "telemetry": samples}
         for name, events in files.items():
             file = f"telemetry.node{node}.jsonl" if name == "telemetry" else f"events.{name}.jsonl"
-            write_events(
-                folder / file, [shift_event(window_event, 1000 * node) for window_event in events]
-            )
+            write_events(folder / file, [shift_event(event, 1000 * node) for event in events])
     return folder
 
 

@@ -24,7 +24,11 @@ VALUES = st.lists(st.integers(-1000, 1000), min_size=20, max_size=20)
 def summarize_readings(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Quantity | None:
-    """Return the mean of a quantity over the interval, from readings in and outside it."""
+    """Return the mean of a quantity over the interval, from readings in and outside it.
+
+    Args:
+        readings: pairs of time and value; None: this reading did not have the quantity.
+    """
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
     times, values = np.array(inside, dtype=float).reshape(-1, 2).T
     return summarize_quantity(times, values, interval)
@@ -35,6 +39,7 @@ def compute_nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, 
     start, end = interval
     total = Fraction(0)
     for place, (t_ns, value) in enumerate(inside):
+        # A reading holds from half-way to the one before until half-way to the next one.
         begin = Fraction(inside[place - 1][0] + t_ns, 2) if place else Fraction(start)
         right = (
             Fraction(t_ns + inside[place + 1][0], 2) if place + 1 < len(inside) else Fraction(end)
@@ -60,19 +65,21 @@ def test_mean_weighs_each_moment_by_its_nearest_reading(
     )
     assert computed_mean.lowest == min(value for _, value in inside)
     assert computed_mean.highest == max(value for _, value in inside)
+    # The longest time without a reading, also at the ends of the interval.
     edges = [interval[0], *(t for t, _ in inside), interval[1]]
     assert computed_mean.longest_gap_s == max(b - a for a, b in pairwise(edges))
 
 
 def test_reading_without_the_quantity_changes_no_mean() -> None:
-    untold = [(-1, None), (1, None), (5, None)]
-    assert summarize_readings((0, 10), untold) is None
+    without_value = [(-1, None), (1, None), (5, None)]
+    assert summarize_readings((0, 10), without_value) is None
     readings = [(2, 1.0), (9, 3.0)]
-    assert summarize_readings((0, 10), sorted(untold + readings)) == summarize_readings(
+    assert summarize_readings((0, 10), sorted(without_value + readings)) == summarize_readings(
         (0, 10), readings
     )
+    # The same for a counter, which is read before, within and at the end of the interval.
     counted = [(-4, 1.0), (0, 2.0), (10, 6.0)]
-    assert interpolate_counter((0, 10), sorted(untold + counted)) == interpolate_counter(
+    assert interpolate_counter((0, 10), sorted(without_value + counted)) == interpolate_counter(
         (0, 10), counted
     )
 
@@ -80,6 +87,7 @@ def test_reading_without_the_quantity_changes_no_mean() -> None:
 def interpolate_counter(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Energy:
+    """Return the energy of the interval from readings of a counter; see ``summarize_readings``."""
     times, values = np.array(readings, dtype=float).reshape(-1, 2).T
     return measure_energy(times, values, interval)
 
@@ -97,12 +105,14 @@ def test_a_counter_is_interpolated_at_both_edges(
     if times[0] > edges[0] or times[-1] < edges[1]:
         assert difference == Energy(reason=message("counter_not_around"))
         return
+    # Times between the readings around an edge, unless there is one exactly at the edge.
     around = [
         next(b - a for a, b in pairwise(times) if a < edge < b)
         for edge in edges
         if edge not in times
     ]
     assert difference.between_s == sum(around)
+    # Interpolated over too much of the interval.
     if sum(around) > 0.1 * (edges[1] - edges[0]):
         assert difference.joules is None
         assert difference.reason is not None
@@ -128,6 +138,7 @@ def test_a_counter_is_interpolated_at_both_edges(
 def test_unknown_difference_is_none_with_a_reason(
     readings: list[tuple[int, float]], reason: str
 ) -> None:
+    # A counter must be read around the interval, often enough, and must rise.
     difference = interpolate_counter((0, 10), readings)
     assert difference.joules is None
     assert difference.reason is not None

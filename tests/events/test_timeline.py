@@ -23,6 +23,7 @@ EXCEPTION_MESSAGE = {"code": "exception", "args": {"text": "m"}}
 
 
 def make_facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
+    """Return the event in which a rank reports its device and the device's rate of matmuls."""
     return make_event(
         "facts",
         t_ns,
@@ -37,6 +38,8 @@ def make_uneven_ranks(
 ) -> list[list[dict[str, Any]]]:
     """Return the events of two ranks: 5 steps, 2 of them measured, one evaluation.
 
+    ``flops`` are those of each window; each sample has 10 tokens.
+
     Rank 0 trains 4 samples a step and rank 1 three, two in the last step. Times in seconds:
 
     rank 0: start 1 | init 1-3 | facts | windows 4-6, 6-8, 8.5-12.5 | evaluate 13-15 | 4-16
@@ -44,9 +47,11 @@ def make_uneven_ranks(
     """
     ranks = []
     for rank, (start, samples, last, last_end, trained_end) in enumerate(
+        # Samples of a step and of the last step; ends of the last window and of the training.
         [(1 * S, 4, 4, 12_500_000_000, 16 * S), (2 * S, 3, 2, 13 * S, 17 * S)]
     ):
         first_step = S + S * rank  # although rank 0 is faster, it waits for rank 1 in the reduction
+        # Half a second of the last window is outside its steps.
         last_steps = [2 * S, last_end - 8_500_000_000 - 2 * S - S // 2]
         ranks.append(
             [
@@ -124,10 +129,14 @@ def uneven_run(tmp_path: Path) -> RunTimeline:
 def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
     figures = compute_figures(measure(uneven_run, precision="bf16", warmup_steps=3))
     values = {name: figure.value for name, figure in figures.items()}
+    # Figures of telemetry, which this run does not have.
     sampled = {"utilization", "power", "temperature", "energy_per_sample", "energy_to_target"}
     assert {values.pop(name) for name in sampled} == {None}
     samples = 5 * 4 + 4 * 3 + 2
-    assert uneven_run.counts == Counts(samples, samples, 10 * samples, samples)
+    # Windows give no padded tokens here, so there is one for each sample.
+    assert uneven_run.counts == Counts(
+        samples=samples, sequences=samples, tokens=10 * samples, tokens_padded=samples
+    )
     assert values == pytest.approx(
         {
             "e2e_time": 17.5,  # 0.5 to rank 1's end at 18
@@ -147,8 +156,8 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
             "matmul_flops_per_device": 4e14,
             "MFU": 100 * (4e14 / 4.5 / 2) / 989e12,
             "MAMFU": 100 * (4e14 / 4.5 / 2) / 4e14,
-            "loss": 60
-            / 34,  # rank 0: 4 x (3 + 2 + 2 + 1 + 0.5); rank 1: 3 x (4 + 2 + 2 + 1) - 2 x 0.5
+            # Rank 0: 4 x (3 + 2 + 2 + 1 + 0.5); rank 1: 3 x (4 + 2 + 2 + 1) - 2 x 0.5.
+            "loss": 60 / 34,
             "final_loss": (4 * 0.5 - 2 * 0.5) / 6,
             "mem": 2_500.0,
             "mem_total": 80_000.0,
@@ -207,12 +216,14 @@ def test_memory_is_the_highest_reading(
         [make_event("start", 0, pid=2), make_event("result", 4 * S, used_bytes=500)],
     ]
     run = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
+    # Readings of the windows and of the result (``of_result``); the second rank has one reading.
     assert [rank.used_bytes for rank in run.ranks] == [highest, 500]
     assert compute_figures(measure(run)).get("mem").value == max(highest or 0, 500)
 
 
 def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path) -> None:
     def read_losses(loss: list[float | None]) -> list[Any]:
+        """Return the loss figures; each step has 10 samples, the last but one has 30."""
         run_dir = tmp_path / str(len(loss)) / str(loss[-1])
         steps = [S] * len(loss)
         window_event = make_window(
@@ -229,6 +240,8 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
         figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
         return [figures["loss"], figures["final_loss"]]
 
+    # 17 steps of 10 samples, one that does not count, and steps of 30 and of 10. The final loss
+    # is that of the last two steps.
     whole_run, last = read_losses([9.0] * 17 + [None, 1.0, 2.0])
     assert (whole_run.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
     for figure in read_losses([None, None, None]):
@@ -242,10 +255,8 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
             item["sequences"] *= 3
     run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
     figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
-    first_rank, second_rank = (
-        sum(run.ranks[rank_number].counts.samples for rank_number in rank_numbers)
-        for rank_numbers in ([0], [1])
-    )
+    first_rank, second_rank = (rank.counts.samples for rank in run.ranks)
+    # 34 samples are trained in 11 s, with 10 tokens each; see ``make_uneven_ranks``.
     sequences = first_rank + 3 * second_rank
     sequence_rate = figures["p_train_sequences"]
     assert sequence_rate.value == pytest.approx(sequences / 11)
@@ -258,6 +269,7 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
 
 
 def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline) -> None:
+    # See ``make_uneven_ranks``: times of the slowest rank, samples of both, mean losses.
     assert uneven_run.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 2 * S]
     assert uneven_run.series.samples.tolist() == [7, 7, 7, 7, 6]
     assert uneven_run.series.loss.tolist() == [
@@ -286,7 +298,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline
         "other": 4 * S,  # 3-4, 8-8.5, 12.5-13, 15-17
     }
     assert first.wall_ns == sum(first.spans_ns.values()) == 16_500_000_000
-    second = measure(uneven_run).spans
+    second = measure(uneven_run).spans  # of the rank that took longest
     assert (second.rank, second.wall_ns) == (1, 17_500_000_000)
     assert second.train_parts_ns == {
         "data_wait": S,  # 0.25, 0.25 and 0.5 s of the steps' 2, 1, 0.5, 2 and 2 s
@@ -300,14 +312,16 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline
 def compute_run_figures(
     tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
 ) -> Any:
+    """Write and read the run of these ranks, of ``world_size`` in all; return its figures."""
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
     return compute_figures(measure(timeline, precision="bf16", warmup_steps=3, **more))
 
 
 def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) -> None:
     nothing, rank_events = compute_run_figures(tmp_path, []), make_uneven_ranks()
-    assert set(nothing) < set(FIGURES)
+    assert set(nothing) < set(FIGURES)  # others belong to single cases
     assert all(figure.value is None and figure.reason for figure in nothing.values())
+    # A whole run, one without FLOPs, and one that ended early.
     for ranks in (rank_events, make_uneven_ranks(flops=None), [rank[:5] for rank in rank_events]):
         figures = compute_run_figures(tmp_path, ranks)
         assert figures.keys() == nothing.keys()
@@ -322,6 +336,7 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
     assert figures["MFU"].reason == message(
         "peak_unknown", precision="bf16", product="NVIDIA H100 80GB HBM3e"
     )
+    # It needs only the rate that was measured, not a published one.
     assert figures["MAMFU"].value == pytest.approx(100 * 4e14 / 4.5 / 2 / 4e14)
 
 
@@ -335,12 +350,12 @@ def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
     )
     assert figures["final_result"].reason == message("no_step_after_warmup", steps=3)
     assert figures["matmul_flops_per_device"].value == 4e14  # measured nevertheless
-    assert figures["p_whole"].value == pytest.approx(21 / 13)
+    assert figures["p_whole"].value == pytest.approx(21 / 13)  # 3 steps of 4 + 3 samples in 13 s
 
 
 def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    figures = compute_run_figures(tmp_path, make_uneven_ranks()[:1])
+    figures = compute_run_figures(tmp_path, make_uneven_ranks()[:1])  # one of two
     for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
         assert figures[name].reason == message("no_train_time")
     for name in ("final_result", "step_time_p50", "MFU"):
@@ -354,11 +369,13 @@ def test_events_of_a_killed_rank_are_used(tmp_path: Path) -> None:
     second = timeline.ranks[1]
     assert (second.train_ns, second.finished, second.trained) == (4 * S, False, None)
     assert timeline.warmup_steps == 3
+    # After its last event, the other rank's steps alone.
     assert timeline.series.samples.tolist() == [7, 7, 7, 4, 4]
     assert timeline.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 3 * S // 2]
 
 
 def test_time_until_the_end_seen_by_the_launcher_is_a_span(tmp_path: Path) -> None:
+    # One rank's events just end; the other one reports an error.
     cut_off = [make_event("start", S, pid=1), make_span("init", S, 3 * S)]
     raised = [
         make_event("start", S, pid=2),
@@ -392,7 +409,10 @@ RANK = st.lists(st.tuples(st.lists(STEP, min_size=1, max_size=4), NS), min_size=
 def test_throughputs_are_ordered_and_spans_add_up(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[Any], gap_ns: int, evaluates: bool
 ) -> None:
-    """Windows of random steps, with a gap around each."""
+    """Windows of random steps, with a gap around each.
+
+    ``ranks`` has for each rank its windows: steps (wait, work, samples) and time outside them.
+    """
     events_of_ranks = []
     for windows in ranks:
         now = first = gap_ns
@@ -440,5 +460,5 @@ def test_throughputs_are_ordered_and_spans_add_up(
     assert sum(parts.values()) == timeline.ranks[measurement.spans.rank].total_windows_ns
     figures = compute_figures(measurement)
     core, train, whole = (figures[name].value or 0 for name in ("p_core", "p_train", "p_whole"))
-    assert core == 0 or core >= train
+    assert core == 0 or core >= train  # 0 stands for no value
     assert train == 0 or train >= whole

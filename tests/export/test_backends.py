@@ -39,21 +39,27 @@ Values = dict[tuple[str, int], tuple[float, float]]  # value and time by series 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Return a run that has ended, of two ranks with a card each."""
+    """Return a finished run of two ranks with a card each, which were read three times."""
     lines: list[dict[str, Any]] = [make_start_line(0, 1)]
     for t_s in (7.0, 8.0, 9.0):
         samples = [{"index": index, "power_w": 100.0 * t_s + index} for index in (0, 1)]
         lines += [make_devices_line(t_s, *samples), make_host_line(t_s, memory_used_bytes=GIB)]
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
-        rank[EVALUATION]["detail"] = {"F1 score": 0.5}
+        rank[EVALUATION]["detail"] = {"F1 score": 0.5}  # a name that backends must convert
     folder = write_sampled_run(tmp_path / "run", lines, ranks=ranks)
     record.write_record(reduce.reduce(folder), folder)
     return folder
 
 
 def follow(run_dir: Path, *args: str, code: int = 0, **variables: str) -> str:
-    """Call ``trainmark follow`` in another process; return its output."""
+    """Call ``trainmark follow`` in another process; return its output.
+
+    Args:
+        args: targets.
+        code: the expected exit code.
+        variables: further environment variables.
+    """
     command = [sys.executable, "-m", "trainmark", "follow", str(run_dir)]
     process = subprocess.run(
         [*command, *(part for word in args for part in ("--to", word))],
@@ -70,6 +76,7 @@ def follow(run_dir: Path, *args: str, code: int = 0, **variables: str) -> str:
 def list_expected(run_dir: Path) -> Values:
     """Return everything that a backend must have."""
     reader = RunReader(read_plan(run_dir), run_dir)
+    # Points are values at a number (a step or a reading) and a time.
     points = [point for part in reader.iterate_new() for point in part]
     values = {
         (name, point.number): (value, point.unix_ns / 1e9)
@@ -80,11 +87,12 @@ def list_expected(run_dir: Path) -> Values:
     assert result is not None
     for name, value in result.figures.items():
         values[name, result.number] = value, result.unix_ns / 1e9
-    assert len(values) > 100
+    assert len(values) > 100  # or there would be little to compare
     return values
 
 
 def assert_same(got: Values, expected: Values, *, time_within_s: float) -> None:
+    """Compare the values of a backend, and their times up to its resolution."""
     assert got.keys() == expected.keys()
     for key, (value, time_s) in expected.items():
         assert got[key][0] == pytest.approx(value, rel=1e-6), key  # TensorBoard has 32 bits
@@ -95,16 +103,19 @@ def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) ->
     pytest.importorskip("tensorboard", reason=MISSING)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    # A file of another program in the same folder is kept.
     foreign = run_dir / "tensorboard" / "events.out.tfevents.1"
     foreign.parent.mkdir()
     foreign.write_bytes(b"")
-    for _ in range(2):
+    for _ in range(2):  # following again writes nothing twice
         assert "16 steps" in follow(run_dir, "tensorboard", f"tensorboard={tmp_path / 'logs'}")
     assert foreign.exists()
     run_id = read_plan(run_dir).run_id
     for folder in (run_dir / "tensorboard", tmp_path / "logs" / run_id):
         assert len(list(folder.glob("*.trainmark"))) == 1
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+        events = EventAccumulator(
+            str(folder), size_guidance={"scalars": 0, "tensors": 0}
+        )  # 0: keep all
         events.Reload()
         scalars = {
             tag: [(item.step, (item.value, item.wall_time)) for item in events.Scalars(tag)]
@@ -121,7 +132,7 @@ def test_mlflow_database_has_all_values_of_the_run(run_dir: Path, tmp_path: Path
     for package in ("mlflow", "alembic", "sqlalchemy"):
         pytest.importorskip(package, reason=MISSING)
     target = f"mlflow=sqlite:///{tmp_path / 'mlflow.db'}"
-    for _ in range(2):
+    for _ in range(2):  # following again writes nothing twice
         assert "16 steps" in follow(run_dir, target)
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         rows = database.execute("select key, step, value, timestamp from metrics").fetchall()
@@ -130,7 +141,7 @@ def test_mlflow_database_has_all_values_of_the_run(run_dir: Path, tmp_path: Path
         settings = dict(database.execute("select key, value from params").fetchall())
         tags = dict(database.execute("select key, value from tags").fetchall())
     got = {(key, step): (value, time_ms / 1e3) for key, step, value, time_ms in rows}
-    assert len(rows) == len(got)
+    assert len(rows) == len(got)  # nothing was written twice
     assert_same(got, list_expected(run_dir), time_within_s=2e-3)
     plan = read_plan(run_dir)
     assert [(name, status) for _, name, status in runs] == [(plan.run_id, "FINISHED")]
@@ -146,6 +157,7 @@ def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: P
     follow(run_dir, target)
     expected = list_expected(run_dir)
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        # As if the follower had been killed after step 7.
         database.execute("delete from metrics where step > 7 or key like 'final/%'")
         database.execute("delete from latest_metrics where key like 'final/%' or key like 'eval/%'")
         database.execute("update latest_metrics set step = 7 where step > 7")
@@ -158,23 +170,27 @@ def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: P
 def test_mlflow_folder_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason=MISSING)
     folder = tmp_path / "mlruns"
-    for _ in range(2):
+    for _ in range(2):  # following again writes nothing twice
         follow(run_dir, f"mlflow=file:{folder}")
     (losses,) = folder.glob("*/*/metrics/train/loss")
+    # Each line is time, value and step.
     assert [int(line.split()[2]) for line in losses.read_text().splitlines()] == [*range(1, 17)]
 
 
 def read_wandb_file(path: Path) -> Iterator[bytes]:
     """Yield the records of W&B's file of an offline run, a log in the form of LevelDB."""
-    data, block_bytes, position, record_part = path.read_bytes(), 1 << 15, 7, b""
-    while position + 7 <= len(data):
+    # A file header of 7 bytes; blocks of 32 KiB; in them parts of records, each with a header
+    # of 7 bytes: checksum, size and kind. A rest of a block that fits no header is padding.
+    header_bytes = 7
+    data, block_bytes, position, record_part = path.read_bytes(), 1 << 15, header_bytes, b""
+    while position + header_bytes <= len(data):
         remaining_bytes = block_bytes - position % block_bytes
-        if remaining_bytes < 7:
+        if remaining_bytes < header_bytes:
             position += remaining_bytes
             continue
         _, size, kind = struct.unpack_from("<IHB", data, position)
-        record_part += data[position + 7 : position + 7 + size]
-        position += 7 + size
+        record_part += data[position + header_bytes : position + header_bytes + size]
+        position += header_bytes + size
         if kind in (1, 4):  # 1: a whole record; 4: the last part of one
             yield record_part
             record_part = b""
@@ -194,18 +210,20 @@ def test_wandb_offline_run_has_all_values(run_dir: Path, tmp_path: Path) -> None
         item = wandb_internal_pb2.Record.FromString(data)
         if item.WhichOneof("record_type") == "history":
             row = {(x.key or "/".join(x.nested_key)): x.value_json for x in item.history.item}
+            # The series that counts the points of this row.
             (axis,) = row.keys() & {"train/step", "eval/step", "sys/reading", "sys/gpu/reading"}
             for name in row.keys() - {axis, "_step", "_runtime", "_timestamp"}:
                 key = name, int(row[axis])
-                assert key not in got
+                assert key not in got  # nothing was written twice
                 got[key] = float(row[name]), float(row["_timestamp"])
         elif item.WhichOneof("record_type") == "summary":
             for entry in item.summary.update:
                 summary[entry.key or "/".join(entry.nested_key)] = json.loads(entry.value_json)
         elif item.WhichOneof("record_type") == "run":
             assert (item.run.run_id, item.run.project) == (read_plan(run_dir).run_id, "speed")
-            assert item.run.host == "-"
+            assert item.run.host == "-"  # the name of the machine is not sent
     expected = list_expected(run_dir)
+    # Final values go to the summary, all others to the history.
     final = {key: value for key, value in expected.items() if key[0].startswith("final/")}
     assert_same(got, {k: v for k, v in expected.items() if k not in final}, time_within_s=1e-3)
     assert {name: summary[name] for name, _ in final} == {
@@ -232,8 +250,9 @@ def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) ->
     # As node_exporter reads it: the older form of text, in which the last line is a comment.
     older = [item for family in text_string_to_metric_families(text) for item in family.samples]
     samples = {(item.name, item.labels.get("gpu")): item.value for item in older}
-    assert len(samples) == len(older)
+    assert len(samples) == len(older)  # no name occurs twice
     newest: dict[str, float] = {}
+    # The last value of each series, by its number.
     for (name, _), (value, _) in sorted(list_expected(run_dir).items(), key=lambda x: x[0][1]):
         newest[name] = value
     assert samples["trainmark_train_loss", None] == newest["train/loss"] == 0.25
@@ -241,7 +260,7 @@ def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) ->
     assert samples["trainmark_eval_F1_score", None] == 0.5
     assert samples["trainmark_train_step", None] == 16
     assert (samples["trainmark_run_active", None], samples["trainmark_run_passed", None]) == (0, 1)
-    assert len(samples) == len(newest) + 3
+    assert len(samples) == len(newest) + 3  # the last three above are of the run itself
     assert all(item.labels["run_id"] == run_id for item in older)
 
 
@@ -261,7 +280,8 @@ def test_unusable_destination_is_one_fault(
 ) -> None:
     pytest.importorskip(package, reason=MISSING)
     file = tmp_path / "file"
-    file.write_text("")
+    file.write_text("")  # no folder can be made below a file
+    # Files of the run but hidden ones, which hold the follower's lock.
     before = sorted(path.name for path in run_dir.glob("[!.]*"))
     output = follow(
         run_dir,
@@ -274,6 +294,7 @@ def test_unusable_destination_is_one_fault(
     )
     remarks = [line for line in output.splitlines() if line.startswith("trainmark:")]
     assert len(remarks) == 1
+    # The database's own message is too long to be in the remark.
     assert fault in remarks[0] or package == "alembic", remarks
     assert "Traceback" not in output
     assert sorted(path.name for path in run_dir.glob("[!.]*") if path.name != "wandb") == before

@@ -52,6 +52,7 @@ def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: P
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
     backend = KeptRun()
     followed = make_followed_run(run_dir, backend)
+    # Lines of each event file that are written so far, and steps that are complete then.
     for lines, steps in ((5, 0), (7, 1), (8, 3), (9, 16), (99, 16)):
         write_part(run_dir, source, lines)
         followed.poll()
@@ -62,7 +63,11 @@ def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: P
     (result,) = backend.results
     assert result is not None
     assert (result.status, result.number) == ("passed", 16)
-    assert (followed.fault, followed.is_complete, followed.num_points) == (None, True, 17)
+    assert (followed.fault, followed.is_complete, followed.num_points) == (
+        None,
+        True,
+        16 + 1,  # steps and the evaluation
+    )
 
 
 def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -> None:
@@ -71,12 +76,13 @@ def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -
     followed.poll()
     assert (followed.fault, backend.opened) == ("ConnectionError: refused", 0)
     backend.fault = None
-    clock.pass_by(RETRY_S - 0.001)
+    clock.pass_by(RETRY_S - 0.001)  # not yet time for another attempt
     followed.poll()
     assert (followed.fault, backend.opened) == ("ConnectionError: refused", 0)
     clock.pass_by(0.001)
     followed.poll()
     assert (followed.fault, backend.opened, backend.list_steps()) == (None, 1, list(range(1, 17)))
+    # A fault at the very end leaves the export incomplete.
     backend.fault = OSError(28, "No space left on device")
     followed.finish()
     assert followed.fault == "OSError: [Errno 28] No space left on device"
@@ -89,7 +95,7 @@ def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> No
     followed.poll()
     assert followed.fault == "ValueError"
     backend.fault = None
-    followed.finish()
+    followed.finish()  # does not wait for the next attempt
     assert (followed.fault, followed.is_complete) == (None, True)
     assert (backend.list_steps(), len(backend.results)) == (list(range(1, 17)), 1)
 
@@ -103,7 +109,7 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
         other.fault
         == "FollowedElsewhereError: another process is already sending this run to the same place"
     )
-    assert second.opened == 0
+    assert second.opened == 0  # the target was not even opened
     followed.finish()
     other.finish()  # the first one has released it
     assert (other.fault, second.opened, len(second.results)) == (None, 1, 1)
@@ -118,7 +124,7 @@ def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
 
 def test_run_that_never_started_opens_no_target(tmp_path: Path) -> None:
     folder = write_sampled_run(tmp_path / "run", None)
-    (folder / "events.launcher.jsonl").unlink()
+    (folder / "events.launcher.jsonl").unlink()  # the launcher had not begun
     backend = KeptRun()
     followed = make_followed_run(folder, backend)
     followed.finish()
@@ -130,6 +136,7 @@ def test_running_runs_are_followed_until_they_end(
 ) -> None:
     backend = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
+    # A run whose events end before its warm-up, and the whole of it.
     live = write_sampled_run(
         tmp_path / "live", None, ranks=[rank[:WARMUP_WINDOW] for rank in make_ranks_with_devices(2)]
     )
@@ -142,11 +149,11 @@ def test_running_runs_are_followed_until_they_end(
             write_part(live, finished_run, 99)
             record.write_record(reduce.reduce(live), live)
 
-    with lock_folder(live):
+    with lock_folder(live):  # as the launcher of a run that is running
         followed_runs = list(FollowedRuns([live, run_dir], [TARGET], wait).iterate_done())
     assert [item.run_dir for item in followed_runs] == [run_dir, live]
     assert [item.num_steps for item in followed_runs] == [16, 16]
-    assert len(waits) == 1
+    assert len(waits) == 1  # it ended during the first pause
 
 
 def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
@@ -154,7 +161,7 @@ def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
     path = folder / "plan.json"
     path.write_text(path.read_text().replace('"launcher": "local"', '"launcher": "slurm"'))
     followed = make_followed_run(folder, KeptRun())
-    assert followed.is_under_way
+    assert followed.is_under_way  # the launcher's end is only that of submitting the job
     (folder / "events.node0.jsonl").write_text('{"event":"finished","t_ns":1}\n')
     followed.poll()
     assert not followed.is_under_way
@@ -166,6 +173,7 @@ def test_python_api_follows_a_run(
     backend = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     monkeypatch.setattr("trainmark.api.require_backends", lambda *_, **__: None)
+    # The runs of a folder and its subfolders.
     (done,) = trainmark.follow(tmp_path, to="wandb=team/project")
     assert (done.run_dir, done.num_steps, done.fault) == (run_dir, 16, None)
     with pytest.raises(RecordError, match="no run in this folder"):

@@ -52,6 +52,7 @@ def folder(tmp_path):
 
 
 def read_fault(folder, recipe=REAL):
+    """Return the error of the check as text; it must name a place and a fix."""
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     assert caught.value.where
@@ -66,10 +67,10 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
     facts = data.check(tmp_path / "one", TINY)
     assert (facts.train_samples, facts.eval_samples) == (6_400, 1_000)
     assert (facts.layout, facts.best_quality, facts.quality_comparable) == ("tsv", 0.96, False)
-    assert facts.content_id == "f5d20c8023599750"
+    assert facts.content_id == "f5d20c8023599750"  # pinned: the generated data never change
     assert data.check(tmp_path / "two", TINY) == facts
     loaded = data.load(tmp_path / "one", TINY)
-    assert not (loaded.train.ids.values == 1).any()  # no unknown word
+    assert not (loaded.train.ids.values == 1).any()  # 1: the id of [UNK]
     assert loaded.train.num_truncated == 0
 
 
@@ -79,13 +80,17 @@ def label_by_grammar(sentence):
     place = next(
         i for i, word in enumerate(words) if word in (*generated.POSITIVE, *generated.NEGATIVE)
     )
-    return int((words[place] in generated.POSITIVE) != (words[place - 1] == "not"))
+    is_positive = words[place] in generated.POSITIVE
+    is_negated = words[place - 1] == "not"
+    return int(is_positive != is_negated)
 
 
 @pytest.mark.parametrize("split", data.SPLITS)
 def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
     rows = generated.ROWS[split]
-    sentences, labels, flipped = generated.draw_sentences(split, rows=rows, seed=3)
+    sentences, labels, flipped = generated.draw_sentences(
+        split, rows=rows, seed=3
+    )  # flipped: rows with a label that breaks the rule
     wrong = [row for row, text in enumerate(sentences) if label_by_grammar(text) != labels[row]]
     assert wrong == flipped
     assert 1 - len(wrong) / rows == generated.BEST_ACCURACY
@@ -98,6 +103,7 @@ def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
 
     library_tokenizer = DistilBertTokenizer(vocab=str(folder / "model" / "vocab.txt"))
     if form == "tokenizer.json":
+        # A model folder may have either file; this one leaves only tokenizer.json.
         library_tokenizer.backend_tokenizer.save(str(folder / "model" / "tokenizer.json"))
         (folder / "model" / "vocab.txt").unlink()
     write_split(folder, "train", UNUSUAL_TEXTS, [0] * len(UNUSUAL_TEXTS))
@@ -109,11 +115,17 @@ def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
     assert ids.tolist() == expected["input_ids"]
     assert mask.astype(int).tolist() == expected["attention_mask"]
     assert (counts.tokens, counts.tokens_padded) == (mask.sum(), len(UNUSUAL_TEXTS) * length)
-    long = library_tokenizer(UNUSUAL_TEXTS)["input_ids"]
+    long = library_tokenizer(UNUSUAL_TEXTS)["input_ids"]  # not truncated
     assert rows.num_truncated == sum(len(row) > length for row in long)
 
 
 def write_weights(model, *, without=(), extra=None):
+    """Write zeros of the right shapes into the model folder ``model``.
+
+    Args:
+        without: names of weights to leave out.
+        extra: further tensors by name.
+    """
     tensors = {
         name: np.zeros(shape, np.float32)
         for name, shape in compute_expected_shapes(read_config(model)).items()
@@ -124,14 +136,19 @@ def write_weights(model, *, without=(), extra=None):
 
 def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(folder):
     heads = [f"{a}.{b}" for a in ("classifier", "pre_classifier") for b in ("weight", "bias")]
+    # ``init="pretrained"`` needs a weights file; ``REAL`` starts from random weights and
+    # needs none.
     assert "no model.safetensors and no pytorch_model.bin" in read_fault(folder, PRETRAINED)
+    # As published for masked language modelling: no classifier, but ``vocab_transform``.
     write_weights(
         folder / "model", without=heads, extra={"vocab_transform.bias": np.zeros(3, np.float32)}
     )
     facts = data.check(folder, PRETRAINED)
     assert facts.quality_comparable
-    assert facts.best_quality is None
+    assert facts.best_quality is None  # unlike generated data
+    # The weights that a training starts from are part of the id.
     assert facts.content_id != data.check(folder, REAL).content_id
+    # Any other weight is required.
     write_weights(folder / "model", without=["distilbert.embeddings.LayerNorm.bias"])
     assert "weight distilbert.embeddings.LayerNorm.bias" in read_fault(folder, PRETRAINED)
 
@@ -184,6 +201,7 @@ def test_each_fault_of_a_text_folder_names_its_place(folder, damage, says):
 
 
 def write_npz(folder, split, **changes):
+    """Write three valid rows of 4 tokens, padded to 24; ``changes`` replace arrays by name."""
     arrays = {
         "idx": np.arange(3),
         "sentence": np.array(["a b"] * 3),
@@ -201,14 +219,19 @@ def write_npz(folder, split, **changes):
     [
         ({}, None),
         ({"label": np.array([0, 1, 2])}, "label, row 3: label is not valid: 2"),
+        # Masks must be ones, then zeros; ids must be in the vocabulary and as long as
+        # ``seq_length``.
         ({"attention_mask": np.tile([1, 0] * 12, (3, 1))}, "attention_mask, row 1"),
         (
             {"attention_mask": np.ones((3, 24), int), "input_ids": np.full((3, 24), 999)},
             "input_ids, row 1: input_ids is not valid: 999",
         ),
         ({"input_ids": np.zeros((3, 7), int)}, "input_ids (3, 7)"),
+        # An array of objects would need pickle, which may run code.
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),
+        # The mask is one token shorter than the ids.
         ({"attention_mask": np.tile([1] * 3 + [0] * 21, (3, 1))}, "must be the pad_token_id"),
+        # ``idx`` and ``sentence`` are not trained, but must have the same number of rows.
         ({"idx": np.arange(4)}, "idx has shape (4,), but label has 3 rows"),
         ({"sentence": np.array(["a b"])}, "sentence has shape (1,), but label has 3 rows"),
         ({"idx": np.array([2, 2, 2])}, "row 2 appears 3 times"),
@@ -218,6 +241,7 @@ def test_npz_rows_are_read_and_checked(tmp_path, changes, says):
     write_npz(tmp_path, "train", **changes)
     write_npz(tmp_path, "validation")
     generated.write_model_folder(tmp_path / "model")
+    # Unchanged arrays are valid; padding is not part of a row's ids.
     if says is None:
         loaded = data.load(tmp_path, REAL)
         assert loaded.train.ids.get_row(1).tolist() == [2, 9, 10, 3]
@@ -232,6 +256,7 @@ SEPARATED = "one\u2028two\u2029three\x85four\x0bfive\x0csix\x1cseven\reight"
 def test_tsv_with_byte_order_mark_and_crlf_is_read_and_only_line_ends_split_rows(tmp_path):
     """Copies of SST-2 that a spreadsheet saved begin with the mark; quotes stay characters."""
     generated.write_model_folder(tmp_path / "model")
+    # ``SEPARATED`` has all other characters at which ``str.splitlines`` splits.
     rows = ["sentence\tlabel", f"{SEPARATED}\t1", '"quoted at the start only\t0', ""]
     for name in ("train.tsv", "dev.tsv"):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + "\r\n".join(rows).encode())
@@ -259,13 +284,17 @@ def test_row_without_sentence_or_label_is_named_with_its_key(folder, sentence, l
         prepare(folder, folder.with_name(f"{folder.name}-made"), print)
     assert caught.value.where == f"{folder / 'train.parquet'}, {where}"
     assert fix in caught.value.fix
+    # The usual fix of a faulty folder, to prepare it anew, would not help here.
     assert "prepare" not in caught.value.fix
 
 
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     labels = [row % 2 for row in range(len(UNUSUAL_TEXTS))]
     (tmp_path / "tsv" / "data").mkdir(parents=True)
-    for split, tsv in (("train", "train"), ("validation", "dev")):
+    for split, tsv in (
+        ("train", "train"),
+        ("validation", "dev"),
+    ):  # SST-2 calls the validation file dev.tsv
         write_split(tmp_path / "parquet", split, UNUSUAL_TEXTS, labels)
         lines = [f"{text}\t{label}\n" for text, label in zip(UNUSUAL_TEXTS, labels, strict=True)]
         (tmp_path / "tsv" / "data" / f"{tsv}.tsv").write_text(
@@ -273,7 +302,7 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
         )
     for name in ("parquet", "tsv"):
         generated.write_model_folder(tmp_path / name / "model")
-    write_weights(tmp_path / "tsv" / "model")
+    write_weights(tmp_path / "tsv" / "model")  # ``prepare`` copies them to the npz folder
     outputs = []
     prepare(tmp_path / "tsv", tmp_path / "npz", outputs.append)
     assert any(
@@ -288,6 +317,8 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
             np.testing.assert_array_equal(expected_split.ids.values, split_content.ids.values)
             np.testing.assert_array_equal(expected_split.ids.starts, split_content.ids.starts)
             np.testing.assert_array_equal(expected_split.labels, split_content.labels)
+    # Passes only with the weights that ``prepare`` copied.
     assert data.check(tmp_path / "npz", replace(recipe, init="pretrained")).layout == "npz"
+    # Not npz: its id is of token ids, those of the other two are of sentences.
     ids = {data.check(tmp_path / name, recipe).content_id for name in ("tsv", "parquet")}
     assert len(ids) == 1

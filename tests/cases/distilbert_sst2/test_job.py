@@ -21,6 +21,8 @@ from trainmark.data.splits import Ragged
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BASE = ModelConfig(
     model_type="distilbert",
     n_layers=6,
@@ -31,14 +33,6 @@ BASE = ModelConfig(
     max_position_embeddings=512,
 )
 TINY = replace(CASE.recipes["tiny"], micro_batch_size=8)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +51,9 @@ def select_first_rows(split, rows):
     return replace(
         split,
         labels=split.labels[:rows],
-        ids=Ragged(split.ids.values, split.ids.starts[: rows + 1]),
+        ids=Ragged(
+            split.ids.values, split.ids.starts[: rows + 1]
+        ),  # a start for each row, and the end
     )
 
 
@@ -67,6 +63,7 @@ def disable_dropout(loaded_data):
 
 
 def build(folder, loaded_data, *, rows=160, **changes):
+    """Build the job on one rank with the first ``rows`` training rows; ``changes`` are to TINY."""
     recipe = replace(TINY, **changes)
     small = replace(loaded_data, train=select_first_rows(loaded_data.train, rows))
     context = JobContext(
@@ -76,6 +73,7 @@ def build(folder, loaded_data, *, rows=160, **changes):
 
 
 def test_the_base_model_has_the_published_number_of_parameters():
+    """The expected shapes of weights are those of the library's model."""
     with torch.device("meta"):
         model = DistilBertForSequenceClassification(DistilBertConfig())
     shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
@@ -84,6 +82,7 @@ def test_the_base_model_has_the_published_number_of_parameters():
 
 
 def test_weight_decay_excludes_biases_and_norms(folder, loaded_data):
+    """All matrices are decayed, all vectors (biases and norms) are not."""
     model = build(folder, loaded_data).model
     decayed, plain = group_parameters(model, 0.01)
     names = {id(item): name for name, item in model.named_parameters()}
@@ -95,7 +94,11 @@ def test_weight_decay_excludes_biases_and_norms(folder, loaded_data):
 
 
 def train_plain_loop(model, batches, *, lr, planned):
-    """Train as any tutorial does: unfused AdamW, mean loss, linear decay."""
+    """Train as any tutorial does: unfused AdamW, mean loss, linear decay; return the losses.
+
+    Args:
+        planned: steps after which the learning rate would be 0.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0, fused=False)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / planned)
     losses = []
@@ -123,7 +126,8 @@ def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded_data, dropo
     the_job = build(folder, loaded_data if dropout else disable_dropout(loaded_data))
     library_model = make_library_model(the_job).train()
     batches = [batch.tensors for batch in the_job.batches(0)]
-    assert len(batches) == 20
+    assert len(batches) == 20  # 160 rows in micro-batches of 8
+    # The same seed before both trainings: they draw the same dropout.
     torch.manual_seed(7)
     expected = train_plain_loop(
         library_model, batches, lr=TINY.learning_rate, planned=20 * TINY.max_epochs
@@ -131,7 +135,7 @@ def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded_data, dropo
     torch.manual_seed(7)
     source = the_job.batches(0)
     losses = [float(the_job.step(source)) for _ in range(20)]
-    assert the_job.step(source) is None
+    assert the_job.step(source) is None  # the epoch has ended
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-6)
 
 
@@ -143,11 +147,17 @@ def test_evaluation_counts_each_row_once(folder, loaded_data, monkeypatch):
         {"correct": round(single_result.value * 1_000)},
     )
     parts = []  # the counts of each rank, before they are summed
-    monkeypatch.setattr(job, "add_over_ranks", lambda *counts, **_: parts.append(counts) or (1, 1))
+
+    def note_counts(*counts, **_):
+        parts.append(counts)
+        return 1, 1  # right and scored rows of all ranks: too few, which ends the evaluation
+
+    monkeypatch.setattr(job, "add_over_ranks", note_counts)
     for rank in range(3):
         the_job.context = replace(the_job.context, rank=rank, world_size=3)
         with pytest.raises(AssertionError, match="1 of 1000 validation rows were scored"):
             the_job.evaluate()
+    # The ranks' shares together are the evaluation of one rank: right rows, and all rows.
     assert [sum(counts) for counts in zip(*parts, strict=True)] == [
         single_result.value * 1_000,
         1_000,
@@ -159,5 +169,7 @@ def test_model_flops_of_the_base_model_are_the_formula(folder, loaded_data):
     the_job.data = replace(loaded_data, config=BASE)
     assert BASE.encoder_matmul_weights == 42_467_328
     assert BASE.head_matmul_weights == 591_360
+    # 6 FLOPs per weight, and 12 L D S per token for attention; the head sees one token a sample.
     per_sample = 512 * (6 * 42_467_328 + 12 * 6 * 768 * 512) + 6 * 591_360
-    assert the_job.model_flops(Counts(3, 3, 60, 3 * 512)) == 3 * per_sample
+    counts = Counts(samples=3, sequences=3, tokens=60, tokens_padded=3 * 512)
+    assert the_job.model_flops(counts) == 3 * per_sample  # padding counts as work

@@ -81,6 +81,7 @@ def make_rows(split):
     """Return numbers, labels and categories whose values are derived from their row number."""
     numbers = np.arange(ROWS[split])
     numerical = (numbers[:, None] + np.arange(2) / 2).astype(np.float16)
+    # Categories are below ``CARDINALITIES``: there are at most 103 rows.
     return numerical, numbers % 3 == 0, np.stack([numbers % 100, numbers * 9, numbers * 450])
 
 
@@ -90,6 +91,7 @@ def spec(tmp_path):
 
 
 def read_fault(act, *arguments):
+    """Return the error of ``act(*arguments)``; it must name a place, a rule and a fix."""
     with pytest.raises(DataError) as caught:
         act(*arguments)
     error = caught.value
@@ -103,10 +105,11 @@ def test_written_spec_is_read_back(spec, tmp_path):
     )
     assert spec.category_dtypes == ("int8", "int16", "int32")
     assert spec.files["test"].categories[2] == tmp_path / "test" / "cat_2.bin"
+    # Bytes of a row in each file: label, two float16 numbers, and the three columns of categories.
     assert [kind.itemsize for kind in spec.get_row_types("train").values()] == [1, 4, 1, 2, 4]
     assert {split: spec.count_rows(split) for split in ROWS} == ROWS
-    assert "&" not in (tmp_path / "feature_spec.yaml").read_text()
-    assert not list(tmp_path.glob(".*"))
+    assert "&" not in (tmp_path / "feature_spec.yaml").read_text()  # no YAML aliases
+    assert not list(tmp_path.glob(".*"))  # no temporary files
 
 
 def test_spec_with_yaml_aliases_is_read(tmp_path):
@@ -114,6 +117,7 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
     spec = read_spec(tmp_path)
     assert (spec.num_numerical, spec.cardinalities) == (2, (127, 2**31))
     assert spec.category_dtypes == ("int16", "int32")
+    # ``NVIDIA_FORM`` gives both splits the same files, and calls that of cat_1 other.bin.
     assert spec.files["train"] == spec.files["test"]
     assert spec.files["train"].categories[1] == tmp_path / "test" / "other.bin"
 
@@ -121,11 +125,14 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("pattern", "new", "what"),
     [
+        # int8 has ids for 128 categories at most.
         (r"int8\n    cardinality: 100\b", "int8\n    cardinality: 129",
          "cat_0.bin: cardinality 129"),
         (r"dtype: float16", "dtype: bool", "num_0: columns of this channel must be float16"),
+        # The next two: a feature without a channel; features in another order than channels.
         (r"  num_1:\n    dtype: float16\n", "", "channel_spec has"),
         (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: must have one"),
+        # The same file, written differently.
         (r"train/cat_1.bin", "train/./cat_0.bin", "train/cat_0.bin is listed for several columns"),
         (r"channel_spec:", "channel_spec: [", "not YAML"),
     ],
@@ -142,7 +149,7 @@ def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what
 
 def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_path):
     file = spec.files["train"].categories[2]
-    file.write_bytes(bytes(4 * 6 + 1))
+    file.write_bytes(bytes(4 * 6 + 1))  # 6 rows of int32, and a byte
     error = read_fault(spec.count_rows, "train")
     assert error.where == str(file)
     label = tmp_path / "train" / "label.bin"
@@ -163,11 +170,12 @@ def test_valid_folder_passes_its_check_and_loads(spec, tmp_path):
 def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
     file, kind = tmp_path / "numerical.bin", np.dtype(("<f2", (13,)))
     (np.arange(13 * 20) / 7).astype("<f2").tofile(file)
+    # A block of 64 bytes holds two rows of 13 float16, that is, 52 bytes.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 64)
         content = data.read_content(tmp_path, {file: kind})[file]
     assert content.digest == sha256(file.read_bytes()).hexdigest()
-    assert content.largest == np.float16(259 / 7).view(np.uint16)
+    assert content.largest == np.float16(259 / 7).view(np.uint16)  # by its bits
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -181,6 +189,8 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
 def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, above, block):  # noqa: PLR0917
     file, kind = list(spec.get_row_types(split).items())[column]
     before = file.read_bytes()
+    # Two bad values for each file: labels must be 0 or 1, numbers finite, categories
+    # from 0 to below their cardinality.
     pairs = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
     value = pairs[column][0 if above else 1]
     values = np.fromfile(file, kind.base)
@@ -188,17 +198,17 @@ def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, 
     values.tofile(file)
     os.utime(file, ns=(row + block, row + block))  # a change within the resolution of file times
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "BLOCK_BYTES", 4 * block)
+        patch.setattr(data, "BLOCK_BYTES", 4 * block)  # the value is in any block
         error = read_fault(data.check, tmp_path, REAL)
         assert str(read_fault(data.load, tmp_path, REAL)) == str(error)
     assert error.where == str(file)
     assert str(value) in error.what.split()
-    file.write_bytes(before)
+    file.write_bytes(before)  # the next example uses the same folder
 
 
 def test_split_with_a_single_label_is_refused(spec, tmp_path):
     file = spec.files["test"].label
-    np.zeros(7, bool).tofile(file)
+    np.zeros(ROWS["test"], bool).tofile(file)
     error = read_fault(data.check, tmp_path, REAL)
     assert (error.what, error.where) == ("all labels of the test split are 0", str(file))
 
@@ -206,8 +216,8 @@ def test_split_with_a_single_label_is_refused(spec, tmp_path):
 @pytest.mark.parametrize(
     ("rules", "rated", "extra"),
     [
-        (None, "closed", {}),
-        ({**PUBLISHED_RULES, "seed": 3}, "closed", {}),
+        (None, "closed", {}),  # written by the reference implementation, which notes no rules
+        ({**PUBLISHED_RULES, "seed": 3}, "closed", {}),  # another order of rows is allowed
         ({**PUBLISHED_RULES, "log_offset": 1}, "open", {"prepare.log_offset": "1"}),
     ],
 )
@@ -226,10 +236,11 @@ def test_run_on_data_with_other_preprocessing_rules_is_open(spec, tmp_path, rule
 @given(batch_size=st.integers(1, 120), world_size=st.integers(1, 5), seed=st.none() | st.just(3))
 def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed):
     numerical, labels, categories = make_rows("train")
-    count = -(-103 // batch_size)
+    count = -(-ROWS["train"] // batch_size)  # rounded up: the last batch may be short
     order = None if seed is None else np.random.default_rng(seed).permutation(count)
-    numbers = range(count) if order is None else order
+    numbers = range(count) if order is None else order  # of the batches, as read
     for rank in range(world_size):
+        # A rank reads numbers and labels of its share, but its tables' categories of all rows.
         columns = [
             column_number for column_number in range(3) if column_number % world_size == rank
         ]
@@ -239,7 +250,7 @@ def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed)
             )
         )
         for number, batch in zip(numbers, rows, strict=True):
-            global_batch = range(103)[number * batch_size : (number + 1) * batch_size]
+            global_batch = range(ROWS["train"])[number * batch_size : (number + 1) * batch_size]
             first, end = (
                 len(global_batch) * rank_or_next // world_size for rank_or_next in (rank, rank + 1)
             )
@@ -254,18 +265,21 @@ def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed)
 @given(st.lists(st.integers(-3, 3), min_size=2, max_size=8))
 def test_expected_auc_counts_every_pair(values):
     scores = np.array(values, float)
-    chance = 1 / (1 + np.exp(-scores))
+    chance = 1 / (1 + np.exp(-scores))  # of a click
     right = pairs = 0.0
     for i, score in enumerate(scores):
         for j, other in enumerate(scores):
             if i != j:
-                weight = chance[i] * (1 - chance[j])
+                weight = chance[i] * (
+                    1 - chance[j]
+                )  # the chance that row i is clicked and row j is not
                 pairs += weight
                 right += weight * ((score > other) + (score == other) / 2)
     assert generated.compute_expected_auc(scores) == pytest.approx(right / pairs, abs=1e-12)
 
 
 def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_path, monkeypatch):
+    # The best AUC is cached by seed: forget it before and after the smaller splits.
     monkeypatch.setattr(generated, "ROWS", {"train": 1_000, "test": 300})
     generated._compute_best_auc.cache_clear()
     recipes = [SimpleNamespace(data="generated", seed=seed) for seed in (7, 7, 8)]
@@ -278,6 +292,7 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
         for folder in folders
     )
     assert first == second
+    # Another seed changes all files but the description.
     assert [name.name for name in first if first[name] == other[name]] == ["feature_spec.yaml"]
     spec = read_spec(folders[0])
     assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
@@ -286,6 +301,7 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     (batch,) = SplitReader(spec, "train").read_batches(1_000)
     assert (batch.numerical == clicks_of_split.numerical).all()
     assert (batch.labels == clicks_of_split.labels).all()
+    # On disk, the categories of a table may be far apart.
     strides = np.array(generated.STRIDES)[:, None]
     assert (batch.categories == np.stack(clicks_of_split.categories).astype(int) * strides).all()
     facts = data.check(folders[0], recipes[0])

@@ -25,6 +25,13 @@ S = 1_000_000_000
 def make_rank_events(
     number: int, *, samples: int, job: dict[str, Any], parts_ns: dict[str, int]
 ) -> list[dict[str, Any]]:
+    """Return a rank's events: a window of two steps of 1 s; the first waits 0.1 s for input.
+
+    Args:
+        samples: of each step.
+        job: facts of the case's job that the figures need.
+        parts_ns: time of each part of the step, in the whole window.
+    """
     return [
         make_event("start", S, pid=1),
         make_event(
@@ -60,6 +67,7 @@ def make_rank_events(
 
 
 def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
+    """Write and read a run with a rank for each of ``jobs``; rank r trains 3 + r samples a step."""
     ranks = [
         make_rank_events(rank_number, samples=3 + rank_number, job=job, parts_ns=parts_ns)
         for rank_number, job in enumerate(jobs)
@@ -70,7 +78,9 @@ def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]
 def compute_case_figures(
     tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int] | None = None
 ) -> dict[str, Figure]:
+    """Return general figures and those of the case by name; see ``write_run_of``."""
     run = write_run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
+    # The case's figures build on the general ones, as in a record.
     general_figures = compute_figures(measure(run, warmup_steps=0))
     return general_figures | dict(
         case_figures.compute(
@@ -93,9 +103,10 @@ def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
     # 2 x (3 + 4) samples in 2 s on two devices; of each 60 + 20 bytes are sent.
     assert values["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
     assert values["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
+    # The mean of 40e3 and 30e3.
     assert values["copy_bytes_per_device"].value == 35e3
     assert (values["MFU"].value, values["MFU"].reason) == (None, message("no_headline_mfu"))
-    assert values["model_flops_per_device"].value == 8e8 / 2
+    assert values["model_flops_per_device"].value == 8e8 / 2  # 8e8 a rank in 2 s
 
 
 def test_shares_divide_the_step_time(tmp_path: Path) -> None:
@@ -108,6 +119,7 @@ def test_shares_divide_the_step_time(tmp_path: Path) -> None:
         "exchange_share": 10.0,
         "input_share": 5.0,
     }
+    # 40e3 bytes/s is the rate of copies, the most that the memory can do.
     # 14,000 bytes in 2 x 0.5 s of the stage.
     assert values["embedding_bandwidth_share"].value == 100 * 14e3 / 40e3
 
@@ -126,7 +138,9 @@ def test_longest_part_limits_the_run(
     values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
     sentence = find_bound({name: figure.value for name, figure in values.items()})
     assert sentence is not None
-    assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
+    assert (
+        sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
+    )  # whether near its limit or far from it
 
 
 def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
@@ -135,4 +149,4 @@ def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
     assert (exchange_share.value, exchange_share.reason) == (None, message("one_rank_no_exchange"))
     sentence = find_bound({name: figure.value for name, figure in values.items()})
     assert sentence is not None
-    assert sentence.args["exchange_share"] == 0.0
+    assert sentence.args["exchange_share"] == 0.0  # the text needs a number

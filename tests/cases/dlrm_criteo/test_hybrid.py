@@ -18,18 +18,11 @@ from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.model import build_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RANKS = 4
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +36,11 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rank_results_and_jobs(
     tmp_path_factory: pytest.TempPathFactory, clicks: Path
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the results of four real ranks: by name of the spread, and of the job."""
+    """Train on four real ranks; return two results of each.
+
+    The first maps the name of a spread (how tables lie on ranks) to the result of
+    ``tiny_dlrm.train``; the second is the result of ``tiny_dlrm.train_job``.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     return call_on_ranks(RANKS, folder, tiny_dlrm.train_rank, clicks, RANKS)
 
@@ -73,9 +70,12 @@ def test_distributed_tables_train_as_on_one_rank(
 ) -> None:
     spread = SPREADS[name]
     tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
+    # bfloat16 rounds the vectors that ranks exchange.
     single_rank = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
+    # A spread may use fewer than the four ranks.
     rank_results = [item[name] for item in rank_results_by_spread[: spread.ranks]]
     for step, loss in enumerate(single_rank["losses"]):
+        # Losses are sums over a rank's rows.
         assert sum(item["losses"][step] for item in rank_results) == pytest.approx(
             loss, rel=tolerance
         )
@@ -99,13 +99,14 @@ def test_job_on_four_ranks_trains_as_on_one(
 ) -> None:
     single_rank = tiny_dlrm.train_job(clicks)
     jobs = [job for _, job in rank_results_and_jobs]
-    rows = BATCH * (STEPS - 1) + LAST
+    rows = BATCH * (STEPS - 1) + LAST  # the last batch is shorter
     assert len(single_rank["losses"]) == STEPS
     assert sum(sum(job["samples"]) for job in jobs) == sum(single_rank["samples"]) == rows
     for step, loss in enumerate(single_rank["losses"]):
         total = sum(job["losses"][step] * job["samples"][step] for job in jobs)
         assert total / single_rank["samples"][step] == pytest.approx(loss, abs=1e-4)
     for job in jobs:
+        # An AUC and its number of rows: the test rows are a copy of the training rows.
         assert job["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-4), rows)
         for value, expected in zip(job["dense"], single_rank["dense"], strict=True):
             torch.testing.assert_close(value, expected, rtol=0, atol=1e-4)
@@ -123,6 +124,7 @@ def test_job_on_four_ranks_trains_as_on_one(
     assert all(dense <= set(job["trained"]) for job in jobs)
     # Each table sends a vector and gets its gradient, unless it shares a rank with the sample.
     bytes_per_sample = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
+    # 2 directions, 7 tables, 4 bytes a float32.
     assert sum(bytes_per_sample) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS
 
 
@@ -131,6 +133,8 @@ def test_exchanged_bytes_equal_sent_bytes(
     rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
     for item in rank_results_by_spread[: SPREADS[name].ranks]:
+        # Pairs of a step: bytes counted where torch sends them, and those that the job reports.
+        # Pairs of a step: bytes counted where torch sends them, and those that the job reports.
         counted = [sent for sent, _ in item[name]["bytes"]]
         assert counted == [reported for _, reported in item[name]["bytes"]]
         assert min(counted) > 0
@@ -143,6 +147,7 @@ class Echo:
         self.notes = notes
 
     def __call__(self, received: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Echo:
+        """Stand for the call of torch and, by returning itself, for the handle of its work."""
         self.notes.append("begin")
         self.received, self.sent = received, sent
         return self
@@ -162,7 +167,8 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
         return nullcontext()
 
     tables = HybridTables(spread.placement, rank=0, seed=SEED, time_part=time_part)
-    dense = build_model(tiny_dlrm.NUMERICAL, DIM, 7, [16, DIM], [16, 1], seed=SEED)
+    num_tables = len(spread.cardinalities)
+    dense = build_model(tiny_dlrm.NUMERICAL, DIM, num_tables, [16, DIM], [16, 1], seed=SEED)
     dense.bottom.register_forward_hook(lambda *_: notes.append("bottom"))
     for place, layers in (("bottom", dense.bottom), ("top", dense.top)):
         for parameter in layers.parameters():
@@ -174,11 +180,13 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
     numerical, labels, ids = tiny_dlrm.make_batches(spread.cardinalities)[0]
     logits = dense(numerical, tables.start(ids))
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+    # Forward: the bottom layers compute between the start of the exchange and its end.
     assert notes == ["begin", "bottom", "wait"]
     notes.clear()
     loss.backward()
+    # Backward: so do their gradients; each part has two layers with weight and bias.
     assert notes == [*["top grad"] * 4, "begin", *["bottom grad"] * 4, "wait"]
-    assert not torch.equal(tables.local.weight, before)
+    assert not torch.equal(tables.local.weight, before)  # the tables took their step
     assert timed == ["embedding", "exchange", "exchange", "embedding"]
 
 
@@ -187,9 +195,12 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
 def test_initial_rows_do_not_depend_on_their_rank(first_row: int, rows: int) -> None:
     cardinality = 3 * BLOCK_ROWS + 100
     whole_table, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
-    fill_rows(whole_table, table=3, first_row=0, cardinality=cardinality, seed=5)
+    fill_rows(
+        whole_table, table=3, first_row=0, cardinality=cardinality, seed=5
+    )  # as a rank that holds all
     fill_rows(part, table=3, first_row=first_row, cardinality=cardinality, seed=5)
     assert torch.equal(part, whole_table[first_row : first_row + rows])
+    # Values are uniform within this bound.
     bound = cardinality**-0.5
     assert 0.99 * bound < whole_table.abs().max() <= bound
     assert whole_table.mean().abs() < 0.02 * bound

@@ -38,6 +38,7 @@ SMALL = DlrmRecipe(
 
 @pytest.fixture(autouse=True)
 def _same_threads() -> Iterator[None]:
+    """Restore the number of threads, which the device of ``make_job`` sets to 1."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -54,13 +55,19 @@ def write_clicks(folder: Path) -> Path:
     splits = {}
     for split, rows in ROWS.items():
         columns = [rng.integers(cardinality, size=rows) for cardinality in CARDINALITIES]
+        # Not clicked if both are even.
         clicked = (columns[0] % 2 + columns[1] % 2) > 0
-        splits[split] = rng.random((rows, 13)), clicked ^ (rng.random(rows) < 0.05), columns
+        splits[split] = (
+            rng.random((rows, 13)),
+            clicked ^ (rng.random(rows) < 0.05),
+            columns,
+        )  # 5% are wrong
     write_log(folder, CARDINALITIES, splits)
     return folder
 
 
 def make_job(folder: Path, **changes: Any) -> Any:
+    """Build the job on one rank; ``changes`` are to the recipe ``SMALL``."""
     context = JobContext(
         recipe=replace(SMALL, **changes),
         data_dir=folder,
@@ -84,17 +91,21 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
     batches = list(job.batches(0))
     assert len(batches) == job.steps_per_epoch == 11
     sizes = [batch.counts.samples for batch in batches]
-    assert sorted(sizes) == [3] + [100] * 10
-    assert sum((batch.counts for batch in batches), Counts()) == Counts(1_003, 1_003)
+    assert sorted(sizes) == [3] + [100] * 10  # 1,003 rows
+    assert sum((batch.counts for batch in batches), Counts()) == Counts(
+        samples=1_003, sequences=1_003
+    )
     assert all(
         batch.closes_step and batch.step_samples == batch.counts.samples for batch in batches
     )
-    assert (sizes[-1] == 3) is (not shuffle)
+    assert (sizes[-1] == 3) is (not shuffle)  # with this seed, the short batch is not last
     files = read_spec(folder).files["train"]
     expected = np.fromfile(files.numerical, "<f2").reshape(-1, 13)
     rows = torch.cat([batch.tensors[0] for batch in batches]).numpy()
+    # The rows as read from the file, in any order.
     assert np.array_equal(np.sort(rows, 0), np.sort(expected, 0))
     if shuffle:
+        # The next epoch has another order.
         other = torch.cat([batch.tensors[0] for batch in job.batches(1)]).numpy()
         assert not np.array_equal(other, rows)
 
@@ -105,14 +116,15 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
     for step in range(3):
         batch = next(batches)
         numerical, labels, ids = batch.tensors
+        # The expected step: plain SGD on all tables, joined into one, and on the dense layers.
         weight = job.tables.weight.clone().requires_grad_()
-        starts = job.tables._starts
+        starts = job.tables._starts  # first row of each table
         rows = weight[(ids.t() + starts).long()]
         logits = job.model(numerical.float(), rows)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, labels)
         dense = list(job.model.parameters())
         grads = torch.autograd.grad(loss, [weight, *dense])
-        rate = 0.5 * (step + 1) / 4
+        rate = 0.5 * (step + 1) / 4  # 0.5 after 4 steps of warm-up
         expected = [
             (value - rate * grad).detach()
             for value, grad in zip([weight, *dense], grads, strict=True)
@@ -125,16 +137,16 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
 
 def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
     job = make_job(folder, micro_batch_size=50)
-    train(job, 12)
+    train(job, epochs=12)
     quality = job.evaluate()
-    assert quality.samples == 601
-    assert quality.value > 0.9
+    assert quality.samples == ROWS["test"]
+    assert quality.value > 0.9  # the AUC; of 0.5 without learning, and below 1 for 5% wrong labels
 
 
 def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(folder: Path) -> None:
     class Small(CpuDevice):
         def memory(self) -> Any:
-            return replace(super().memory(), total_bytes=4_000)
+            return replace(super().memory(), total_bytes=4_000)  # the tables need 8,000
 
     context = JobContext(
         recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=Small(threads=1)
@@ -145,10 +157,17 @@ def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(fol
 
 
 def test_learning_rate_warms_up_stays_and_decays_quadratically() -> None:
+    # Warm-up for 8,000 steps; from step 48,000 a decay to 0 within 24,000 steps.
     standard = CASE.recipes["standard-1x1"]
     factors = {
         step: compute_lr_factor(standard, step) for step in (0, 7_999, 8_000, 47_999, 59_999)
     }
-    assert factors == {0: 1 / 8_000, 7_999: 1.0, 8_000: 1.0, 47_999: 1.0, 59_999: 0.25}
+    assert factors == {
+        0: 1 / 8_000,
+        7_999: 1.0,
+        8_000: 1.0,
+        47_999: 1.0,
+        59_999: 0.25,
+    }  # 0.25: at half of the decay
     assert compute_lr_factor(standard, 48_000) == (23_999 / 24_000) ** 2
     assert compute_lr_factor(standard, 71_999) == compute_lr_factor(standard, 90_000) == 0.0

@@ -38,9 +38,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measure_and_predict_peak(
     recipe: Any, folder: Path, *, steps: int = 1, **ranks: Any
 ) -> tuple[int, Prediction]:
-    """Return the measured peak of a step without parameters, and the predicted one.
+    """Return the measured peak of a step in bytes, without parameters, and the prediction.
 
-    Of several steps the one that holds least counts.
+    The prediction is a lower bound, so the smallest peak of the ``steps`` is returned.
+
+    Args:
+        ranks: fields of the ``JobContext``: rank, world_size and device.
     """
     context = JobContext(recipe, folder, memory=RankMemory(GIB), **ranks)
     module = cases.import_part("dlrm_criteo", "job")
@@ -53,6 +56,7 @@ def measure_and_predict_peak(
             live.restart()
             job.step(batches)
             peaks.append(live.peak)
+    # 4 bytes a float32.
     weights = 4 * sum(item.numel() for item in job.trained_parameters().values())
     return min(peaks) - weights, predict(recipe, job.placement, loaded.spec.num_numerical)
 
@@ -73,4 +77,5 @@ def test_real_step_needs_at_least_the_predicted_memory(
     measured_bytes, prediction = measure_and_predict_peak(
         recipe, folder, rank=0, world_size=1, device=sync_device
     )
+    # Never more than the real need, as that would refuse a run that fits; not far below it either.
     assert 0.6 * measured_bytes <= prediction.total - prediction.weights <= measured_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,20 +17,11 @@ from trainmark.cases.dlrm_criteo.job import compute_roc_auc
 from trainmark.cases.dlrm_criteo.model import Dlrm, Interaction, build_model
 from trainmark.errors import DivergedError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 NUM_TABLES, DIM, BATCH = 26, 128, 64
 CARDINALITIES = tuple(3 + 7 * i for i in range(NUM_TABLES))
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class PlainDlrm(nn.Module):
@@ -47,12 +37,13 @@ class PlainDlrm(nn.Module):
             nn.Sequential(*[self._copy(layer) for layer in part])
             for part in (model.bottom, model.top)
         )
-        vectors = len(self.bags) + 1
+        vectors = len(self.bags) + 1  # of a sample: an embedding of each table, and the dense one
         self.pairs = [(i, j) for i in range(vectors) for j in range(i)]
         self.num_features = model.interaction.num_features
 
     @staticmethod
     def _copy(layer: nn.Module) -> nn.Module:
+        """Copy a linear layer with its weights; all other layers are ReLUs."""
         if not isinstance(layer, nn.Linear):
             return nn.ReLU()
         copy = nn.Linear(layer.in_features, layer.out_features)
@@ -65,11 +56,13 @@ class PlainDlrm(nn.Module):
         vectors = torch.stack([dense, *embeddings], 1)
         products = vectors @ vectors.mT
         pairs = torch.stack([products[:, i, j] for i, j in self.pairs], 1)
+        # Zeros, as the model pads the input of its top layers.
         padding = dense.new_zeros(len(dense), self.num_features - dense.shape[1] - pairs.shape[1])
         return self.top(torch.cat([dense, pairs, padding], 1)).squeeze(1)
 
 
 def make_batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
+    """Return numerical (size, 13), labels (size,), ids (tables, size); ``number`` is the seed."""
     generator = torch.Generator().manual_seed(number)
     numerical = torch.rand(size, 13, generator=generator)
     labels = (torch.rand(size, generator=generator) < 0.3).float()
@@ -85,6 +78,7 @@ def make_model_and_tables() -> tuple[Dlrm, FusedTables]:
 
 
 def test_the_standard_shape_has_480_features() -> None:
+    # 128 of the bottom layers and 27 * 26 / 2 = 351 products are padded to a multiple of 32.
     model, _ = make_model_and_tables()
     assert model.interaction.num_features == 480
     shapes = [tuple(item.weight.shape) for item in model.top if isinstance(item, nn.Linear)]
@@ -97,6 +91,7 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
     rate = 0.1
     our_optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     plain_optimizer = torch.optim.SGD(plain.parameters(), lr=rate)
+    # The fused tables take their SGD step in the backward pass; the reference uses the optimizer.
     tables.learning_rate = rate
     for number in range(3):
         numerical, labels, ids = make_batch(number)
@@ -120,6 +115,7 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
 
 
 def compute_auc_by_pairs(scores: list[float], labels: list[int]) -> float:
+    """Return the share of pairs of a positive and a negative that are in order; ties count half."""
     positive = [score for score, label in zip(scores, labels, strict=True) if label]
     negative = [score for score, label in zip(scores, labels, strict=True) if not label]
     right = 0.0
@@ -138,21 +134,25 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
     seed: int, samples: int, narrow: bool
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    tables = FusedTables((2, 5, 1), 4, seed=seed)
+    cardinalities = (2, 5, 1)  # so few that rows repeat within a batch
+    tables = FusedTables(cardinalities, 4, seed=seed)
     before = tables.weight.clone()
     ids = torch.stack(
-        [torch.randint(cardinality, (samples,), generator=generator) for cardinality in (2, 5, 1)]
+        [
+            torch.randint(cardinality, (samples,), generator=generator)
+            for cardinality in cardinalities
+        ]
     )
     grad = torch.randn(samples, 3, 4, generator=generator)
     tables.learning_rate, tables.grad_scale = 0.5, 4.0
     embeddings = tables(ids.int() if narrow else ids)
     expected = before.clone()
     for sample in range(samples):
-        for table, start in enumerate((0, 2, 7)):
+        for table, start in enumerate((0, 2, 7)):  # first rows of the tables
             row = start + int(ids[table, sample])
             assert torch.equal(embeddings[sample, table], before[row])
             expected[row] -= 0.5 / 4.0 * grad[sample, table]
-    embeddings.backward(grad)
+    embeddings.backward(grad)  # this is the SGD step
     torch.testing.assert_close(tables.weight, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -167,18 +167,18 @@ def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
     embeddings.backward(torch.tensor([[[1.0, 1.0]], [[1.0, worst]]]))
     expected = before.clone()
     if moves:
-        expected[1:3] -= 0.5
+        expected[1:3] -= 0.5  # learning rate 1 times gradient 1 over scale 2
     torch.testing.assert_close(tables.weight, expected)
 
 
 def test_the_interaction_has_the_gradient_of_its_products() -> None:
-    interaction = Interaction(3, 5).double()
+    interaction = Interaction(3, 5).double()  # 3 tables, vectors of 5
     generator = torch.Generator().manual_seed(2)
     dense = torch.randn(4, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     embedded = torch.randn(4, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(interaction, (dense, embedded))
     features = interaction(dense, embedded)
-    assert features.shape == (4, 32)
+    assert features.shape == (4, 32)  # 5 dense, 6 products of 4 vectors, padded
     assert torch.equal(features[:, :5], dense)
     torch.testing.assert_close(features[:, 5], (dense * embedded[:, 0]).sum(1))
     assert torch.equal(features[:, 5 + 6 :], torch.zeros(4, 21, dtype=torch.float64))
@@ -188,9 +188,11 @@ def count_unpadded_flops(num_tables: int, bottom: list[int], top: list[int], sam
     """Count a training step of plain layers and products, without padding, on no device."""
 
     def make_layers(sizes: list[int]) -> nn.Sequential:
+        """Return a linear layer for each pair of neighbours in ``sizes``."""
         return nn.Sequential(*[nn.Linear(*pair, device="meta") for pair in pairwise(sizes)])
 
     dim = bottom[-1]
+    # Every pair of vectors once.
     row, column = torch.tril_indices(num_tables + 1, num_tables + 1, -1, device="meta")
     numerical = torch.rand(samples, 13, device="meta")
     embedded = torch.rand(samples, num_tables, dim, device="meta", requires_grad=True)
@@ -215,6 +217,7 @@ def test_model_flops_are_those_of_an_unpadded_model(
     num_tables: int, bottom: list[int], top: list[int]
 ) -> None:
     model = build_model(13, bottom[-1], num_tables, bottom, top, seed=5)
+    # Of 8 samples.
     assert model.flops_per_sample * 8 == count_unpadded_flops(num_tables, bottom, top, samples=8)
 
 

@@ -26,6 +26,7 @@ def count_owners(placement: Placement) -> list[list[int]]:
 def test_every_row_has_one_owner_within_the_budget(
     cardinalities: list[int], world_size: int, spare_rows: int
 ) -> None:
+    # Rows for which each rank has memory: its even share, rounded up, and some more.
     row_budget = -(-sum(cardinalities) // world_size) + spare_rows
     placement = place_tables(make_rank_memory(row_budget, DIM), cardinalities, DIM, world_size)
     assert count_owners(placement) == [[1] * rows for rows in cardinalities]
@@ -41,13 +42,17 @@ def test_every_row_has_one_owner_within_the_budget(
 
 
 def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
-    placement = place_tables(make_rank_memory(30, DIM), [50, 5, 4], DIM, 4)
+    placement = place_tables(
+        make_rank_memory(30, DIM), cardinalities=[50, 5, 4], dim=DIM, world_size=4
+    )
+    # Parts of each rank: table, first row, rows.
     assert placement.parts == (
         (TablePart(0, 0, 25),),
         (TablePart(0, 25, 25),),
         (TablePart(1, 0, 5),),
         (TablePart(2, 0, 4),),
     )
+    # Rank 1 has a part of table 0, which is cut; table 1 is whole.
     assert placement.list_tables(1) == (0,)
     assert placement.is_cut(TablePart(0, 25, 25))
     assert not placement.is_cut(TablePart(1, 0, 5))

@@ -27,6 +27,8 @@ def make_row(rng):
         for _ in range(13)
     ]
     sizes = [1 + 12 * column for column in range(26)]
+    # Squared, so that some categories are frequent; times a large odd number, so that the
+    # 32-bit names are spread.
     values = [int(rng.random() ** 2 * size) * 2654435761 % 2**32 for size in sizes]
     names = [f"{value:08x}" if rng.random() > 0.1 else "" for value in values]
     return [str(rng.randrange(2)), *numbers, *names]
@@ -47,7 +49,11 @@ def encode_number(cell):
 
 
 def number_categories(cells, threshold):
-    """Number by the published rule: from 1 by falling count; empty cells are not counted."""
+    """Number by the published rule: from 1 by falling count; empty cells are not counted.
+
+    Args:
+        threshold: occurrences below which a category has no number.
+    """
     counts = Counter(cell for cell in cells if cell)
     kept_names = [name for name, count in counts.items() if count >= threshold]
     return {
@@ -67,11 +73,20 @@ def shuffle_rows(logs, seed=0):
 
 
 def encode_plainly(rows, splits, threshold=15, *, logarithm=encode_number):
-    """Encode all rows in plain Python; return the files' bytes by name and the cardinalities."""
+    """Encode all rows in plain Python; return the files' bytes by name and the cardinalities.
+
+    Fields of a row: the label, 13 numbers, 26 categories.
+
+    Args:
+        rows: those that categories are numbered by.
+        splits: rows to encode, by split.
+        threshold: see ``number_categories``.
+        logarithm: encodes a cell of a number.
+    """
     files, cardinalities = {}, []
     for column in range(14, 40):
         numbers = number_categories([fields[column] for fields in rows], threshold)
-        cardinalities.append(1 + len(numbers))
+        cardinalities.append(1 + len(numbers))  # 0: rare and empty
         dtype = np.int8 if len(numbers) < 128 else np.int16
         for split, part in splits.items():
             codes = [numbers.get(fields[column], 0) for fields in part]
@@ -89,6 +104,7 @@ def read_files(folder, suffix=".bin"):
 
 
 def run_prepare(raw, data, **options):
+    """Prepare ``raw`` into ``data`` with two workers; return the lines of progress."""
     progress_lines = []
     prepare(raw, data, progress_lines.append, **{"workers": 2, **options})
     return progress_lines
@@ -102,6 +118,7 @@ SPLITS = {"train": shuffle_rows(DAYS[:2]), **SPLITS_OF_LAST_DAY}
 
 @pytest.fixture
 def raw_days(tmp_path):
+    """Write three days of logs: plain, gzipped and plain, and a file that is none."""
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "day_0").write_bytes(join_rows(DAYS[0]))
@@ -129,9 +146,9 @@ def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_
     spec = read_spec(data)
     assert spec.cardinalities == tuple(cardinalities)
     assert (spec.count_rows("train"), spec.count_rows("test")) == (1000, 200)
-    assert spec.changed_rules == (
-        {} if threshold == 15 else {"frequency_threshold": str(threshold)}
-    )
+    # 15 is the published threshold.
+    changed_rules = {} if threshold == 15 else {"frequency_threshold": str(threshold)}
+    assert spec.changed_rules == changed_rules
     manifest = json.loads((data / "manifest.json").read_bytes())
     assert manifest["counts"] == {"train": 1000, "test": 200, "validation": 201}
     assert manifest["frequency_threshold"] == threshold
@@ -154,6 +171,8 @@ def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
         (raw_days / name).unlink()
     run_prepare(raw_days, tmp_path / "data", workers=3)
     assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS)[0]
+    # Two faults: a number of day_1 (row 137, counted from 0), and a day_2 that ends in its header.
+    # The error names the earlier file, although other workers read the later one at the same time.
     (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, FAULTS["number"][0])))
     (raw_days / "day_2.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(DataError) as caught:
@@ -171,16 +190,17 @@ def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(raw_days, tmp_pa
 
 
 def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(raw_days, tmp_path):
-    change, what = FAULTS["number"]
+    change, what = FAULTS["number"]  # an edit of the fields of a row, and what the error says
     content = break_row(137, change).replace(b"\n", b"\r\n")
     (raw_days / "day_0").write_bytes(b"\xef\xbb\xbf" + content)
     with pytest.raises(DataError) as caught:
         run_prepare(raw_days, tmp_path / "data")
     assert caught.value.what == what
-    assert caught.value.where == f"{raw_days / 'day_0'}, row 138"
+    assert caught.value.where == f"{raw_days / 'day_0'}, row 138"  # counted from 1
 
 
 def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):
+    # Rows 1 and 2 are separated by a carriage return alone, so they are one row, which is faulty.
     (raw_days / "day_0").write_bytes(join_rows(DAYS[0][:1])[:-1] + b"\r" + join_rows(DAYS[0][1:]))
     with pytest.raises(DataError) as caught:
         run_prepare(raw_days, tmp_path / "data")
@@ -195,6 +215,7 @@ def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
     run_prepare(raw_days, data, log_offset=1, seed=7)
     splits = {"train": shuffle_rows(DAYS[:2], seed=7), **SPLITS_OF_LAST_DAY}
     assert read_files(data) == encode_plainly(ALL_ROWS, splits, logarithm=compute_log)[0]
+    # The seed is no changed rule: it only orders the rows.
     assert read_spec(data).changed_rules == {"log_offset": "1"}
 
 
@@ -208,6 +229,7 @@ def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
 
 
 def break_row(position, change):
+    """Return the log of the second day with ``change`` applied to row ``position``, from 0."""
     rows = [list(fields) for fields in DAYS[1]]
     change(rows[position])
     return join_rows(rows)
@@ -224,7 +246,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_row_is_named_by_file_and_row(raw_days, tmp_path, small_batches, fault):
-    change, what = FAULTS[fault]
+    change, what = FAULTS[fault]  # an edit of the fields of a row, and what the error says
     (raw_days / "day_0").write_bytes(break_row(137, change))
     with pytest.raises(DataError) as caught:
         run_prepare(raw_days, tmp_path / "data")
@@ -232,10 +254,12 @@ def test_a_faulty_row_is_named_by_file_and_row(raw_days, tmp_path, small_batches
     assert caught.value.where == f"{raw_days / 'day_0'}, row 138"
     assert caught.value.rule
     assert caught.value.fix
+    # Nothing is left of the attempt.
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
 def read_refusal(raw_days, data):
+    """Return the text of the error of ``prepare``; it must leave no output."""
     with pytest.raises(DataError) as caught:
         run_prepare(raw_days, data)
     assert caught.value.rule
@@ -247,15 +271,17 @@ def read_refusal(raw_days, data):
 def test_damaged_files_are_refused(raw_days, tmp_path, small_batches):
     content = (raw_days / "day_1.gz").read_bytes()
     data = tmp_path / "data"
-    (raw_days / "day_1.gz").write_bytes(content[:-400])
+    (raw_days / "day_1.gz").write_bytes(content[:-400])  # cut
     assert f"{raw_days / 'day_1.gz'}: not readable as gzip" in read_refusal(raw_days, data)
     (raw_days / "day_1.gz").write_bytes(content[:-8] + b"\0" * 8)  # checksum and length
     assert "not readable as gzip: CRC check failed" in read_refusal(raw_days, data)
+    # Without the last line end: the 300th row may be incomplete.
     (raw_days / "day_1.gz").write_bytes(gzip.compress(join_rows(DAYS[1])[:-1]))
     assert (
         f"{raw_days / 'day_1.gz'}, row 300: the file ends in the middle of a row"
         in read_refusal(raw_days, data)
     )
+    # A row longer than any that is read at once.
     (raw_days / "day_1.gz").write_bytes(join_rows(DAYS[1][:2]) + b"x" * (5 << 20) + b"\n")
     assert f"{raw_days / 'day_1.gz'}, row 3: " in read_refusal(raw_days, data)
     (raw_days / "day_1.gz").write_bytes(b"")
@@ -281,6 +307,7 @@ STAGES = [
 def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     raw_days, tmp_path, monkeypatch, stop_after
 ):
+    # The first call is interrupted after ``stop_after`` + 1 stages, the second one is not.
     saved_stages = []
     save_result = PartialFolder.save_result
 
@@ -291,13 +318,13 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(PartialFolder, "save_result", save_and_stop)
-    resumed, data = [], tmp_path / "data"
+    resumed, data = False, tmp_path / "data"
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, data, print, workers=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]
-    resumed.append(True)
+    resumed = True
     run_prepare(raw_days, data)
-    assert saved_stages == STAGES
+    assert saved_stages == STAGES  # no stage was done twice
     assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS)[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert run_prepare(raw_days, data)[-1].startswith(f"{data} is already prepared")
@@ -305,25 +332,25 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
 
 @pytest.mark.usefixtures("small_batches")
 def test_interrupted_preparation_restarts_with_other_rules(raw_days, tmp_path):
-    def stop(line):
+    def stop(line):  # in the middle of the work
         if line.startswith("tables of"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, tmp_path / "data", stop, workers=2)
     run_prepare(raw_days, tmp_path / "data", frequency_threshold=3)
+    # Nothing of the first call, which had the usual threshold, was used.
     assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS, 3)[0]
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_preparation_restarts_without_its_scratch_database(raw_days, tmp_path):
-    def stop(line):
-        if line == "writing rows":
-            raise KeyboardInterrupt
+    """The database of an interrupted call is lost; finished stages are then repeated."""
 
     class Stopping(Reporter):
         def begin(self, stage, total, done=0):
-            stop(stage)
+            if stage == "writing rows":
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, tmp_path / "data", Stopping(print), workers=2)

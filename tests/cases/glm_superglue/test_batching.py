@@ -30,9 +30,10 @@ class Held(Examples):
 
 def make_sequence(ids, separator, target_ids, *, correct=False):
     """Return a sequence whose answer begins at ``separator`` and fills the gap at position 1."""
+    # See ``ChoiceSequence``: each token of the answer block is scored.
     rows = np.arange(separator, separator + len(target_ids))
     blocks = np.maximum(np.arange(len(ids)) - separator + 1, 0)
-    positions = np.where(blocks > 0, 1, np.arange(len(ids)))
+    positions = np.where(blocks > 0, 1, np.arange(len(ids)))  # 1: the gap
     return ChoiceSequence(
         ids=np.array(ids),
         positions=positions,
@@ -56,8 +57,9 @@ HELD = Held(
 
 
 def test_batch_holds_only_existing_candidates():
+    """Sample 1 has one candidate of 7 tokens, sample 0 two of 5 and 4; all are padded to 10."""
     batch, counts = HELD.batch([1, 0])
-    assert counts == Counts(2, len(batch.ids), int(batch.lengths.sum()), batch.ids.size)
+    assert counts == Counts(samples=2, sequences=3, tokens=7 + 5 + 4, tokens_padded=3 * 10)
     assert batch.samples == 2
     assert batch.ids.tolist() == [
         [2, 4, 6, 0, 9, 7, 7, 0, 0, 0],
@@ -68,11 +70,11 @@ def test_batch_holds_only_existing_candidates():
     assert batch.block_positions[0].tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
     assert batch.separators.tolist() == [4, 3, 3]
     assert batch.lengths.tolist() == [7, 5, 4]
-    assert counts.tokens == 16
-    assert batch.owner.tolist() == [0, 1, 1]
-    assert batch.slot.tolist() == [0, 0, 1]
+    assert batch.owner.tolist() == [0, 1, 1]  # the sample of each sequence, by its place here
+    assert batch.slot.tolist() == [0, 0, 1]  # the number of the candidate in its sample
     assert batch.max_choices == 2
     assert batch.correct.tolist() == [True, True, False]
+    # Positions in the flattened ids: 10 * sequence + position in it.
     assert batch.target_rows.tolist() == [4, 5, 6, 13, 14, 23]
     assert batch.target_ids.tolist() == [7, 7, 8, 5, 8, 8]
     assert batch.target_owner.tolist() == [0, 0, 0, 1, 1, 2]
@@ -80,19 +82,23 @@ def test_batch_holds_only_existing_candidates():
     assert {array.dtype for array in arrays} == {np.dtype("i8"), np.dtype("?")}
 
 
-@pytest.mark.parametrize(("rows", "width"), [([0, 1], 8), ([0], 8)])
+@pytest.mark.parametrize(
+    ("rows", "width"), [([0, 1], 8), ([0], 8)]
+)  # 7 and 5 tokens, rounded up to 8
 def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, width):
     full, _ = HELD.batch(rows)
     monkeypatch.setattr(HELD, "trim", True)
     trimmed, _ = HELD.batch(rows)
     assert trimmed.ids.shape == (len(full.ids), width)
     assert (trimmed.ids == full.ids[:, :width]).all()
+    # The flat positions with the new width, converted to the full width of 10.
     picked = trimmed.target_rows % width + trimmed.target_owner * 10
     assert picked.tolist() == full.target_rows.tolist()
 
 
 @pytest.mark.parametrize("max_sequences", [1, 2, 3, 50])
 def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences):
+    """Each target of the 5 sequences keeps its input token, target token, sample and candidate."""
     batch, _ = HELD.batch([0, 1, 0])
     parts = list(batch.split_sequences(max_sequences))
     assert [len(part.ids) for part in parts] == [
@@ -115,6 +121,7 @@ def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences
 
 
 def make_sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
+    """Return the sharding of ``rows`` samples with short names for its fields."""
     return Sharding(
         num_rows=rows,
         micro_batch_size=micro,
@@ -142,13 +149,14 @@ def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
     order = order_by_choices(num_choices, ranks[0], 0)
     assert sorted(order.tolist()) == list(range(len(choices)))
     parts = [list(rank.micro_batches(0, order=order)) for rank in ranks]
+    # Micro-batches a rank in full steps; those of a shorter last step are not grouped.
     full = len(choices) // (micro * accumulate * world) * accumulate
     spans = []
-    for together in list(zip(*parts, strict=False))[
-        :full
-    ]:  # the samples that ranks train at the same time
-        candidates_of_group = num_choices[np.concatenate([part.rows for part in together])]
+    # A group: the samples that all ranks train at the same time.
+    for group in list(zip(*parts, strict=False))[:full]:
+        candidates_of_group = num_choices[np.concatenate([part.rows for part in group])]
         assert len(candidates_of_group) == micro * world
         spans.append((candidates_of_group.min(), candidates_of_group.max()))
+    # Sorted, the ranges of two groups share at most their ends.
     spans.sort()
     assert all(low[1] <= high[0] for low, high in pairwise(spans))

@@ -29,7 +29,11 @@ def make_weights() -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(folder: Path, content: Any, word: str = "250000") -> Path:
-    """Write a checkpoint in the layout of the original; return its file."""
+    """Write a checkpoint in the layout of the original; return its file.
+
+    Args:
+        word: name of the subfolder, which the file ``LATEST`` names.
+    """
     file = folder / word / WEIGHTS_FILE
     file.parent.mkdir(parents=True)
     torch.save(content, file)
@@ -46,6 +50,7 @@ def make_report(**tables: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def read_fault(folder: Path, into: Glm | None = None) -> DataError:
+    """Return the error of loading ``folder``, into a new model by default."""
     with pytest.raises(DataError) as caught:
         load(into or make_model(), folder)
     return caught.value
@@ -54,14 +59,16 @@ def read_fault(folder: Path, into: Glm | None = None) -> DataError:
 @pytest.mark.parametrize("wrapper", ["", "module.", "model.", "module.model."])
 def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -> None:
     expected = make_weights()
+    # Wrappers such as DDP prefix the names.
     state = {wrapper + name: item.half() for name, item in expected.items()}
     file = write_checkpoint(tmp_path / "blocklm-large", {"iteration": 250000, "module": state})
     assert find_checkpoint(tmp_path) == file
     assert find_checkpoint(tmp_path / "blocklm-large") == file
     loaded = make_model()
-    assert load(loaded, tmp_path) == make_report()
+    assert load(loaded, tmp_path) == make_report()  # all weights fit as they are
     for name, item in loaded.state_dict().items():
         assert item.dtype == torch.float32
+        # The checkpoint has float16, the model float32.
         assert torch.equal(item, expected[name].half().float())
 
 
@@ -70,6 +77,7 @@ def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
     loaded, fresh = make_model(max_positions=12), make_model(max_positions=12).state_dict()
     assert load(loaded, tmp_path) == make_report(extended=(POSITIONS, BLOCK_POSITIONS))
     for name in (POSITIONS, BLOCK_POSITIONS):
+        # The tables have a row more than ``max_positions``; the checkpoint has 10.
         table = loaded.state_dict()[name]
         assert torch.equal(table[:11], make_weights()[name])
         assert torch.equal(table[11:], fresh[name][11:])
@@ -99,4 +107,5 @@ def test_a_checkpoint_of_another_shape_is_refused_by_key(
     error = read_fault(tmp_path, other)
     assert error.where == f"{file}, {key}"
     assert what in str(error)
+    # No weight was loaded before the refusal.
     assert all(torch.equal(item, before[name]) for name, item in other.state_dict().items())

@@ -41,6 +41,7 @@ def make_question(query="@placeholder was born", *answers):
 
 
 def make_line(*questions, text=TEXT, names=("Anna Berg", "Rome", "Borisov", "Cole")):
+    """Return a line of ReCoRD: a passage with the entities ``names``, and its questions."""
     return {
         "source": "test",
         "passage": {"text": text, "entities": [make_span(text, name) for name in names]},
@@ -50,6 +51,10 @@ def make_line(*questions, text=TEXT, names=("Anna Berg", "Rome", "Borisov", "Col
 
 
 def write_folder(folder, train=None, val=None, words=WORDS):
+    """Write train.jsonl and val.jsonl, by default of one line each, and the vocabulary ``words``.
+
+    Samples are lines as objects, or as text with any fault.
+    """
     for name, samples in (("train", train), ("val", val)):
         lines = [
             item if isinstance(item, str) else json.dumps(item) for item in samples or [make_line()]
@@ -66,6 +71,7 @@ def encode_words(text):
 
 
 def read_fault(folder, recipe=RECIPE):
+    """Return the error of the check as text, with DIR for the folder."""
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     return str(caught.value).replace(str(folder), "DIR")
@@ -78,6 +84,7 @@ def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
     )
     assert sequence.ids.tolist() == [*context, START, *encode_words("anna berg")]
     assert sequence.separator == len(context) == 17
+    # The answer block has the position of the mask; positions within it count from 1.
     mask = context.index(IDS["[MASK]"])
     assert sequence.positions.tolist() == [*range(17), mask, mask, mask]
     assert sequence.block_positions.tolist() == [0] * 17 + [1, 2, 3]
@@ -102,6 +109,7 @@ def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
     examples = data.load(write_folder(tmp_path), recipe).validation
     by_length = {len(item.target_ids): item for item in examples.build_sequences(0)}
     whole_passage = encode_words("[CLS] anna berg was born in rome .")
+    # Targets are the candidate's tokens and the end; 14 tokens leave so many of the passage.
     for targets, num_kept in ((2, 8), (3, 7)):
         item = by_length[targets]
         assert len(item.ids) == 14
@@ -110,6 +118,7 @@ def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
             *encode_words("[MASK] was born [PAD]"),
         ]
     assert examples.num_shortened == 1
+    # 24 tokens of ``RECIPE`` suffice.
     assert data.load(tmp_path, RECIPE).validation.num_shortened == 0
 
 
@@ -120,18 +129,21 @@ def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path)
     )
     examples = data.load(write_folder(tmp_path, [passage]), RECIPE).train
     assert examples.num_choices.tolist() == [3, 3, 3]
+    # A question with two right answers makes two samples. Wrong candidates are drawn only if
+    # there are more than two (``max_wrong_choices``), as for the first question.
     draw, expected = random.Random(DRAW_SEED), []
     wrong = ["boris ##ov", "cole", "rome"]
     draw.shuffle(wrong)
     expected.append(["anna berg", *wrong[:2]])
     expected += [["anna berg", "boris ##ov", "cole"], ["rome", "boris ##ov", "cole"]]
+    # Without the end token, which is the last target.
     assert [
         [item.target_ids[:-1].tolist() for item in examples.build_sequences(row)]
         for row in range(3)
     ] == [[encode_words(name) for name in names] for names in expected]
     assert [[item.correct for item in examples.build_sequences(row)] for row in range(3)] == [
         [True, False, False]
-    ] * 2 + [[True, False, False]]
+    ] * 3
 
 
 def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path):
@@ -148,6 +160,7 @@ def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path)
 
 def test_curly_quotes_become_plain_before_answers_are_compared(tmp_path):
     text = "In Rome O’Li was born"
+    # The passage and its entity have a curly quote, the answer a plain one.
     curly = make_line(make_question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
     sequence = data.load(write_folder(tmp_path, [curly]), RECIPE).train.build_sequences(0)[0]
     assert sequence.target_ids.tolist() == [*encode_words("[UNK] ' li"), END]
@@ -164,6 +177,7 @@ def test_the_check_counts_samples_and_names_the_content(tmp_path):
     two = make_question("@placeholder was born", "Anna Berg", "Rome")
     write_folder(tmp_path, [make_line(two), make_line()], [make_line(two, make_question())])
     facts = data.check(tmp_path, RECIPE)
+    # Training has a sample for each right answer, evaluation for each question.
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (3, 2, "jsonl")
     assert not facts.quality_comparable
     assert facts == data.check(tmp_path, RECIPE)
@@ -204,6 +218,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize(("bad", "message"), BAD_LINES.values(), ids=BAD_LINES)
 def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
+    """``BAD_LINES`` holds, by name of the fault, a line and a part of its error."""
     error = read_fault(write_folder(tmp_path, [bad]))
     assert error.startswith("DIR/train.jsonl, line 1")
     assert message in error
@@ -241,7 +256,10 @@ def test_incomplete_folder_is_refused(tmp_path, prepare, message):
 
 
 def solve_cloze(text, query):
-    """Return the name that fits the placeholder, by the sentences of the passage."""
+    """Return the name that fits the placeholder, by the sentences of the passage.
+
+    A query repeats a sentence of the passage, or turns it around: "The mayor is @placeholder."
+    """
     pattern = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
     turned = re.fullmatch(r"The (\w+) is @placeholder\.", query)
     names = re.findall(rf"(\w+ \w+) is the {turned[1]}\.", text) or re.findall(pattern, text)
@@ -253,11 +271,12 @@ def test_every_generated_answer_follows_from_its_passage(tmp_path, monkeypatch):
     monkeypatch.setattr(generated, "PASSAGES", {"train": 500, "val": 100})
     data.generate(tmp_path, CASE.recipes["tiny"])
     for name, count in generated.PASSAGES.items():
-        raw = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        assert len(raw) == count
-        for item in raw:
+        lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        assert len(lines) == count
+        for item in lines:
             text = item["passage"]["text"]
             for question in item["qas"]:
                 (answer,) = question["answers"]
                 assert solve_cloze(text, question["query"]) == answer["text"]
+                # ReCoRD's ends are inclusive.
                 assert text[answer["start"] : answer["end"] + 1] == answer["text"]

@@ -35,17 +35,21 @@ def folder(tmp_path, splits):
 
 
 def write_download(folder, splits, **storage):
+    """Write ``splits`` at the published paths; ``storage`` are options of ``write_split``."""
     for split, name in FILES.items():
         file = folder / "ReCoRD" / "glm_train_eval_hdf5_sparse" / name
         file.parent.mkdir(parents=True)
         examples = getattr(splits, split)
         samples = [examples.build_sequences(row) for row in range(len(examples))]
-        write_split(file, samples, columns=64, evaluation=split == "validation", **storage)
+        write_split(
+            file, samples, columns=TINY.seq_length, evaluation=split == "validation", **storage
+        )
     return folder
 
 
 def assert_same_batches(first_examples, second_examples):
     assert len(first_examples) == len(second_examples)
+    # All samples as one batch: pairs of arrays and counts.
     our_batch, their_batch = (
         examples.batch(range(len(first_examples))) for examples in (first_examples, second_examples)
     )
@@ -59,13 +63,13 @@ def test_text_and_hdf5_files_give_equal_batches(tmp_path, splits, storage):
     content = data.load(write_download(tmp_path / "raw", splits, **storage), RECIPE)
     assert_same_batches(content.train, splits.train)
     assert_same_batches(content.validation, splits.validation)
-    assert content.train.num_shortened is None
+    assert content.train.num_shortened is None  # the files do not tell
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
 def test_a_download_is_prepared_and_read(tmp_path, splits, form):
     folder = write_download(tmp_path / "raw", splits, form=form)
-    if form == "csc":
+    if form == "csc":  # rows cannot be read one by one
         with pytest.raises(DataError, match="prepare converts csc to csr"):
             data.load(folder, RECIPE)
     prepare(folder, tmp_path / "data", lambda _: None)
@@ -78,7 +82,7 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form):
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):
     with pytest.raises(DataError, match="the sequences have 64 tokens"):
-        data.check(folder, replace(RECIPE, seq_length=52))
+        data.check(folder, replace(RECIPE, seq_length=52))  # shorter than the files' 64
     next(folder.rglob(FILES["train"])).write_bytes(b"x")
     with pytest.raises(DataError, match="not readable as HDF5"):
         data.check(folder, RECIPE)
@@ -98,6 +102,7 @@ def set_numbers(*pairs):
     """Return an edit that sets numbers at their places."""
 
     def edit(array):
+        """Return a changed copy."""
         array = array.copy()
         for place, value in pairs:
             array[place] = value
@@ -142,7 +147,7 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
 def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
-    name, edit, what = CONTRADICTIONS[kind]
+    name, edit, what = CONTRADICTIONS[kind]  # array, its change, the begin of the error
     data.check(folder, RECIPE)  # the cached arrays do not hide the change
     file = change_array(folder, name, edit)
     with pytest.raises(DataError) as caught:
@@ -155,6 +160,7 @@ def test_files_with_other_numbers_of_sequences_are_refused(folder):
     file = next(folder.rglob(FILES["train"]))
     with h5py.File(file, "r+") as opened:
         del opened["target"]
+        # A matrix with a row for each sample takes the place of one with a row for each sequence.
         opened.copy("choice_start_end", "target")
     with pytest.raises(DataError, match="the shape is") as caught:
         data.check(folder, RECIPE)
@@ -165,7 +171,7 @@ def test_files_with_other_numbers_of_sequences_are_refused(folder):
     "kind", ["no target", "first samples point to a later one", "answer outside"]
 )
 def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kind):
-    name, edit, what = CONTRADICTIONS[kind]
+    name, edit, what = CONTRADICTIONS[kind]  # array, its change, the begin of the error
     file = change_array(folder, name, edit)
     with pytest.raises(DataError, match=re.escape(what)) as caught:
         prepare(folder, tmp_path / "data", lambda _: None)
@@ -177,6 +183,7 @@ def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kin
 def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, kind):
     folder = write_download(tmp_path / "raw", splits, form="csc")
     name, edit, _ = CONTRADICTIONS[kind]
+    # A row is an index here, and there are fewer than 10,000.
     change_array(folder, name, set_numbers((0, 10_000)) if kind == "column outside" else edit)
     with pytest.raises(DataError):
         prepare(folder, tmp_path / "data", lambda _: None)

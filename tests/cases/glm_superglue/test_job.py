@@ -23,6 +23,7 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
     """Return the score of each candidate, computed alone and without padding."""
     scores = []
     for item in examples.build_sequences(row):
+        # The first three fields of a sequence, each as a batch of one.
         ids, positions, blocks = (torch.from_numpy(x)[None] for x in item[:3])
         hidden = model.compute_hidden_states(ids, positions, blocks, torch.tensor([item.separator]))
         logits = F.linear(hidden[0], model.word_embeddings.weight).log_softmax(1)
@@ -31,7 +32,9 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
 
 
 def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
+    # Six sequences are the candidates of three samples, which have 2, 1 and 3 of them.
     places = ScoreLayout(torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 1, 0, 0, 1, 2]), 3, 3)
+    # The second tensor: the sequence of each of the eight targets, whose log-probabilities follow.
     sequences = SequenceTensors((torch.zeros(6, 4),), torch.tensor([0, 0, 1, 2, 3, 4, 4, 5]))
     scores = sequences.sum_scores(torch.tensor([-1.0, -2, -1, -50, -4, -1, -1, -3]))
     assert scores.tolist() == [-3, -1, -50, -4, -2, -3]
@@ -41,8 +44,10 @@ def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
         [-50, none, none],
         [-4, -2, -3],
     ]
+    # Cross-entropy of the first candidate of each sample; with a single one it is 0.
     expected = np.log1p(np.exp(2)) + 0.0 + np.log1p(np.exp(2) + np.exp(1))
     assert float(places.compute_loss_sum(scores)) == pytest.approx(expected, rel=1e-6)
+    # Chosen are the candidates 1 of sample 0, 0 of sample 1, and 1 of sample 2.
     for correct, right in (
         ([0, 1, 1, 0, 1, 0], 3),
         ([1, 0, 1, 0, 1, 1], 2),
@@ -58,7 +63,7 @@ def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: 
     job = tiny_glm.new_job(micro_batch_size=micro_batch_size, trim_padding=trim)
     tiny_glm.train(job, epochs=1)
     examples = job.data.validation
-    assert examples.num_choices.max() > 20
+    assert examples.num_choices.max() > 20  # more than fit into a forward pass of 10
     right = 0
     job.model.eval()
     with torch.no_grad():
@@ -69,7 +74,7 @@ def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: 
     assert 0 < right < len(examples)
     assert (quality.value, quality.samples) == (right / tiny_glm.VALIDATION, tiny_glm.VALIDATION)
     assert quality.detail == {"correct": float(right)}
-    assert job.model.training
+    assert job.model.training  # ``evaluate`` returns to training mode
 
 
 def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
@@ -81,7 +86,7 @@ def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
     ):
         training = tiny_glm.train(tiny_glm.new_job(**changes))
         assert training["losses"] == pytest.approx(reference_training["losses"], rel=1e-4), changes
-        assert training["samples"] == reference_training["samples"] == [8, 8, 6] * 2
+        assert training["samples"] == reference_training["samples"] == [8, 8, 6] * 2  # 22, 2 epochs
         assert training["quality"] == reference_training["quality"]
 
 
@@ -89,7 +94,9 @@ def test_grouping_batches_samples_of_similar_size() -> None:
     spread = {}
     for grouped in (False, True):
         job = tiny_glm.new_job(group_by_choices=grouped, micro_batch_size=2)
+        # Number of candidates of each sample of a batch; ``owner`` is the sample of a sequence.
         counts = [np.bincount(batch.tensors[1].owner.numpy()) for batch in job.batches(0)]
+        # Differences of the largest and the smallest number.
         spread[grouped] = sum(np.ptp(count) for count in counts)
         assert job.facts()["group_by_choices"] is grouped
     assert spread[True] < spread[False]
@@ -98,6 +105,7 @@ def test_grouping_batches_samples_of_similar_size() -> None:
 def test_learning_rate_rises_and_falls_linearly() -> None:
     standard = load("glm_superglue").recipes["standard-1x8"]
     steps = (0, 216, 433, 434, 2386, 4338, 10_000)
+    # Warm-up is 10% of 4,338 steps; then the factor falls to the floor of 0.1.
     middle, falling = (1 - 0.9 * (step - 433.8) / (4338 - 433.8) for step in (2386, 434))
     factors = [compute_lr_factor(standard, step) for step in steps]
     assert factors == pytest.approx([0.0, 216 / 433.8, 433 / 433.8, falling, middle, 0.1, 0.1])
@@ -113,6 +121,7 @@ def test_learning_rate_rises_and_falls_linearly() -> None:
 def test_the_optimizer_is_the_published_one() -> None:
     optimizer = tiny_glm.new_job(weight_decay=0.1).stepper.optimizer
     job = tiny_glm.new_job()
+    # Parameters of the first group are decayed, those of the second are not.
     names = {id(value): name for name, value in job.model.named_parameters()}
     decayed, plain = (
         {names[id(parameter)] for parameter in group["params"]}
@@ -129,7 +138,8 @@ def test_flop_formula_matches_a_count_by_hand() -> None:
     job = tiny_glm.new_job(hidden_size=64, num_heads=2)
     batch = next(job.batches(0))
     flops = job.model_flops(batch.counts)
-    # 12 L D^2 weights, 6 FLOPs each, and 12 L D S, a token.
+    # For each token: 12 L D^2 weights with 6 FLOPs each, and 12 L D S for attention; L = 2
+    # layers, D = 64, and sequences are padded to S = 24 tokens.
     sequences = batch.counts.sequences
     by_hand = (6 * 12 * 2 * 64**2 + 12 * 2 * 64 * 24) * sequences * 24
     assert flops == by_hand
@@ -138,6 +148,7 @@ def test_flop_formula_matches_a_count_by_hand() -> None:
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_an_answer_in_the_passage_is_learned_and_a_shuffled_one_is_not(shuffled: bool) -> None:
+    """The name that occurs most often is right; ``shuffled``: a random one is, as a control."""
     train = tiny_glm.NamedOften(1_600, seed=5, shuffled=shuffled)
     validation = tiny_glm.NamedOften(300, seed=6)
     job = tiny_glm.new_job(
@@ -153,6 +164,7 @@ def test_an_answer_in_the_passage_is_learned_and_a_shuffled_one_is_not(shuffled:
     )
     accuracy, samples = tiny_glm.train(job)["quality"]
     chance = float((1 / validation.num_choices).mean())
+    # The standard error of the accuracy.
     noise = (chance * (1 - chance) / samples) ** 0.5
     if shuffled:
         assert abs(accuracy - chance) < 4 * noise
@@ -177,6 +189,7 @@ def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[
 @pytest.mark.parametrize("run", range(len(RUNS)))
 def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> None:
     changes = RUNS[run]
+    # One rank with twice the micro-batch has the same steps.
     single_rank = tiny_glm.train(
         tiny_glm.new_job(**{**changes, "micro_batch_size": 2 * changes["micro_batch_size"]})
     )
@@ -184,6 +197,7 @@ def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> Non
     samples = np.array([result["samples"] for result in training])
     assert samples.sum(0).tolist() == single_rank["samples"]
     losses = np.array([result["losses"] for result in training])
+    # The loss of a step over both ranks; a rank's loss is the mean of its samples.
     means = (losses * samples).sum(0) / samples.sum(0)
     assert means == pytest.approx(np.array(single_rank["losses"]), rel=1e-4)
     for item in training:

@@ -19,8 +19,8 @@ SHAPE = GlmShape(num_layers=3, hidden_size=32, num_heads=4, vocab_size=97, max_p
 def make_sequences(rows: int, length: int, *, seed: int = 0) -> list[torch.Tensor]:
     """Return ids, positions and block positions, each (rows, length)."""
     generator = torch.Generator().manual_seed(seed)
-    highest = [SHAPE.vocab_size, SHAPE.max_positions + 1, SHAPE.max_positions + 1]
-    return [torch.randint(0, top, (rows, length), generator=generator) for top in highest]
+    upper_bounds = [SHAPE.vocab_size, SHAPE.max_positions + 1, SHAPE.max_positions + 1]
+    return [torch.randint(0, bound, (rows, length), generator=generator) for bound in upper_bounds]
 
 
 def make_models(**switches: Any) -> tuple[Glm, PlainGlm]:
@@ -28,8 +28,9 @@ def make_models(**switches: Any) -> tuple[Glm, PlainGlm]:
     our_model, plain = build_model(SHAPE, seed=4, **switches), PlainGlm(SHAPE, dropout=0.0).train()
     with torch.no_grad():
         for parameter in our_model.parameters():
+            # Biases and norms begin as constants, which would hide errors.
             parameter.add_(0.1 * torch.randn_like(parameter))
-    plain.load_state_dict(our_model.state_dict())  # raises where a name or a shape differs
+    plain.load_state_dict(our_model.state_dict())  # also raises if a name or a shape differs
     return our_model, plain
 
 
@@ -39,7 +40,7 @@ def assert_near(actual: Any, expected: Any) -> None:
 
 def test_parameter_counts_match_the_model() -> None:
     assert sum(parameter.numel() for parameter in Glm(SHAPE).parameters()) == SHAPE.parameters
-    large = GlmShape()
+    large = GlmShape()  # the published model
     assert large.parameters == 334_688_256
     assert (large.layer_matmul_weights, large.head_matmul_weights) == (12_582_912, 31_326_208)
 
@@ -49,14 +50,14 @@ def test_parameter_counts_match_the_model() -> None:
 def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed: bool) -> None:
     our_model, plain = make_models(dropout=0.0, checkpoint_activations=checkpointed)
     inputs = make_sequences(3, length)
-    separators = torch.tensor(
-        [0, length // 2, length]
-    )  # the prefix is empty, half, or the whole sequence
+    # Tokens before the separator see each other: none, half, or all of a sequence.
+    separators = torch.tensor([0, length // 2, length])
     hidden = our_model.compute_hidden_states(*inputs, separators)
     logits = hidden @ our_model.word_embeddings.weight.t()
     assert_near(logits, plain.logits(*inputs, separators))
 
     generator = torch.Generator().manual_seed(1)
+    # Random targets: ours as a list of flat positions, the original's as a mask of all tokens.
     counted = (torch.rand(3, length, generator=generator) < 0.3).float()
     targets = torch.randint(0, SHAPE.vocab_size, (3, length), generator=generator)
     target_positions = counted.flatten().nonzero().squeeze(1)
@@ -66,12 +67,14 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
     sums = torch.zeros(3).index_add(0, target_positions // length, chances)
     expected = plain(*inputs, separators, targets, counted)
     assert_near(sums, expected)
+    # The three sequences as candidates of one sample, of which the second is right.
     right = torch.tensor([1])
     losses = [torch.nn.functional.cross_entropy(item[None], right) for item in (sums, expected)]
     assert_near(*losses)
     for loss in losses:
         loss.backward()
     plain_gradients = {name: item.grad for name, item in plain.named_parameters()}
+    # Three tables of embeddings, the layers, and the last norm.
     assert len(plain_gradients) == 3 + 12 * SHAPE.num_layers + 2
     for name, parameter in our_model.named_parameters():
         assert parameter.grad is not None
@@ -79,8 +82,10 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
 
 
 def compute_gradients(model: Glm) -> list[torch.Tensor]:
+    """Return log-probabilities of two targets and all gradients, with a fixed seed for dropout."""
     inputs = make_sequences(2, 150)
     torch.manual_seed(8)
+    # Flat positions: one target in each sequence, behind its separator (11, 139).
     target_positions = torch.tensor([140, 290])
     chances = model(*inputs, torch.tensor([11, 139]), target_positions, torch.tensor([3, 5]))
     return [chances.detach(), *torch.autograd.grad(chances.sum(), list(model.parameters()))]
@@ -95,4 +100,5 @@ def test_recomputed_layer_repeats_its_dropout_mask() -> None:
         torch.testing.assert_close(first, second, rtol=0, atol=0)
         torch.testing.assert_close(first, third, rtol=0, atol=0)  # the seed decides
     nothing_dropped = compute_gradients(make_models(dropout=0.0)[0])
+    # Dropout did have an effect.
     assert not torch.allclose(first_run[0], nothing_dropped[0], rtol=1e-3)

@@ -30,6 +30,7 @@ def raw(tmp_path, monkeypatch):
 
 
 def prepare(raw):
+    """Prepare ``raw``; return the data folder and the lines of progress."""
     progress_lines = []
     prepare_folder(raw, raw.parent / "data", progress_lines.append)
     return raw.parent / "data", progress_lines
@@ -43,9 +44,11 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw):
     assert set(manifest["files"]) == {"train.jsonl", "val.jsonl", "model/vocab.txt"}
     assert "train: 10 questions, 10 passages; NOT the published 100,730" in progress_lines
     assert "no checkpoint: this data only works with init=random" in progress_lines
+    # The published numbers show at once whether a download is complete.
     words = len(generated.list_tokens())
     assert f"vocab.txt: {words} tokens; NOT bert-large-uncased's 30,522" in progress_lines
     assert data.check(folder, RECIPE).train_samples == 10
+    # A second call does nothing.
     assert "already prepared" in prepare(raw)[1][-1]
 
 
@@ -63,6 +66,7 @@ def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
         max_positions=TINY.seq_length,
     )
     place = raw / "blocklm"
+    # The original's layout: a folder named by the iteration, and a file that names it.
     (place / "7").mkdir(parents=True)
     (place / "latest_checkpointed_iteration.txt").write_text("7")
     weights = build_model(shape, seed=1).state_dict()
@@ -70,7 +74,8 @@ def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
     folder, _ = prepare(raw)
     recipe = replace(RECIPE, num_layers=1)
     facts = data.check(folder, replace(recipe, init="pretrained"))
-    assert facts.quality_comparable
+    assert facts.quality_comparable  # it starts from a checkpoint, as the published runs do
+    # The checkpoint is part of the id.
     assert facts.content_id != data.check(folder, replace(recipe, init="random")).content_id
 
 

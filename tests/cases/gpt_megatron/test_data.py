@@ -31,6 +31,7 @@ def folder(tmp_path):
 
 
 def read_fault(folder, recipe=RECIPE):
+    """Return the error of the check as text; it is complete, and the load raises the same."""
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     error = caught.value
@@ -46,7 +47,7 @@ def read_fault(folder, recipe=RECIPE):
 def test_valid_data_passes_its_check_and_loads(folder):
     facts = data.check(folder, RECIPE)
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (19, 2, "megatron-indexed")
-    assert facts.best_quality is None
+    assert facts.best_quality is None  # unlike generated data
     assert facts.quality_comparable
     both = b"".join((folder / f"{NAME}.{ending}").read_bytes() for ending in ("idx", "bin"))
     assert facts.content_id == sha256(both).hexdigest()[:16]
@@ -54,8 +55,10 @@ def test_valid_data_passes_its_check_and_loads(folder):
     assert loaded.validation.build_unshuffled_epoch().gather_tokens([1]).tolist() == [
         [84, 85, 86, 87, 88]
     ]
+    # Training has the first eight documents (split 8,1,1), validation the next: 80 to 89. A sample
+    # is 4 tokens and the one after, so 80 tokens hold 19 samples, 10 hold 2.
     rows = loaded.train.build_epoch(0).gather_tokens(range(19))
-    assert len(np.unique(rows[:, 1:])) == 76
+    assert len(np.unique(rows[:, 1:])) == 19 * 4  # every target once
     assert rows.max() < 80
 
 
@@ -67,6 +70,7 @@ def test_validation_split_is_required_only_for_evaluation(tmp_path):
 
     speed_only = replace(recipe, split="1", eval_every_epochs=None)
     facts = data.check(tmp_path, speed_only)
+    # All 1,024 documents of 1,024 tokens train, in samples of 64 tokens.
     assert (facts.train_samples, facts.eval_samples) == ((1024 * 1024 - 1) // 64, 0)
 
 
@@ -74,13 +78,14 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
     error = read_fault(folder, replace(RECIPE, vocab_size=95))
     assert f"{NAME}.bin: the token ids range from 0 to 99" in error
     assert "[0, 95)" in error
-    assert "[0, 98)" in read_fault(folder, replace(RECIPE, vocab_size=98))  # from the kept content
+    assert "[0, 98)" in read_fault(folder, replace(RECIPE, vocab_size=98))  # the scan is cached
     assert data.check(folder, replace(RECIPE, vocab_size=100)).train_samples == 19
 
 
 @pytest.mark.parametrize(
     ("changes", "expected_error"),
     [
+        # The folder has ten documents of ten tokens.
         ({"split": "1"}, "the validation split has 0 documents with 0 tokens"),
         (
             {"split": "949,50,1", "seq_length": 10},
@@ -105,10 +110,12 @@ def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_err
 )
 def test_splits_contain_every_document_once(weights, documents):
     parts = list(data.split_documents(",".join(map(str, weights)), documents).values())
+    # Ranges of document numbers, without a gap or an overlap.
     assert parts[0].start == 0
     assert parts[-1].stop == documents
     for part, after in pairwise(parts):
         assert part.start <= part.stop == after.start
+    # Each share is right to a document.
     for part, weight in zip(parts, weights, strict=False):
         assert abs(len(part) - documents * weight / sum(weights)) <= 1
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_library_model(config: GptRecipe) -> torch.nn.Module:
+    """Return GPT-2 of transformers with the sizes of ``config``, without dropout."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(3)
@@ -53,10 +54,11 @@ def reorder_by_heads(weight: torch.Tensor, config: GptRecipe) -> torch.Tensor:
 def copy_from_library(
     our_model: torch.nn.Module, library_model: torch.nn.Module, config: GptRecipe
 ) -> None:
+    """Copy weights into ``our_model``, whose table may have more rows than the vocabulary."""
     source = dict(library_model.transformer.named_parameters())
     our_model.wte.weight[: config.vocab_size] = source["wte.weight"]
     our_model.wpe.weight.copy_(source["wpe.weight"])
-    names = {
+    names = {  # ours: those of transformers
         "norm_1": "ln_1",
         "norm_2": "ln_2",
         "attention.qkv": "attn.c_attn",
@@ -98,6 +100,7 @@ def test_logits_and_gradients_equal_those_of_transformers() -> None:
     torch.testing.assert_close(loss, expected_loss, rtol=1e-6, atol=1e-4)
     loss.backward()
     expected_loss.backward()
+    # Gradients of both tables, and of two parameters of the first block.
     table = our_model.wte.weight.grad
     assert not table[CONFIG.vocab_size :].any()  # padding has no probability, so no gradient
     for our_value, library_value in (
@@ -122,6 +125,7 @@ def test_logits_and_gradients_equal_those_of_transformers() -> None:
 def test_the_vocabulary_is_padded_as_megatron_pads(
     vocab_size: int, tensor_parallel: int, padded: int
 ) -> None:
+    # To a multiple of 128 times the tensor-parallel ranks.
     recipe = GptRecipe(vocab_size=vocab_size, tensor_parallel=tensor_parallel)
     assert recipe.padded_vocab_size == padded
 
@@ -135,7 +139,8 @@ def test_the_standard_shape_has_the_published_parameters() -> None:
 
 def test_flop_formula_matches_a_count_by_hand() -> None:
     job = tiny_gpt.new_job(seq_length=12)
-    # 12 L D^2 + D V weights, 6 FLOPs each, and 12 L D T, for 8 x 12 tokens.
+    # 12 L D^2 + D V weights, 6 FLOPs each, and 12 L D T, for 8 x 12 tokens; L = 2, D = 32,
+    # T = 12, and V is padded to 128.
     by_hand = (6 * (12 * 2 * 32**2 + 32 * 128) + 12 * 2 * 32 * 12) * 96
     assert job.model_flops(Counts(tokens_padded=96)) == by_hand
 
@@ -151,6 +156,7 @@ def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
     recipe = GptRecipe(
         learning_rate=1e-3, min_learning_rate=1e-4, lr_decay_steps=100, lr_warmup_fraction=0.1
     )
+    # 10 steps of warm-up; step 55 is half-way between them and step 100.
     factors = [compute_lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
     halfway_factor = 0.1 + 0.9 / 2
     assert factors == pytest.approx([0.0, 0.4, 0.9, 1.0, halfway_factor, 0.1, 0.1])
@@ -174,7 +180,7 @@ SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def test_tensor_parallel_replicas_need_fsdp() -> None:
-    GptRecipe(tensor_parallel=2).check(2)
+    GptRecipe(tensor_parallel=2).check(2)  # the number of ranks: a single replica
     GptRecipe(tensor_parallel=2, fsdp=True).check(4)
     with pytest.raises(UsageError, match="2 replicas with tensor_parallel=2 need fsdp=true"):
         GptRecipe(tensor_parallel=2).check(4)
@@ -196,18 +202,15 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
     counting = [item for rank, item in enumerate(training) if rank % tensor_size == 0]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES
     assert all(sum(result["samples"]) == 0 for result in training if result not in counting)
-    # The mean loss of each step, then weights and validation loss after all of them.
-    if ranks == tensor_size:
-        assert training[0]["losses"] == pytest.approx(single_rank["losses"], abs=1e-5)
-    else:
-        # The mean over the ranks.
-        means = np.mean([item["losses"] for item in counting], axis=0).tolist()
-        assert means == pytest.approx(single_rank["losses"], abs=1e-5)
+    # The loss of each step is the mean over the replicas.
+    means = np.mean([item["losses"] for item in counting], axis=0).tolist()
+    assert means == pytest.approx(single_rank["losses"], abs=1e-5)
     for item in training:
-        assert item["quality"][1] == 7
+        assert item["quality"][1] == 7  # validation samples, each scored once
         assert item["quality"][0] == pytest.approx(single_rank["quality"][0], abs=1e-5)
         for key, value in single_rank["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.01.
+            # A table may have more rows of padding than on one rank.
             torch.testing.assert_close(
                 item["weights"][key][: len(value)], value, rtol=0, atol=1e-3, msg=f"{name} {key}"
             )

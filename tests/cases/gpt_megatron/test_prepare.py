@@ -21,6 +21,7 @@ BLOCK_BYTES = 200
 
 
 def format_lines(texts, key="text"):
+    """Return a line of JSON for each text, with the text at ``key``."""
     return "".join(
         json.dumps({"id": number, key: text}) + "\n" for number, text in enumerate(texts)
     )
@@ -44,14 +45,16 @@ def small_blocks(monkeypatch):
 
 
 def run_prepare(corpus, data, tokenizer, **options):
+    """Prepare ``corpus`` into ``data``; return the lines of progress."""
     progress_lines = []
     prepare(corpus, data, progress_lines.append, tokenizer=tokenizer, **options)
     return progress_lines
 
 
 def read_documents(data):
+    """Return the token ids of each document."""
     reader = IndexedReader.open(data / "corpus_text_document")
-    assert len(reader.sizes) == reader.num_documents
+    assert len(reader.sizes) == reader.num_documents  # a sequence for each document
     return [make_document_tokens(reader, number) for number in range(reader.num_documents)]
 
 
@@ -66,6 +69,7 @@ def read_files(folder):
 def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer, tmp_path):
     data = tmp_path / "data"
     progress_lines = run_prepare(corpus, data, tokenizer)
+    # 263: the id of the end token, the last of the tokenizer's 264.
     expected = [[*encode_by_hand(text), 263] for text in TEXTS]
     assert read_documents(data) == expected
     tokens = sum(map(len, expected))
@@ -80,6 +84,7 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
     ]
     assert sorted(manifest["files"]) == names
     assert sorted(read_files(data)) == sorted([*names, "manifest.json"])
+    # Sources are the corpus and the files of the tokenizer.
     content = corpus.read_bytes()
     assert manifest["sources"][0] == {
         "name": "corpus.jsonl",
@@ -94,12 +99,13 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
         "tokens": tokens,
         "largest_token_id": 263,
     }
+    # No temporary folder is left.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
 
 
 def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path, request):
     run_prepare(corpus, tmp_path / "whole", tokenizer)
-    request.getfixturevalue("small_blocks")
+    request.getfixturevalue("small_blocks")  # from here on
     run_prepare(corpus, tmp_path / "cut", tokenizer)
     assert read_files(tmp_path / "whole") == read_files(tmp_path / "cut")
 
@@ -116,12 +122,14 @@ def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, sm
     for name in ("notes.txt", ".hidden.jsonl"):
         (raw / name).write_text("not part of it")
     assert list(find_source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
+    # In the order of their paths.
     run_prepare(raw, tmp_path / "data", tokenizer)
     assert read_documents(tmp_path / "data") == [[*encode_by_hand(text), 263] for text in TEXTS]
 
 
 def test_byte_order_mark_and_crlf_do_not_become_text(corpus, tokenizer, tmp_path):
     separated = "one\u2028two\x85three"
+    # JSON may hold these characters as they are; they end no line.
     text = format_lines([*TEXTS, separated]).replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
     corpus.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     assert separated.encode() in corpus.read_bytes()
@@ -133,6 +141,7 @@ def test_byte_order_mark_and_crlf_do_not_become_text(corpus, tokenizer, tmp_path
 
 
 def read_fault(kind, corpus, data, tokenizer, **options):
+    """Return the text of the error, of type ``kind``; it is complete, and there is no output."""
     with pytest.raises(kind) as caught:
         run_prepare(corpus, data, tokenizer, **options)
     assert caught.value.where
@@ -152,12 +161,13 @@ BAD_LINES = [
 
 @pytest.mark.parametrize(("line", "says"), BAD_LINES)
 def test_line_without_text_is_refused(tmp_path, line, says):
+    # The empty second line is no document, but counts.
     all_lines = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
     with pytest.raises(DataError) as caught:
         parse_texts(all_lines, "text", tmp_path / "c.jsonl")
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
-    assert len(caught.value.what) < 200
+    assert len(caught.value.what) < 200  # it does not quote a whole long line
     assert "text_key=" in caught.value.fix
 
 
@@ -165,6 +175,7 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
     (tmp_path / "c.jsonl").write_text('{"text": ""}\n')
     message = read_fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "the corpus has no documents, only 1 empty texts" in message
+    # There is nothing to resume.
     assert not (tmp_path / ".data.partial").exists()
 
 
@@ -179,6 +190,7 @@ class Stopping(Reporter):
         self.begun.append((stage, done))
 
     def advance(self, units):
+        """Count the reports of the stage that began last; 0 as ``stop_at`` never stops."""
         if self.begun[-1][0].startswith("tokenising"):
             self.at -= 1
             if self.at == 0:
@@ -191,7 +203,7 @@ class Stopping(Reporter):
 def test_interrupted_preparation_resumes_after_the_last_saved_block(
     tokenizer, tmp_path, monkeypatch, stop_at, packed
 ):
-    monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)
+    monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)  # save after each block
     raw = tmp_path / "raw"
     raw.mkdir()
     for number, part in enumerate((TEXTS[:25], TEXTS[25:])):
@@ -204,6 +216,7 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
         stream.write(b"written after the last save")
     second_call = Stopping(0)
     run_with(raw, tmp_path / "data", tokenizer, second_call)
+    # What the second call found done when it began the stage.
     (done,) = (done for stage, done in second_call.begun if stage.startswith("tokenising"))
     assert (done > 0) == (stop_at > 1)
     assert read_files(tmp_path / "data") == read_files(tmp_path / "whole")
@@ -219,7 +232,7 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
     corpus, tokenizer, tmp_path, monkeypatch
 ):
     run_prepare(corpus, tmp_path / "alone", tokenizer)
-    monkeypatch.setattr(encoding, "WORKER_BYTES", 100)
+    monkeypatch.setattr(encoding, "WORKER_BYTES", 100)  # even this corpus is worth workers
     run_prepare(corpus, tmp_path / "together", tokenizer, workers=2)
     assert read_files(tmp_path / "together") == read_files(tmp_path / "alone")
     corpus.write_text(format_lines(TEXTS) + '{"body": "x"}\n')
@@ -230,6 +243,7 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
 def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 1 << 10)
     (tmp_path / "c.jsonl").write_text(format_lines(TEXTS[:1]))
+    # Makes the file longer: the rest is zeros, without a line end.
     os.truncate(tmp_path / "c.jsonl", 1 << 24)
     message = read_fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "line 2: not JSON" in message
@@ -242,6 +256,7 @@ def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
         paths[-1].write_text(format_lines(TEXTS[:10]))
     blocks = [*encoding.read_blocks(paths, max_lines=25)]
     assert sum(len(block.lines) for block in blocks) == 25
+    # A call that begins after a block reads what follows, up to the same limit.
     for begin, block in enumerate(blocks):
         later_blocks = [*encoding.read_blocks(paths, block.after, max_lines=25)]
         assert [other.lines for other in later_blocks] == [

@@ -23,13 +23,16 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
     log = add_submission_keys(write_log(tmp_path / "run", CASE), "gpt_oss_20b", ruleset)
     path = tmp_path / "result_0.txt"
     path.write_text(log)
+    # Missing keys, and other complaints: none, once a submitter's own keys are added.
     assert list_complaints(path, ruleset) == (set(), [])
 
 
 def test_published_results_have_the_columns_of_this_case() -> None:
     references = read_references("gpt_oss_20b")
+    # A run of the case does not report the perplexity.
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
     assert references.parameters == CASE.recipes["standard-1x8"].parameters
+    # The second entry of the cell of changed hyperparameters.
     rates = [row.cells["fix_hp"].split(", ")[1] for row in references.rows]
     assert rates == ["learning_rate=0.0004", "learning_rate=0.0008"]
     assert all(row.source.url for row in references.rows)

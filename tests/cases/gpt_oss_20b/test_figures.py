@@ -24,6 +24,7 @@ SHARED = FACTS | {
 
 
 def make_ranks(number: int, facts: dict[str, Any]) -> Any:
+    """Return the work of ``number`` equal ranks: 1,000 tokens in windows of 2 s."""
     return [
         SimpleNamespace(
             facts=facts,
@@ -40,6 +41,7 @@ def compute_case_figures(number: int, facts: dict[str, Any]) -> Any:
 
 
 def test_single_rank_has_the_mean_load_with_a_reason() -> None:
+    # ``FACTS``: the busiest expert has 1.5 times the mean load.
     figures, (note,) = compute_case_figures(1, FACTS)
     for name in ("expert_overload", "expert_overload_worst"):
         assert figures[name].value == 1.0
@@ -50,6 +52,7 @@ def test_single_rank_has_the_mean_load_with_a_reason() -> None:
 
 
 def test_load_of_the_busiest_rank_and_exchange_are_reported() -> None:
+    # ``SHARED``: the busiest of two ranks has 1.25 times the mean load, at worst 1.75 times.
     figures, (note,) = compute_case_figures(2, SHARED)
     assert figures["expert_overload"] == Figure(1.25)
     assert figures["expert_overload_worst"] == Figure(1.75)

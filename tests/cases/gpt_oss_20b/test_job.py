@@ -42,13 +42,13 @@ def train_library_model(job: GptOssJob) -> list[float]:
     """Return the losses of an epoch of the model of transformers with the weights of ``job``."""
     recipe = job.recipe
     model = GptOssForCausalLM(build_config(recipe)).train()
-    model.set_attn_implementation("eager")
+    model.set_attn_implementation("eager")  # plain operations, no fused kernels
     model.set_experts_implementation("eager")
     weights = job.model.state_dict()
     model.load_state_dict({name.removeprefix("library."): x for name, x in weights.items()})
     optimizer = torch.optim.AdamW(
         make_decay_groups(model, recipe.weight_decay),
-        lr=1.0,
+        lr=1.0,  # set before each step
         betas=(0.9, recipe.adam_beta2),
         eps=recipe.adam_eps,
     )
@@ -86,14 +86,17 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         assert sum(sum(result["samples"]) for result in training) == tiny_gpt_oss.SAMPLES
         means = np.mean([result["losses"] for result in training], axis=0).tolist()  # over ranks
         if "grad_accum_steps" in changes:  # another order of samples within a step
-            means = [sum(means) / len(means)]
-            assert means[0] == pytest.approx(sum(single_rank["losses"]) / 20, abs=1e-4)
+            assert sum(means) / len(means) == pytest.approx(
+                sum(single_rank["losses"]) / 20, abs=1e-4
+            )
             continue
         assert len(means) == 20
         assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         facts = training[0]["facts"]
         for item in training:
+            # The loss, and 7 validation samples.
             assert item["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-5), 7)
+            # Ranks report the same sums over all of them.
             for name in ("loads_of_ranks", "loads_of_experts", "overload_trend"):
                 assert item["facts"][name] == facts[name]
         assert facts["assignments"] == single_rank["facts"]["assignments"]
@@ -102,8 +105,9 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         assert sum(of_ranks) == facts["assignments"]
         if changes.get("expert_parallel") == ranks:  # the first rank has the first experts
             assignments = [row["assignments"] for row in facts["loads_of_experts"]]
-            assert of_ranks[0] == sum(assignments[: 8 // ranks])
+            assert of_ranks[0] == sum(assignments[: 8 // ranks])  # of 8 experts
             num_sent = sum(result["facts"]["sent_assignments"] for result in training)
+            # Some tokens go to experts of other ranks, others do not.
             assert 0 < num_sent < facts["assignments"]
 
 
@@ -116,7 +120,8 @@ def test_recomputing_changes_no_loss() -> None:
 
 
 @needs_fsdp
-def test_last_step_with_fewer_samples_than_ranks_counts_no_padding_samples(tmp_path: Path) -> None:
+def test_shorter_last_step_counts_each_sample_once(tmp_path: Path) -> None:
+    # On two ranks a step of 106 samples, and one with the last 54.
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
     (training,) = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
     assert sum(sum(result["samples"]) for result in training) == tiny_gpt_oss.SAMPLES
@@ -125,6 +130,7 @@ def test_last_step_with_fewer_samples_than_ranks_counts_no_padding_samples(tmp_p
 
 def test_balanced_routing_gives_each_expert_the_same_number_of_tokens() -> None:
     facts = train(tiny_gpt_oss.new_job(routing="balanced"))["facts"]
+    # 12 tokens a sample, 2 layers, 2 of 8 experts for each token.
     loads = {row["assignments"] for row in facts["loads_of_experts"]}
     assert loads == {tiny_gpt_oss.SAMPLES * 12 * 2 * 2 // 8}
     assert facts["expert_overload_worst"] == 1.0
@@ -134,6 +140,7 @@ def test_weights_are_drawn_as_megatron_draws_them() -> None:
     job = tiny_gpt_oss.new_job(hidden_size=256, ffn_size=256)
     drawn = dict(job.model.named_parameters())
     block = "library.model.layers.1."
+    # Output layers of a block have a smaller deviation.
     for name, std in (
         ("library.model.embed_tokens.weight", 0.008),
         ("library.lm_head.weight", 0.008),
@@ -143,7 +150,9 @@ def test_weights_are_drawn_as_megatron_draws_them() -> None:
         (f"{block}self_attn.o_proj.weight", 0.004),
     ):
         assert drawn[name].std().item() == pytest.approx(std, rel=0.03), name
+    # Norms begin as 1, biases as 0.
     assert torch.all(drawn[f"{block}input_layernorm.weight"] == 1)
+    # Norms begin as 1, biases as 0.
     assert torch.all(drawn[f"{block}mlp.experts.gate_up_proj_bias"] == 0)
 
 
@@ -151,9 +160,9 @@ def test_learning_rates_are_the_published_ones() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, GptOssRecipe)
     assert recipe.learning_rate * compute_lr_factor(recipe, 0) == 0.0
-    assert recipe.learning_rate * compute_lr_factor(recipe, 1) == pytest.approx(
-        3.125e-6
-    )  # as logged
+    first_rate = recipe.learning_rate * compute_lr_factor(recipe, 1)
+    assert first_rate == pytest.approx(3.125e-6)  # as the reference logs it
+    # Warm-up until step 128; then a cosine down to 10% at step 1,199,872.
     assert compute_lr_factor(recipe, 128) == 1.0
     halfway_step = 128 + (1_199_872 - 128) // 2
     assert compute_lr_factor(recipe, halfway_step) == pytest.approx(0.55)
@@ -164,9 +173,10 @@ def test_learning_rates_are_the_published_ones() -> None:
 def test_a_published_step_takes_16_sequences(name: str) -> None:
     recipe = CASE.recipes[name]
     assert recipe.world is not None
+    # The world is written as nodes x ranks of each.
     ranks = math.prod(int(number) for number in recipe.world.split("x"))
     assert recipe.micro_batch_size * recipe.grad_accum_steps * ranks == 16
-    recipe.check(ranks)
+    recipe.check(ranks)  # raises if the ranks cannot train it
 
 
 def test_flops_count_only_the_active_experts_of_a_token() -> None:
@@ -184,8 +194,9 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
     assert claimed == pytest.approx(counted, rel=0.15)
     assert claimed <= counted
     more = tiny_gpt_oss.new_job(num_experts=16)
-    router = 6 * 2 * 32 * 8 * 12  # of 8 more experts in 2 layers
-    tokens = Counts(1, 1, 12, 12)
+    # Only the router grows: 6 FLOPs, 2 layers, 32 x 8 more weights, 12 tokens.
+    router = 6 * 2 * 32 * 8 * 12
+    tokens = Counts(samples=1, sequences=1, tokens=12, tokens_padded=12)
     assert more.model_flops(tokens) - tiny_gpt_oss.new_job().model_flops(tokens) == router
 
 
@@ -204,7 +215,7 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
 def test_experts_that_cannot_be_distributed_are_refused(
     changes: dict[str, Any], ranks: int, expected_error: str
 ) -> None:
-    tiny_gpt_oss.make_recipe(expert_parallel=2).check(4)
+    tiny_gpt_oss.make_recipe(expert_parallel=2).check(4)  # raises nothing
     with pytest.raises(UsageError, match=expected_error):
         tiny_gpt_oss.make_recipe(**changes).check(ranks)
 
@@ -232,11 +243,15 @@ TINY = {
 def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) -> None:
     with LiveTensors() as live:
         job = tiny_gpt_oss.new_job(**changes)
-        for epoch in range(2):
+        for epoch in range(
+            2
+        ):  # a step each: the second one has the optimizer's state from the start
             job.step(job.batches(epoch))
     recipe = tiny_gpt_oss.make_recipe(**changes)
-    needed = predict(recipe, 1).total
+    needed = predict(recipe, 1).total  # on one rank
+    # A bound below the real need, so that no run that fits is refused, but not far below it.
     assert 0.7 * live.peak <= needed <= live.peak
+    # Exactly so much memory does not suffice, as there must be some for other things.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(Path(), recipe, 1, RankMemory(needed))
 
@@ -247,6 +262,7 @@ def test_the_published_recipe_fits_eight_cards_of_80_gib() -> None:
     assert check_fit(Path(), recipe, 8, RankMemory(80 << 30)) < 80 << 30
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(Path(), recipe, 8, RankMemory(40 << 30))
+    # Three layers are few enough for a single card.
     single = CASE.recipes["throughput-1x1-3-layers"]
     assert isinstance(single, GptOssRecipe)
     check_fit(Path(), single, 1, RankMemory(80 << 30))

@@ -27,7 +27,7 @@ def test_a_job_without_mistakes_passes() -> None:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_planted_mistake_is_detected(name: str) -> None:
-    plant, code = MISTAKES[name]
+    plant, code = MISTAKES[name]  # ``plant`` spoils a job in place
     job = tiny_gpt_oss.new_job()
     plant(job)
     assert find_mistake(job)["code"] == code
@@ -35,7 +35,7 @@ def test_planted_mistake_is_detected(name: str) -> None:
 
 @needs_fsdp
 def test_routers_that_differ_between_ranks_are_detected(tmp_path: Path) -> None:
-    names = [*TWO_RANKS, "none"]
+    names = [*TWO_RANKS, "none"]  # the last: no mistake is planted
     rank_0, rank_1 = call_on_ranks(2, tmp_path, check_plants_on_rank, names)
     codes_by_name = {
         name: list_codes([result_0, result_1])
@@ -43,7 +43,7 @@ def test_routers_that_differ_between_ranks_are_detected(tmp_path: Path) -> None:
     }
     for name, mistake in TWO_RANKS.items():
         assert mistake.code in codes_by_name[name], name
-    assert codes_by_name["none"] == {""}
+    assert codes_by_name["none"] == {""}  # no fault on either rank
 
 
 def test_twenty_mistakes_are_planted() -> None:

@@ -30,12 +30,20 @@ TINY = CASE.recipes["tiny"]
 
 @pytest.fixture(scope="module", autouse=True)
 def few_dialogues():
+    """Generate fewer dialogues than a run has, to be quick."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generating, "DIALOGUES", {"train": 600, "val": 200})
         yield
 
 
 def write_split(folder, kind, names=("train", "val")):
+    """Write ``ROWS`` and ``VALIDATION_ROWS`` below ``folder`` in a form; return the folder.
+
+    Args:
+        kind: json (an array), jsonl, json-lines (jsonl in a file named .json), csv, parquet, or
+            parts (a parquet file for each row).
+        names: of the files of both splits.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in zip(names, (ROWS, VALIDATION_ROWS), strict=True):
         table = pa.Table.from_pylist(rows)
@@ -84,7 +92,7 @@ def read_fault(folder, file="train.json"):
     with pytest.raises(DataError) as caught:
         read_dialogues([folder / file])
     assert caught.value.fix
-    assert "prepare" not in caught.value.fix
+    assert "prepare" not in caught.value.fix  # which uses the same reader and would fail alike
     return caught.value.what, caught.value.where.removeprefix(f"{folder}/")
 
 
@@ -105,6 +113,7 @@ def read_fault(folder, file="train.json"):
 def test_a_wrong_row_is_named(tmp_path, text, expected):
     (tmp_path / "train.json").write_text(text, encoding="utf-8")
     what, where = read_fault(tmp_path)
+    # ``expected``: the begin of the error, and its place.
     assert (what[: len(expected[0])], where) == expected
 
 
@@ -135,13 +144,15 @@ def test_ids_equal_those_of_transformers(tmp_path):
     our_tokenizer = open_tokenizer(tmp_path, vocab_size=256)
     assert our_tokenizer.encode_prompts(texts) == library(texts)["input_ids"]
     assert our_tokenizer.encode_documents(texts) == [
-        [*ids, 2] for ids in library(texts)["input_ids"]
+        [*ids, 2]  # documents end with the end token
+        for ids in library(texts)["input_ids"]
     ]
 
 
 def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
     with pytest.raises(DataError, match=r"no tokenizer\.json"):
         open_tokenizer(tmp_path, vocab_size=256)
+    # A tokenizer may have as many tokens as the embedding, but no more.
     size = len(generating.list_tokens())
     generating.write_tokenizer(tmp_path, vocab_size=size)
     assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
@@ -158,14 +169,15 @@ def generated(tmp_path_factory, few_dialogues):
 
 
 def test_summaries_follow_from_their_dialogues():
-    names_seen = set()
+    kinds_seen = set()
     for dialogue, summary in generating.draw_dialogues("train", rows=300, seed=3):
         lines = dialogue.split("\n")
         if ": I bring " in lines[0]:
             name, thing = lines[0].split(": I bring ")
             assert summary == f"{name} brings {thing}"
-            names_seen.add("chat")
+            kinds_seen.add("chat")
             continue
+        # Else up to three questions, each of 7 lines: the question, four choices, answer, blank.
         answers = [line.removeprefix("Answer: ") for line in lines if line.startswith("Answer")]
         assert summary == " ".join(answers)
         for number, letter in enumerate(answers):
@@ -174,25 +186,27 @@ def test_summaries_follow_from_their_dialogues():
             (right,) = (
                 kind[1][place]
                 for kind in generating.KNOWLEDGE
-                for place, known in enumerate(kind[2])
+                for place, known in enumerate(kind[2])  # a kind of question: its words and answers
                 if set(known) & set(words)
             )
             assert choices[LETTERS.index(letter)] == f"{letter}. {right}"
-        names_seen.add(len(answers))
-    assert names_seen == {"chat", 1, 2, 3}
+        kinds_seen.add(len(answers))
+    assert kinds_seen == {"chat", 1, 2, 3}  # chats, and so many questions
 
 
 def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
     facts = data.check(generated, TINY)
     loaded = data.load(generated, TINY)
+    # Dialogues are joined and cut into rows of ``seq_length`` tokens; the last row may be short.
     assert (
         facts.train_samples == len(loaded.train) == -(-loaded.train.tokens.sum() // TINY.seq_length)
     )
-    assert facts.eval_samples == 57 * generating.ITEMS
+    assert facts.eval_samples == 57 * generating.ITEMS  # MMLU has 57 subjects
     assert (facts.best_quality, facts.layout, facts.quality_comparable) == (1.0, "jsonl", True)
     assert loaded.train.num_documents == generating.DIALOGUES["train"]
     assert loaded.config.vocab_size == 256
     assert data.check(generated, TINY).content_id == facts.content_id
+    # Without MMLU, the validation dialogues are scored.
     off = data.check(generated, dataclasses.replace(TINY, mmlu_mode="off", init="random"))
     assert off.content_id != facts.content_id
     assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)

@@ -30,14 +30,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_published_mfu_follows_from_the_published_inputs() -> None:
     config = PRESETS["7b"]
-    trained = count_lora_parameters(config, 8, ["q_proj", "v_proj"])
+    trained = count_lora_parameters(config, rank=8, targets=["q_proj", "v_proj"])
     assert (count_parameters(config), trained) == (6_738_415_616, 4_194_304)
     peak = peaks.find_peak("NVIDIA A100-SXM4-40GB", "fp16")
     assert peak is not None
 
     def format_mfu(per_token: float) -> str:
+        # 4,017 tokens/s were published.
         return f"{4017 * per_token / peak.per_second:.1%}"
 
+    # The published formula: 4 FLOPs for each frozen weight, 6 for each trained one. The published
+    # 36.1% take the model as 7e9 weights.
     assert format_mfu(4 * 7e9 + 6 * trained) == "36.1%"
     assert format_mfu(4 * count_parameters(config) + 6 * trained) == "34.7%"
     # Our formula excludes the embedding look-up and unneeded gradients, and counts attention.
@@ -49,7 +52,10 @@ def test_published_mfu_follows_from_the_published_inputs() -> None:
 
 
 def test_memory_estimate_of_the_published_setup_is_exact_without_activations() -> None:
-    peak_bytes = estimates.predict_peak_bytes(PRESETS["7b"], LlamaRecipe(micro_batch_size=2), 1)
+    peak_bytes = estimates.predict_peak_bytes(
+        PRESETS["7b"], LlamaRecipe(micro_batch_size=2), world_size=1
+    )
+    # float32: 4 bytes for each weight and gradient, 8 for the two moments of Adam.
     assert peak_bytes.weights == 4 * (6_738_415_616 + 4_194_304)
     assert peak_bytes.gradients == 4 * 4_194_304
     assert peak_bytes.optimizer == 8 * 4_194_304
@@ -62,10 +68,12 @@ def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
     config, length = PRESETS["tiny"], 100  # 64 wide, 172 in the feed-forward layer
 
     def compute_unneeded(*names: str) -> float:
+        """Return FLOPs per token if the layers ``names`` have adapters of rank 4."""
         return estimates.compute_unneeded_flops_per_token(
             config, rank=4, targets=names, seq_length=length
         )
 
+    # Per token: the gradient of the block's input through q, k and v, and a product of attention.
     projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
     # Every layer has an adapter: only the block's own input needs no gradient.
     assert compute_unneeded("q_proj", "k_proj", "v_proj") == projections + 3 * 2 * 4 * 64
@@ -85,9 +93,17 @@ def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> N
     batches = list(job.batches(0))
     total = sum((batch.counts for batch in batches), Counts())
     rows = len(split)
-    assert total == Counts(rows, rows, int(split.tokens.sum()), rows * 64)
-    assert sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
+    assert total == Counts(
+        samples=rows,
+        sequences=rows,
+        tokens=int(split.tokens.sum()),
+        tokens_padded=rows * 64,
+    )
+    assert (
+        sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
+    )  # 3 x 2 rows a step
     # The scale times the targets of a step is its number of samples, so losses are means per token.
+    # The last tensor of a batch is that scale; -100 marks tokens that are no target.
     step: list[Any] = []
     for batch in batches:
         step.append(batch)
@@ -103,9 +119,10 @@ def test_published_batches_keep_the_order_of_the_file_and_drop_the_short_one(fol
     rows = len(shuffled.data.train) - 1
     assert len(job.data.train) == rows
     assert int(shuffled.data.train.tokens[-1]) < 64 == int(job.data.train.tokens.min())
-    for epoch in (0, 1):
+    for epoch in (0, 1):  # both epochs in the same order
         ids = torch.cat([batch.tensors[0] for batch in job.batches(epoch)])
         assert ids.tolist() == job.data.train.ids.tolist()
+    # The short row is dropped in training only.
     assert len(job.data.validation) == len(shuffled.data.validation)
 
 
@@ -118,6 +135,7 @@ def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
             learning_rates.append(job.stepper.optimizer.param_groups[0]["lr"])
     steps = job.steps_per_epoch
     assert steps > 1
+    # The published rule: times 0.85 after each epoch.
     expected = [1e-3 * 0.85**epoch for epoch in range(3) for _ in range(steps)]
     assert learning_rates == pytest.approx(expected)
 
@@ -134,6 +152,7 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train each of ``SPREADS`` on two ranks; return the folder of their results."""
     out = tmp_path_factory.mktemp("spread")
     call_on_ranks(2, out, tiny_llama.train_rank, folder, out, SPREADS)
     return out
@@ -146,8 +165,9 @@ def test_two_ranks_train_as_one_rank(folder: Path, spread: Path, name: str) -> N
     batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together
     job = tiny_llama.new_job(folder, **{**changes, "micro_batch_size": batch, "fsdp": False})
     single_rank = tiny_llama.train(job)
-    # The last step of an epoch is uneven over the ranks.
+    # Weighted by samples: the last step of an epoch is uneven over the ranks.
     means = []
+    # A step is a pair (mean loss, samples) on each rank.
     for step in zip(*(training["steps"] for training in trainings), strict=True):
         samples = sum(count for _, count in step)
         means.append((sum(loss * count for loss, count in step) / samples, samples))

@@ -66,6 +66,7 @@ def test_the_table_has_57_subjects_in_4_groups():
 
 
 def test_a_prompt_is_the_published_one():
+    # Text, choices, and the place of the right one. The prompt trims the question's text.
     shot = Question("One?", ("a", "b", "c", "d"), 2)
     question = Question(" Two?\n", ("e", "f", "g", "h"), 0)
     head = "The following are multiple choice questions (with answers) about world religions.\n\n"
@@ -105,6 +106,8 @@ def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
 
 def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
+    # The expected scores: without reuse of the common prefix, whose key-value cache is the rest of
+    # the arguments.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             scoring,
@@ -114,10 +117,10 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
             ),
         )
         single_prompts = index_items(score_mmlu(model, mmlu, plan, batch_tokens=1))
-    assert len(single_prompts) == 36
+    assert len(single_prompts) == 36  # all items of ``make_subjects``
     for batch_tokens in (1, 100, 10_000):
         reused = score_mmlu(model, mmlu, plan, batch_tokens=batch_tokens)
-        assert reused.shots_used == {5: 36}
+        assert reused.shots_used == {5: 36}  # 5 examples in each of 36 prompts
         for key, item in index_items(reused).items():
             expected = single_prompts[key]
             assert item.log_probabilities == pytest.approx(expected.log_probabilities, abs=2e-5)
@@ -125,7 +128,11 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
 
 
 def check_against(peer, model, tokenizer, mmlu):
-    """Compare item by item: log-probabilities, the answer, right or wrong, the averages."""
+    """Compare item by item: log-probabilities, the answer, right or wrong, the averages.
+
+    Args:
+        peer: results of lm-eval: rows by subject, and accuracies at ``acc``.
+    """
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     result = score_mmlu(model, mmlu, plan, batch_tokens=300)
     compared = 0
@@ -141,7 +148,7 @@ def check_against(peer, model, tokenizer, mmlu):
 
 
 def test_missing_choice_is_an_error(model, tokenizer, mmlu, monkeypatch):
-    """A model on a device that computes nothing: results are arbitrary numbers."""
+    """A device that computes nothing may return any number as the place of the best choice."""
     monkeypatch.setattr(torch.Tensor, "argmax", lambda scores, _: torch.full((len(scores),), 7))
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.raises(ContradictionError) as raised:
@@ -162,11 +169,16 @@ def test_scores_equal_scores_of_the_installed_lm_eval(folder, model, tokenizer, 
 def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
     model, tokenizer, mmlu, monkeypatch
 ):
-    """Run two ranks one after the other, with a fake sum over ranks."""
+    """Run two ranks one after the other, with a fake sum over ranks.
+
+    ``score_mmlu`` sums twice: first the numbers of forward passes, then the counts of items. In a
+    first round, each rank's own values are noted; its evaluation then fails, as items are missing.
+    In a second round, each rank gets the sums.
+    """
     single = score_mmlu(
         model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60
     )
-    outputs, passes = [], []
+    outputs, passes = [], []  # of each rank: values of its two sums; its forward passes
 
     def keep_outputs(*values, world_size, device):
         outputs[-1].append(values)
@@ -203,12 +215,13 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
             {5: 36},
             36,
         )
-    assert num_passes == [max(passes)] * 2
+    assert num_passes == [max(passes)] * 2  # the rank with fewer repeats some
 
 
 def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=120)
     result = score_mmlu(model, mmlu, plan, batch_tokens=500)
+    # Items by the largest number of examples that fits; ``cut``: those that do not fit with none.
     by_hand = Counter()
     cut = 0
     for subject in mmlu:
@@ -236,6 +249,7 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
         assert all(len(group.prefix) + len(rest) <= 120 for rest in group.rests)
         if group.cut:
             subject = mmlu[group.subject]
+            # A cut prompt keeps its end.
             (end,) = tokenizer.encode_prompts(
                 [format_prompt(subject.name, [], subject.items[group.rows[0]])]
             )
@@ -250,22 +264,25 @@ def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mml
 
         def __init__(self):
             super().__init__()
+            # ``score_mmlu`` asks the parameters for the device.
             self.weight = torch.nn.Parameter(torch.zeros(1))
             self.modes, self.calls = [], 0
 
         def forward(self, input_ids, use_cache, logits_to_keep):
+            # One prompt in each call, and only its last logits.
             assert (len(input_ids), use_cache, logits_to_keep) == (1, False, 1)
             self.modes.append(self.training)
             logits = torch.zeros(1, 1, 256)
             logits[..., plan.letters[2]] = 5.0
-            logits[..., 7] = 9.0 * (self.calls % 2)
+            logits[..., 7] = 9.0 * (self.calls % 2)  # token 7 is no letter
             self.calls += 1
             return type("Output", (), {"logits": logits})
 
     model = Fixed().eval()
     result = score_mmlu(model, mmlu, plan, batch_tokens=1, legacy=True)
-    assert model.modes == [True] * 36
-    assert not model.training
+    assert model.modes == [True] * 36  # in training mode, as the published program
+    assert not model.training  # restored
+    # 2 is the place of C; -1 stands for no letter.
     assert [item.predicted for item in result.items] == [2, -1] * 18
     right = sum(item.right == 2 for item in result.items[::2])
     assert result.micro == right / 36

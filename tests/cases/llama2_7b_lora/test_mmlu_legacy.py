@@ -47,7 +47,11 @@ MIXED_CELLS = ("NA", "None", "none", "N/A", "", "7", "x", "null", " NA ")
 
 
 def make_rows(split: str, seed: int) -> list[list[str]]:
-    """Return rows with texts that break csv readers and splitting at blank lines."""
+    """Return rows with texts that break csv readers and splitting at blank lines.
+
+    The four choices of a row try how pandas reads columns: whole numbers; whole numbers and
+    fractions; words that pandas takes for missing cells; whole numbers and a missing cell.
+    """
     rng = np.random.default_rng([seed, len(split)])
     texts = [
         "What is it?",
@@ -61,7 +65,9 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
         "ends in a blank line\n\n",
     ]
     if split == "dev":
-        texts = [texts[place] for place in (0, 2, 3, 1, 8)]
+        texts = [
+            texts[place] for place in (0, 2, 3, 1, 8)
+        ]  # short ones: examples precede each item
     rows = []
     for number, text in enumerate(texts):
         whole_number, fraction = str(rng.integers(1000)), str(rng.integers(1000) / 8)
@@ -77,10 +83,12 @@ def read_columns_as_published(rows: list[list[str]]) -> list[list[Any]]:
     """Return rows as pandas reads them: numbers if all cells of a column are, else text or nan."""
 
     def convert_column(cells: tuple[str, ...]) -> list[Any]:
+        """Convert to integers, else floats, else leave text; missing cells exclude integers."""
         missing = [cell in ("NA", "None", "N/A", "", "null") for cell in cells]
         for kind in (int, float):
             try:
                 return [
+                    # An integer column has no missing cell: ``int("")`` raises.
                     nan if gone and kind is float else kind(cell)
                     for cell, gone in zip(cells, missing, strict=True)
                 ]
@@ -93,6 +101,8 @@ def read_columns_as_published(rows: list[list[str]]) -> list[list[Any]]:
 
 
 def build_prompts_as_published(name: str, dev: list[list[str]], test: list[list[str]]) -> list[str]:
+    """Return the prompts of ``test`` with the first five rows of ``dev`` as examples."""
+
     def format_example(row: list[Any], last: str) -> str:
         lines = [f"{letter}. {cell}" for letter, cell in zip("ABCD", row[1:5], strict=True)]
         return "\n".join([row[0], *lines, "Answer:"]) + last
@@ -105,9 +115,9 @@ def build_prompts_as_published(name: str, dev: list[list[str]], test: list[list[
     prompts = []
     for row in read_columns_as_published(test):
         prompt = head + shots + format_example(row, "")
-        while len(prompt) + 1 > LIMIT:
+        while len(prompt) + 1 > LIMIT:  # 1: the token BEGIN
             parts = prompt.split("\n\n")
-            parts.pop(1)
+            parts.pop(1)  # the first part after the headline, whatever it is
             prompt = "\n\n".join(parts)
         prompts.append(prompt)
     return prompts
@@ -140,7 +150,7 @@ def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any
         for group in plan.groups
         for row, rest in zip(group.rows, group.rests, strict=True)
     }
-    assert our_prompts == prompts
+    assert our_prompts == prompts  # by subject and row
     assert plan.letters == tuple(map(ord, "ABCD"))
     # The questions of `make_rows` are made to give each of these prompts.
     texts = list(prompts.values())
@@ -169,6 +179,7 @@ def test_answers_equal_those_of_each_published_prompt_alone(
         expected = logits.log_softmax(-1)[[ord(letter) for letter in "ABCD"]]
         assert item.log_probabilities == pytest.approx(expected.tolist(), abs=2e-5)
         token = int(logits.argmax())
+        # The likeliest token of the whole vocabulary may be no letter.
         assert item.predicted == ("ABCD".index(chr(token)) if chr(token) in "ABCD" else -1)
         right += chr(token) == LETTERS[item.right]
     assert len(result.items) == len(prompts) == 18

@@ -38,7 +38,12 @@ ALL_TARGETS = ",".join(TARGETS)
 def write_folder(
     folder: Path, *, dtype: torch.dtype = torch.float32, shards: int = 1, **sizes: Any
 ) -> ModelConfig:
-    """Write config.json and random weights as the hub has them."""
+    """Write config.json and random weights as the hub has them.
+
+    Args:
+        shards: number of weight files; an index maps weights to them if there are several.
+        sizes: keys of config.json that differ from the tiny model's.
+    """
     folder.mkdir(exist_ok=True)
     raw = {**TINY.raw, **sizes}
     (folder / "config.json").write_text(json.dumps(raw))
@@ -49,17 +54,17 @@ def write_folder(
         for name, shape in compute_expected_shapes(config).items()
     }
     names = [SINGLE] if shards == 1 else [f"part-{number}.safetensors" for number in range(shards)]
-    where = {name: names[index % shards] for index, name in enumerate(weights)}
+    file_by_weight = {name: names[index % shards] for index, name in enumerate(weights)}
     for file in names:
-        part = {name: x.to(dtype) for name, x in weights.items() if where[name] == file}
+        part = {name: x.to(dtype) for name, x in weights.items() if file_by_weight[name] == file}
         save_file(part, folder / file, metadata={"format": "pt"})
     if shards > 1:
-        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}))
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": file_by_weight}))
     return config
 
 
 def make_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: Any) -> LlamaLora:
-    """Return a model whose adapters are not zero."""
+    """Return a model whose adapters are not zero, with weights of ``folder`` or random ones."""
     recipe = LlamaRecipe(**{"lora_dropout": 0.0, **fields})
     model = build_model(config, recipe, weights=folder, device=CpuDevice(threads=1))
     torch.manual_seed(9)
@@ -70,6 +75,7 @@ def make_model(folder: Path | None = None, config: ModelConfig = TINY, **fields:
 
 
 def make_token_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and labels (2, 24); four tokens are not to be predicted."""
     torch.manual_seed(11)
     ids = torch.randint(0, config.vocab_size, (2, 24))
     labels = ids.clone()
@@ -78,23 +84,26 @@ def make_token_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Ten
 
 
 def collect_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    actual_gradients = {}
+    """Return the gradients of trained parameters by name; all others must have none."""
+    gradients = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, name
-            actual_gradients[name] = parameter.grad
+            gradients[name] = parameter.grad
         else:
             assert parameter.grad is None, name
-    return actual_gradients
+    return gradients
 
 
 def train_step(model: LlamaLora, *inputs: Any) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return the loss and the gradients."""
     loss = model(*inputs)
     loss.backward()
     return loss.item(), collect_gradients(model)
 
 
 def load_with_peft_alone(model_folder: Path, adapter_folder: Path) -> torch.nn.Module:
+    """Load the base model with transformers and the adapters with peft."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft asks the library for a property's old name
         base = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
@@ -113,36 +122,40 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
         "adapter_model.safetensors",
     ]
     saved = load_file(tmp_path / "adapters" / "adapter_model.safetensors")
+    # Two matrices for each adapted layer.
     assert len(saved) == 2 * config.num_layers * len(targets.split(","))
 
     peft_model = load_with_peft_alone(tmp_path / "model", tmp_path / "adapters")
     ids, labels = make_token_rows()
-    our_gradients, actual_gradients = train_step(model, ids, labels)
+    our_loss, our_gradients = train_step(model, ids, labels)
+    # The library's loss is a mean, ours a sum.
     counted = int((labels[:, 1:] != IGNORED).sum())
     loss = peft_model(input_ids=ids, labels=labels).loss * counted
     loss.backward()
-    assert our_gradients == pytest.approx(loss.item(), rel=1e-5)
+    assert our_loss == pytest.approx(loss.item(), rel=1e-5)
     expected = collect_gradients(peft_model)
-    assert {f"peft.{name}" for name in expected} == set(actual_gradients)
+    assert {f"peft.{name}" for name in expected} == set(our_gradients)
     for name, grad in expected.items():
-        torch.testing.assert_close(actual_gradients[f"peft.{name}"], grad, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(our_gradients[f"peft.{name}"], grad, rtol=1e-3, atol=1e-4)
     settings = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(tmp_path / "model")
-    assert (settings["r"], settings["lora_alpha"]) == (8, 32)
+    assert (settings["r"], settings["lora_alpha"]) == (8, 32)  # defaults of the recipe
 
 
 def test_only_adapters_are_trained_and_counted() -> None:
     model = make_model()
-    sizes = {True: 0, False: 0}
+    sizes = {True: 0, False: 0}  # by whether trained
     for parameter in model.parameters():
         sizes[parameter.requires_grad] += parameter.numel()
     assert sizes[False] == count_parameters(TINY) == 131_904
-    assert sizes[True] == count_lora_parameters(TINY, 8, ["q_proj", "v_proj"]) == 4096
+    assert sizes[True] == count_lora_parameters(TINY, rank=8, targets=["q_proj", "v_proj"]) == 4096
     assert count_parameters(PRESETS["7b"]) == 6_738_415_616
-    assert count_lora_parameters(PRESETS["7b"], 8, ["q_proj", "v_proj"]) == 4_194_304
+    assert count_lora_parameters(PRESETS["7b"], rank=8, targets=["q_proj", "v_proj"]) == 4_194_304
 
 
 def test_random_weights_are_never_allocated_on_the_host() -> None:
+    """They are made on the device, here torch's meta device, which has no memory at all."""
+
     class Elsewhere(CpuDevice):
         def place(self, value: Any) -> Any:
             return value.to("meta")
@@ -158,12 +171,12 @@ def test_random_weights_are_never_allocated_on_the_host() -> None:
 def test_a_recomputed_block_gives_the_same_gradients() -> None:
     rows = make_token_rows()
     loss, expected = train_step(make_model(), *rows)
-    recomputed_gradients, actual_gradients = train_step(
+    recomputed_loss, recomputed_gradients = train_step(
         make_model(checkpoint_activations=True), *rows
     )
-    assert recomputed_gradients == loss
+    assert recomputed_loss == loss
     for name, grad in expected.items():
-        torch.testing.assert_close(actual_gradients[name], grad)
+        torch.testing.assert_close(recomputed_gradients[name], grad)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +213,7 @@ def test_a_config_that_cannot_be_trained_is_refused(
     ],
 )  # fmt: skip
 def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str) -> None:
+    # Each of these keys changes what the model computes, so that results would be wrong.
     write_folder(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -210,6 +224,7 @@ def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str
 
 
 def test_two_values_of_rope_theta_are_refused(tmp_path: Path) -> None:
+    # Older and newer versions of transformers write it at different keys.
     theta = {"rope_theta": 1e6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
     (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **theta}))
     with pytest.raises(DataError, match="must equal rope_theta"):

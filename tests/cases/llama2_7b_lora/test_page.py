@@ -25,7 +25,11 @@ LORA = "LoraConfig(task_type='CAUSAL_LM', r=8, target_modules=['q_proj', 'v_proj
 def make_record(
     recipe: str = "standard-fp16-1x1", *, with_details: bool = True, nproc: int = 1
 ) -> Record:
-    """Return a finished run with round figures."""
+    """Return a finished run with round figures.
+
+    Args:
+        with_details: whether the job reported its facts.
+    """
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
     plan = record.plan.model_copy(
@@ -73,6 +77,7 @@ def test_the_page_has_the_published_columns() -> None:
     english, chinese = (render_markdown([make_record()], lang) for lang in ("en", "zh"))
     table = read_section(english, "Performance")
     assert table[0] == ("| configuration | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU |")
+    # Changed hyperparameters, tokens/s, accuracy of the run and of random labels, and MFU.
     cells = [cell.strip() for cell in table[2].strip("|").split("|")]
     assert (cells[1], cells[2], cells[5], cells[6]) == ("/", "4017.0", "0.43/0.91", "35.1%")
     assert read_section(chinese, "性能指标")[0].startswith("| 配置 | fix_hp | token/p/s | loss |")
@@ -108,4 +113,5 @@ def test_the_page_lists_batch_sizes_and_strategies() -> None:
     ]
     assert read_section(chinese, "并行策略") == ["- 并行技术：无", "- 实施者：无", "- 实施细节：无"]
     assert read_section(chinese, "优化策略")[0] == "- 优化方案：lora"
+    # The details are escaped in HTML.
     assert LORA.replace("'", "&#39;") in render_html([record], "zh")

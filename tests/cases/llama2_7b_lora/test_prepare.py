@@ -16,6 +16,7 @@ TINY = CASE.recipes["tiny"]
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
+    """Return a download: dialogues below ``corpus``, the model and MMLU at published places."""
     monkeypatch.setattr(generating, "DIALOGUES", {"train": 30, "val": 5})
     generated_folder, raw = tmp_path / "made", tmp_path / "raw"
     generated_folder.mkdir()
@@ -31,13 +32,13 @@ def raw(tmp_path, monkeypatch):
 def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
     progress_lines = []
     with (raw / "mmlu" / "dev" / "notes.csv").open("wb") as file:
-        file.truncate(1 << 40)  # no subject: not copied
+        file.truncate(1 << 40)  # no file of a subject: it must not be copied
     prepare(raw, tmp_path / "out", progress_lines.append)
     facts = data.check(tmp_path / "out", TINY)
     assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generating.ITEMS)
     assert "train: 30 dialogues; NOT the published 14,732" in progress_lines
     assert progress_lines[-1] == f"done: {tmp_path / 'out'}"
-    assert len(list((tmp_path / "out" / "mmlu").rglob("*.csv"))) == 114
+    assert len(list((tmp_path / "out" / "mmlu").rglob("*.csv"))) == 114  # 57 subjects, dev and test
     prepare(raw, tmp_path / "out", progress_lines.append)
     assert "is already prepared" in progress_lines[-1]
 
@@ -56,7 +57,7 @@ def test_missing_parts_are_reported_with_the_recipes_they_exclude(raw, tmp_path)
 
 def test_missing_source_leaves_no_folder(raw, tmp_path):
     out = tmp_path / "out"
-    (raw / "model").rename(raw / "Llama-2-7b-hf")
+    (raw / "model").rename(raw / "Llama-2-7b-hf")  # the name that the hub gives it
     with pytest.raises(DataError, match=r"model/config.json: cannot be read"):
         prepare(raw, out, print)
     shutil.rmtree(raw / "corpus")

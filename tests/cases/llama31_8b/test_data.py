@@ -28,9 +28,10 @@ def write_shard(folder: Path, name: str, texts: list[str]) -> None:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
+    """Return a download of C4: three training shards of 40 documents, two of validation of 30."""
     folder = tmp_path / "c4"
     folder.mkdir()
-    for number in (767, 768, 1023):  # the first of them is not trained
+    for number in (767, 768, 1023):  # trained are those from 768 on
         name = f"c4-train.{number:05}-of-01024.json.gz"
         write_shard(folder, name, [f"hello {number} {line}" for line in range(40)])
     for number in range(2):
@@ -46,6 +47,7 @@ def read_texts(reader: IndexedReader) -> list[list[int]]:
 
 @pytest.fixture
 def prepared_folder(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Prepare ``raw`` with the first 45 of its validation documents."""
     tokenizer = write_one_file(tmp_path / "tokenizer")
     with monkeypatch.context() as patched:
         patched.setattr(data, "VALIDATION_DOCUMENTS", 45)
@@ -60,6 +62,7 @@ def test_published_documents_become_two_splits_without_end_tokens(prepared_folde
     )
     lines = [f"hello {number} {line}" for number in (768, 1023) for line in range(40)]
     assert train == [encode_by_hand(line) for line in lines]
+    # Validation is cut at 45 documents.
     lines = [f"wo {number} {line}" for number in range(2) for line in range(30)]
     assert validation == [encode_by_hand(line) for line in lines[:45]]
 
@@ -72,6 +75,7 @@ def test_run_on_part_of_the_published_data_is_open(prepared_folder: Path) -> Non
     assert facts.changed_rules == {"train_shards": 2, "validation_documents": 45}
     assert facts.eval_samples == 8
     data.load(prepared_folder, recipe).train.build_epoch(0)
+    # Files of the order of samples; their folder names 12 tokens a sample and 900 together.
     orders = list((prepared_folder / data.INDICES).glob("*-12-900/*/*.npy"))
     assert len(orders) == 4  # written so that the other ranks can map them
 
@@ -79,9 +83,12 @@ def test_run_on_part_of_the_published_data_is_open(prepared_folder: Path) -> Non
 def test_number_of_validation_tokens_is_compared_with_the_published_one(
     prepared_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As if the 45 documents and this tokenizer were the published ones.
     monkeypatch.setattr(data, "VALIDATION_DOCUMENTS", 45)
     monkeypatch.setattr(data, "VOCABULARY", 264)
     recipe = tiny_llama31.make_recipe(data="c4", vocab_size=264)
+    # With all documents and the published vocabulary, the number of tokens must be the published
+    # one; another number means another tokenizer or other documents.
     with pytest.raises(DataError, match="47,186,855 tokens"):
         data.check(prepared_folder, recipe)
     tokens = IndexedReader.open(prepared_folder / data.VALIDATION).num_tokens
@@ -94,11 +101,11 @@ def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, raw: Path, ca
     recipe = case.make_recipe(data="c4", vocab_size=264)
     with pytest.raises(DataError, match="set vocab_size") as larger:
         data.check(prepared_folder, replace(recipe, vocab_size=1000))
-    assert "264" in str(larger.value)
+    assert "264" in str(larger.value)  # the size of the tokenizer
     with pytest.raises(DataError, match="token id"):
         data.check(prepared_folder, replace(recipe, vocab_size=200))
     tokens = prepared_folder / f"{data.TRAIN}.bin"
-    tokens.write_bytes(tokens.read_bytes()[:-4])
+    tokens.write_bytes(tokens.read_bytes()[:-4])  # cut; the index is as before
     with pytest.raises(DataError, match="belong together") as cut:
         data.check(prepared_folder, recipe)
     assert "prepare the data again" in str(cut.value)

@@ -27,7 +27,8 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
 ) -> None:
     path = tmp_path / "result_0.txt"
     path.write_text(add_submission_keys(log, "llama31_8b", ruleset))
-    assert list_complaints(path, ruleset) == (set(), [])
+    assert list_complaints(path, ruleset) == (set(), [])  # missing keys, other complaints
+    # The checker does see our keys: a wrong name is a missing key.
     wrong_key = log.replace('"opt_name"', '"opt"')
     path.write_text(add_submission_keys(wrong_key, "llama31_8b", ruleset))
     assert list_complaints(path, ruleset)[0] == {"opt_name"}
@@ -36,13 +37,20 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
 def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
     from mlperf_logging.rcp_checker import rcp_checker
 
-    for number in range(10):
+    for number in range(10):  # a submission has ten runs
         path = tmp_path / f"result_{number}.txt"
         path.write_text(add_submission_keys(log, "llama31_8b", "5.1.0"))
     first = str(tmp_path / "result_0.txt")
-    assert rcp_checker.read_submission_file(first, "5.1.0", False) == (0, 768, 64, "llama31_8b")
+    # Not "not converged", samples until the target, samples of a step, benchmark.
+    submission = rcp_checker.read_submission_file(first, "5.1.0", use_train_samples=False)
+    assert submission == (0, 768, 64, "llama31_8b")
     checked = rcp_checker.check_directory(
-        str(tmp_path), "training", "5.1.0", False, False, rcp_pass="full_rcps"
+        str(tmp_path),
+        "training",
+        "5.1.0",
+        verbose=False,
+        bert_train_samples=False,
+        rcp_pass="full_rcps",
     )
     assert checked[:2] == (False, "RCP found")  # 768 samples are far fewer than the reference's
 

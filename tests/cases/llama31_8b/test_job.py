@@ -43,6 +43,7 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
 def test_loss_equals_that_of_transformers() -> None:
     job = tiny_llama31.new_job()
     ids = torch.from_numpy(job.data.train.build_unshuffled_epoch().gather_tokens(range(8)))
+    # Our model returns the sum over tokens.
     our_loss = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
     library_logits = job.model.library(input_ids=ids[:, :-1]).logits
     loss = torch.nn.functional.cross_entropy(library_logits.flatten(0, 1), ids[:, 1:].flatten())
@@ -53,6 +54,7 @@ def test_weights_are_drawn_as_the_reference_draws_them() -> None:
     job = tiny_llama31.new_job(hidden_size=256, ffn_size=512)
     drawn = dict(job.model.named_parameters())
     block = "library.model.layers.1."
+    # Output layers of a block have a smaller deviation.
     for name, std in (
         ("library.model.embed_tokens.weight", 0.02),
         ("library.lm_head.weight", 0.02),
@@ -61,12 +63,15 @@ def test_weights_are_drawn_as_the_reference_draws_them() -> None:
         (f"{block}self_attn.o_proj.weight", 0.01),
     ):
         assert drawn[name].std().item() == pytest.approx(std, rel=0.02), name
-    assert torch.all(drawn[f"{block}input_layernorm.weight"] == 1)
+    assert torch.all(  # norms begin as 1
+        drawn[f"{block}input_layernorm.weight"] == 1
+    )
 
 
 def test_learning_rates_are_the_published_ones() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, Llama31Recipe)
+    # Warm-up of 512 steps, counted from 1; then a cosine down to 10% at step 1,200,000.
     assert compute_lr_factor(recipe, 0) == 1 / 513
     assert compute_lr_factor(recipe, 511) == 512 / 513
     assert compute_lr_factor(recipe, 512) == 1.0
@@ -79,6 +84,7 @@ def test_learning_rates_are_the_published_ones() -> None:
 def test_a_published_step_takes_32_sequences(name: str) -> None:
     recipe = CASE.recipes[name]
     assert recipe.world is not None
+    # The world is written as nodes x ranks of each.
     ranks = math.prod(int(number) for number in recipe.world.split("x"))
     assert recipe.micro_batch_size * recipe.grad_accum_steps * ranks == 32
 
@@ -89,8 +95,8 @@ def test_weights_and_flops_are_those_of_the_published_model() -> None:
     # Without the token table: 8,030,261,248 parameters less 128,256 x 4096, and 65 norms of 4096.
     assert recipe.matmul_weights == 8_030_261_248 - 128_256 * 4096 - 65 * 4096
     assert job.num_parameters == sum(parameter.numel() for parameter in job.model.parameters())
-    tokens = Counts(1, 1, 12, 12)
-    attention = 12 * 2 * 32 * 12
+    tokens = Counts(samples=1, sequences=1, tokens=12, tokens_padded=12)
+    attention = 12 * 2 * 32 * 12  # FLOPs per token: 12 L D T for 2 layers, width 32, 12 tokens
     assert job.model_flops(tokens) == 12 * (6 * job.recipe.matmul_weights + attention)
 
 
@@ -128,29 +134,39 @@ MIDDLE = {
 def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
     with LiveTensors() as live:
         job = tiny_llama31.new_job(**changes)
-        for epoch in range(2):
+        for epoch in range(
+            2
+        ):  # a step each: the second one has the optimizer's state from the start
             job.step(job.batches(epoch))
     recipe = tiny_llama31.make_recipe(**changes)
-    needed = predict(recipe, 1).total
+    needed = predict(recipe, 1).total  # on one rank
     assert 0.95 * live.peak <= needed <= 1.002 * live.peak
+    # Exactly so much memory does not suffice, as the process needs some for other things.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(Path(), recipe, 1, RankMemory(needed))
 
 
 def test_error_names_the_batch_and_layers_that_fit() -> None:
     recipe = tiny_llama31.make_recipe(kernels="own", micro_batch_size=8, num_layers=6)
-    less, fewer = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
-    for fits, expected_text in ((less, "micro_batch_size=5"), (fewer, "num_layers=3")):
+    smaller_batch, fewer_layers = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
+    for fits, expected_text in (
+        (smaller_batch, "micro_batch_size=5"),
+        (fewer_layers, "num_layers=3"),
+    ):
+        # Memory that is just enough for the smaller recipe on one rank.
         enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
         with pytest.raises(EnvironmentFault) as caught:
             check_fit(Path(), recipe, 1, enough)
         assert expected_text in str(caught.value.fix).split()
+    # No smaller recipe fits into nothing.
     with pytest.raises(EnvironmentFault) as caught:
         check_fit(Path(), recipe, 1, RankMemory(PROCESS_BYTES))
     assert "fits" not in str(caught.value.fix)
 
 
 def test_mfu_is_reported_by_both_published_attention_formulas() -> None:
+    # MFU counts all of attention, MFU_causal half of it; FLOPs below are per token, with
+    # 12 L D T for attention (2 layers, width 32, 12 tokens).
     share = tiny_llama31.new_job().facts()["attention_flops_share"]
     ranks: Any = [SimpleNamespace(facts={"attention_flops_share": share})]
     mfu = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
@@ -170,17 +186,20 @@ def test_recomputing_changes_no_loss(activations: str) -> None:
 @pytest.mark.filterwarnings("default")  # torchao's own imports warn
 def test_fp8_rounds_all_linear_layers_but_the_first_and_last() -> None:
     pytest.importorskip("torchao")
+    # fp8 needs matmuls whose sizes are multiples of 16: 8 x 12 tokens.
     sizes = {"micro_batch_size": 8, "seq_length": 12}
     recipe = tiny_llama31.make_recipe(**sizes, precision="fp8")
-    recipe.check(1)
+    recipe.check(1)  # raises nothing
     exact = train(tiny_llama31.new_job(**sizes))
     job = tiny_llama31.new_job(**sizes, precision="fp8")
     kinds = [
         type(layer).__name__ for layer in job.model.modules() if isinstance(layer, torch.nn.Linear)
     ]
-    assert kinds == ["Linear", *["Float8Linear"] * 12, "Linear", "Linear"]  # the last is the head
+    # Two blocks of seven layers; the first and the last of all blocks stay, and so does the head.
+    assert kinds == ["Linear", *["Float8Linear"] * 12, "Linear", "Linear"]
     training = train(job)
     assert training["losses"] == pytest.approx(exact["losses"], rel=0.02)
+    # But not equal: something was rounded.
     assert training["losses"] != pytest.approx(exact["losses"], rel=1e-5)
 
 
@@ -188,8 +207,10 @@ def test_fp8_without_its_extra_or_with_other_sizes_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = Llama31Recipe(precision="fp8")
+    # 8,200 is no multiple of 16.
     with pytest.raises(UsageError, match=r"micro_batch_size x seq_length is 8200"):
         replace(recipe, micro_batch_size=1, seq_length=8200).check(1)
+    # As if torchao were not installed.
     monkeypatch.setattr("trainmark.cases.llama31_8b.case.find_spec", lambda _: None)
     with pytest.raises(EnvironmentFault, match="torchao"):
         recipe.check(1)
@@ -200,6 +221,7 @@ def test_fp8_with_a_torch_that_torchao_cannot_use_is_refused(
     monkeypatch: pytest.MonkeyPatch, installed: str
 ) -> None:
     recipe = Llama31Recipe(precision="fp8")
+    # As if torchao were installed.
     monkeypatch.setattr("trainmark.cases.llama31_8b.case.find_spec", lambda _: object())
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: f"{installed}+cu130")
     if installed in {"2.11.0", "2.13.0"}:
@@ -233,12 +255,14 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
     single_rank = train(tiny_llama31.new_job())
     spreads = train_on_ranks(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):
+        # One rank of each tensor-parallel replica.
         counting = training[:: changes.get("tensor_parallel", 1)]
         assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
         means = np.mean([item["losses"] for item in counting], axis=0).tolist()  # over ranks
         assert len(means) == 20
         assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         for item in training:
+            # The loss, and 7 validation samples.
             assert item["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-5), 7)
 
 
@@ -253,6 +277,6 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
     ],
 )
 def test_shapes_that_do_not_divide_are_refused(changes: dict[str, Any], ranks: int) -> None:
-    Llama31Recipe().check(8)
+    Llama31Recipe().check(8)  # the unchanged recipe raises nothing
     with pytest.raises(UsageError, match="does not divide"):
         Llama31Recipe(**changes).check(ranks)
