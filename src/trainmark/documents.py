@@ -131,7 +131,7 @@ def make_damage_error(
         reason = f"{misfit.what}; {misfit.rule}"
         if misfit.kind == "json_invalid":
             reason = misfit.rule
-            line = _JSON_LINE.search(misfit.rule)
+            line = _JSON_LINE.search(misfit.rule)  # "… stopped at line 3 column 7"
             if line is not None:
                 place = line[1]
         if place:

@@ -26,6 +26,7 @@ def parse_ranges(text: str) -> list[int]:
 def format_ranges(values: Iterable[int]) -> str:
     """Return numbers of ranks, nodes or cores as a list of the form ``0-3,8-11``."""
     numbers = set(values)
+    # The first and the last number of each sequence of consecutive numbers.
     firsts = sorted(number for number in numbers if number - 1 not in numbers)
     lasts = sorted(number for number in numbers if number + 1 not in numbers)
     return ",".join(

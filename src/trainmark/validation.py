@@ -173,7 +173,7 @@ def describe_rule(kind: str, context: Mapping[str, Any]) -> str:
     Args:
         context: pydantic's values of the error.
     """
-    if kind in _RAISED_HERE:
+    if kind in _RAISED_HERE:  # this program's own validators, whose errors are sentences already
         return str(context["error"])
     if kind == "json_invalid":
         position = _POSITION.search(str(context["error"]))
@@ -183,6 +183,7 @@ def describe_rule(kind: str, context: Mapping[str, Any]) -> str:
     if kind in _SENTENCES:
         return _SENTENCES[kind]
     # All kinds that this program's types can have are listed; pydantic may add others later.
+    # pydantic's values fill in braces such as ``{max_length}``.
     return f"it must be {_MUST_BE.get(kind, 'of another form').format_map(context)}"
 
 

@@ -91,10 +91,11 @@ class NextTokenJob:
             max_grad_norm=recipe.max_grad_norm,
             **stepper_options,
         )
+        # These methods of the protocol are the stepper's.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
-        self._begin = Progress()
+        self._begin = Progress()  # where training begins: at 0, or at a checkpoint
 
     def resume_from(self, begin: Progress, scale: Tensor) -> None:
         """Continue data order and schedule from a checkpoint; see ``checkpoints.Checkpoints``.

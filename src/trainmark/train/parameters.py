@@ -97,6 +97,7 @@ def _flatten(tensor: Tensor) -> Tensor:
 
 def _sum_bits(flat: Tensor) -> Tensor:
     """Return the sum of the bits of (numel,), read as integers, modulo 2**64, on the device."""
+    # Integers of the size of an element; elements of any other size are read byte by byte.
     words = flat.view(_WORD_TYPES.get(flat.element_size(), torch.uint8))
     return words.sum(dtype=torch.int64)
 

@@ -68,11 +68,11 @@ class RoutingMeter:
         )
         # Tokens whose experts are not those with the highest scores.
         self._num_unlike_scores = torch.zeros((), dtype=torch.int64, device=device)
-        self.tokens = 0
-        self._filler_tokens = 0
+        self.tokens = 0  # that the job counts as trained
+        self._filler_tokens = 0  # routed too, but with the weight 0
         self._num_steps = 0
         self._num_dropped = 0  # assignments of all ranks that did not reach their expert
-        self._is_counting = False
+        self._is_counting = False  # true within ``count_within``
         first_parameter = next(experts[0].parameters())
         # FSDP alone shards the experts: this rank then has the gradients of some experts, for the
         # tokens of all ranks.
@@ -362,6 +362,8 @@ class _ExpertGradients:
 
     def find_missing(self, is_used: Tensor) -> list[str]:
         """Return parameters of experts that were used but had no gradient; end watching.
+
+        Experts are numbered among those of this rank.
 
         Args:
             is_used: whether each expert received tokens, (layers, E).

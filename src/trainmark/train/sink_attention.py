@@ -77,7 +77,9 @@ def compute_sink_attention(
     """
     width = query.size(-1)
     length = query.size(2)
-    num_added = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE  # dimensions of a head
+    # Dimensions to add to a head: one for the sink. Accelerators' kernels need widths that are a
+    # multiple of several, so the others are zeros.
+    num_added = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE
     # The query's coordinate in the additional dimension. Attention multiplies it by the sink's key,
     # which is 1 there, and by the scaling: the result is the sink's score.
     sink_scores = (sinks / scaling).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)

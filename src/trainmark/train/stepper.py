@@ -362,7 +362,7 @@ class Stepper:
             self.scaler.unscale_(self.optimizer)
             clip_gradients(self.model, self._max_grad_norm)
         skipped = self.scaler.step_or_skip(self.optimizer)
-        if lr_factor > 0:
+        if lr_factor > 0:  # else the step changes no parameter, and ``updates`` leaves it out
             self._steps_with_rate += 1
             if skipped is not None:
                 self._skipped_with_rate += skipped

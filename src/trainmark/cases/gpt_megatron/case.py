@@ -100,7 +100,7 @@ class GptRecipe(Recipe):
         """
         degree = self.tensor_parallel
         heads = self.num_heads
-        divisions = (
+        divisions = (  # the first number must divide the second
             Division("num_heads", heads, "hidden_size", self.hidden_size),
             Division("tensor_parallel", degree, "num_heads", heads),
             Division("tensor_parallel", degree, "the number of ranks", world_size),

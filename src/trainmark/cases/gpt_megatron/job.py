@@ -73,7 +73,7 @@ class GptJob(NextTokenJob):
             blocks=model.blocks,
             compiled=recipe.compile,
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
-            **LOSS_SCALE,
+            **LOSS_SCALE,  # options of the fp16 loss scaler, as in Megatron-LM
         )
 
     def facts(self) -> Mapping[str, Any]:

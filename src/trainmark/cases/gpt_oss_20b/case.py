@@ -153,7 +153,7 @@ class GptOssRecipe(LanguageRecipe):
                 fix=f"use at most {world_size}, or start more ranks with --nproc",
             )
         refuse_undivided(
-            (
+            (  # the first number must divide the second
                 Division("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
                 Division("expert_parallel", self.expert_parallel, "num_experts", self.num_experts),
                 Division(

@@ -31,7 +31,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     facts = ranks[0].facts
     figures = dict(compute_causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
-    for subject, name in _OVERLOADS.items():
+    for subject, name in _OVERLOADS.items():  # rank or expert, and the name of its figure
         note = None
         if subject == "rank" and len(ranks) == 1:
             note = message("one_rank_has_all_experts")

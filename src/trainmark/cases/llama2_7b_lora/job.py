@@ -301,7 +301,7 @@ def describe_adaptation(model: LlamaLora) -> dict[str, str]:
     """Return the adaptation scheme, the library that implements it, and its configuration."""
     settings = _get_lora_config(model)
     arguments = []
-    for name in PUBLISHED_LORA_FIELDS:
+    for name in PUBLISHED_LORA_FIELDS:  # those that the published page prints, in its order
         value: Any = getattr(settings, name)
         if name == "target_modules":
             value = sorted(value)

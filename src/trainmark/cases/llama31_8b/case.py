@@ -77,7 +77,7 @@ class Llama31Recipe(LanguageRecipe):
             UsageError: a field is invalid.
             EnvironmentFault: fp8 is not possible, because torchao is missing or torch is too old.
         """
-        divisions = [
+        divisions = [  # the first number must divide the second
             Division("num_heads", self.num_heads, "hidden_size", self.hidden_size),
             Division("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
         ]

@@ -31,7 +31,7 @@ def generate(folder: Path, recipe: Recipe) -> None:
     """Write ``train.npz`` and ``validation.npz``: x (rows, 16) float32, y (rows,) int64."""
     rng = np.random.default_rng(recipe.seed)
     direction = rng.standard_normal(FEATURES)
-    direction *= DISTANCE / np.linalg.norm(direction)
+    direction *= DISTANCE / np.linalg.norm(direction)  # the vector from one mean to the other
     for split, rows in ROWS.items():
         labels = rng.integers(0, 2, rows)
         means = (labels[:, None] - 0.5) * direction  # the clouds lie on both sides of the origin

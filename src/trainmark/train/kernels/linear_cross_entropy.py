@@ -117,7 +117,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         first_class: int,
         ignored: int | None,
     ) -> Tensor:
-        needs_gradient = any(ctx.needs_input_grad[:2])
+        needs_gradient = any(ctx.needs_input_grad[:2])  # of ``hidden`` or ``weight``
         needs_weight_gradient = ctx.needs_input_grad[1]
         # A factor that keeps small gradients above fp16's smallest numbers, undone in ``backward``.
         boost = _FP16_BOOST if dtype is torch.float16 else 1.0

@@ -81,6 +81,7 @@ def _draw_quiz(rng: Generator) -> tuple[str, str]:
 
 def draw_dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]:
     """Draw dialogue and summary for each row of ``split``."""
+    # A stream of random numbers for each split.
     rng = np.random.default_rng([seed, list(DIALOGUES).index(split)])
     pairs = []
     for _ in range(rows):
@@ -91,6 +92,7 @@ def draw_dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]
 
 def draw_questions(subject: str, *, rows: int, seed: int) -> list[Question]:
     """Draw ``rows`` questions of one subject; all subjects ask about the same things."""
+    # A stream of random numbers for each subject, other than those of the dialogues.
     rng = np.random.default_rng([seed, len(DIALOGUES), SUBJECTS.index(subject)])
     return [_draw_question(rng) for _ in range(rows)]
 
