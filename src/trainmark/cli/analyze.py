@@ -76,7 +76,7 @@ def _split_logs_and_assignments(words: list[str]) -> tuple[list[str], list[str]]
                 logs.append(assignment.removeprefix("filename="))
             else:
                 assignments.append(assignment)
-        elif "=" in word and not Path(word).exists():
+        elif "=" in word and not Path(word).exists():  # the name of a log may have `=` too
             assignments.append(word.removeprefix("-"))  # -KEY=VALUE is accepted too
         else:
             logs.append(word)

@@ -210,7 +210,7 @@ class TorchVendor:
         return RankMemory(max(0, min(free_bytes))) if free_bytes else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse TF32, which nobody has tried on these devices."""
+        """Refuse TF32, because torch does not report whether these devices use it."""
         del nproc
         if recipe.precision == "tf32":
             return Refusal(

@@ -76,7 +76,7 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     return Document(
         title=phrase("accept.title", n=len(result.members), unit=_name_unit(result)),
         badge=phrase(f"accept_badge.{badge}"),
-        tone=_TONES.get(badge, "warn"),
+        tone=_TONES.get(badge, "warn"),  # `interrupted` is no verdict, and has no tone of its own
         verification=phrase("accept.checked"),
         sentence=summarize_acceptance(result),
         lead=tuple(lead),
@@ -343,7 +343,7 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
     # Parts are named if it cannot be told which group of nodes is slow.
     teams = whole.groups or whole.parts
     share = phrase("accept_whole.failed_share")
-    if whole.interval is not None:
+    if whole.interval is not None:  # the training did not fail
         share = phrase(
             "accept_whole.slower_share",
             slower=format_share(whole.interval.slower, sign=True),

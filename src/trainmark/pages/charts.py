@@ -201,6 +201,7 @@ def _chart_curve(
         return None
     value_steps = steps or range(1, len(values) + 1)
     description = phrase(
+        # A case's own values, see `chart_case_curve`, share one description.
         "described.trend" if name.startswith("trend_") else f"described.{name}",
         n=cells.count(len(values)),
         first=f"{finite_values[0]:.4g}",

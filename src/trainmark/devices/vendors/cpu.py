@@ -248,7 +248,7 @@ class CpuDevice:
     def memory(self) -> MemoryUse:
         """Return the process's peak resident memory and the machine's total."""
         return MemoryUse(
-            allocator_peak_bytes=None,
+            allocator_peak_bytes=None,  # torch does not count what its allocator for CPUs holds
             used_bytes=read_peak_resident_bytes(),
             total_bytes=self._total_bytes,
             scope="process",

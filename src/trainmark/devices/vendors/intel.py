@@ -99,7 +99,7 @@ def parse_discovery(text: str) -> list[DeviceSample]:
             DeviceSample(
                 index=index,
                 name=name or None,
-                uuid=f"{uuid} {address.lower()}",
+                uuid=f"{uuid} {address.lower()}",  # all identifiers, as the kernel writes them
                 memory_total_bytes=tool.size_bytes(memory, unit="m"),
             )
         )

@@ -170,7 +170,7 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
         return None
     rows = (
         (
-            point.epoch + 1,
+            point.epoch + 1,  # records count epochs from 0
             cells.count(point.step),
             cells.format_quality(point.value, target=record.quality.target),
             cells.count(point.samples),

@@ -256,7 +256,7 @@ def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
     rows = []
     for group in groups:
-        ranks = group["ranks"]
+        ranks = group["ranks"]  # as text: `0-3,8`
         if len(ranks) > _MAX_RANKS_LENGTH:
             ranks = f"{ranks[:_MAX_RANKS_LENGTH]}…"
         state = (phrase(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
