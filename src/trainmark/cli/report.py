@@ -85,7 +85,7 @@ def report(
     form_to_write = form or ("json" if as_json else _choose_form(output))
     _refuse_contradicting_options(form_to_write, output, chart)
     selection = select_results(runs or [], rows=False)  # no published rows: only runs have a page
-    if as_json:
+    if as_json:  # also if --format names another form
         records = [record.model_dump(mode="json") for record in selection.records]
         write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
     else:

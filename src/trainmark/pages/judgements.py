@@ -246,7 +246,7 @@ def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[s
 def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
     """Return a row for each kind of ceiling, then what was not measured, and the links.
 
-    A row has the fastest size of a kind, on the slowest rank.
+    A row has the size of a kind that counts (see ``_find_best_rate``), on the slowest rank.
 
     Args:
         document: of the command ``ceilings``, as its JSON has it.
@@ -276,7 +276,7 @@ def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
         kind = min(kinds, key=_find_best_rate)  # a step waits for the slowest rank
         if kind["best"] is None:  # no size was measured
             continue
-        point = kind["points"][kind["best"]]
+        point = kind["points"][kind["best"]]  # the size that counts, see `_find_best_rate`
         rates, unit = cells.scale_to_unit(
             [point["rate"]["median"], point["rate"]["max"]], kind["unit"]
         )
@@ -382,7 +382,10 @@ def has_wrong_results(document: Mapping[str, Any]) -> bool:
 
 
 def _find_best_rate(kind: Kind) -> float:
-    """Return the highest rate of a kind of ceiling over its sizes; 0: none was measured."""
+    """Return the highest rate of a kind of ceiling at its size that counts; 0: none was measured.
+
+    The fastest size counts; of memory the largest, because smaller ones may fit into a cache.
+    """
     if kind["best"] is None:
         return 0.0
     rate: float = kind["points"][kind["best"]]["rate"]["max"]
@@ -417,7 +420,7 @@ def _explain_missing_size(entry: Mapping[str, Any]) -> Phrase:
 def _list_remarks(kind: Kind) -> list[Phrase]:
     """Return remarks on a kind: what was not measured or is wrong, and a rate above the peak."""
     lines: list[Phrase] = []
-    if kind["reason"]:
+    if kind["reason"]:  # the kind does not apply here, as a precision that the device lacks
         lines.append(join((_name_ceiling(kind), _explain_missing_size(kind)), "colon"))
     for status in ("skipped", "wrong"):
         points = [point for point in kind["points"] if point["status"] == status]
