@@ -23,6 +23,7 @@ class _StopHandler:
         for number in _STOP_SIGNALS:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, self._handle_signal)
+        # For interrupts that Python cannot raise, or that nothing catches.
         sys.unraisablehook = self._handle_unraisable
         sys.excepthook = self._handle_uncaught
 

@@ -165,7 +165,7 @@ def plan_run(
         )
         _report_unchecked_data([plan], show_remark)
         _report_unproven([plan], show_remark)
-    if UNUSED_ACCELERATOR in plan.labels:
+    if UNUSED_ACCELERATOR in plan.labels:  # this machine has one, but it cannot be used
         for remark in (*devices.list_device_faults(), f"runs on {plan.device.vendor} instead"):
             show_remark(remark)
     is_remote = plan.launcher not in (LOCAL, CONTAINER)
@@ -183,7 +183,7 @@ def plan_run(
 
 def _report_unusable_vendors(show_remark: ShowRemark) -> None:
     """Show why vendors could not be loaded."""
-    _, faults = devices.load_all()
+    _vendors, faults = devices.load_all()
     for fault in faults:
         show_remark(fault)
 
@@ -354,7 +354,7 @@ def plan_entries(
         _report_unusable_vendors(show_remark)
     with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
         entries = series.check_entries(file, dry_run=dry_run)
-    plans = [entry.plan for entry in entries if entry.plan]
+    plans = [entry.plan for entry in entries if entry.plan]  # a skipped entry has none
     _report_unchecked_data(plans, show_remark)
     _report_unproven(plans, show_remark)
     return file, entries
@@ -467,7 +467,8 @@ def run(
         run_entries(entries, quiet=quiet, show_remark=_warn, deliver=True)
         results = Records()
         for entry in entries:
-            # "left": a stop signal came before its last launch.
+            # "skipped": this machine cannot run it. "left": a stop signal came before its last
+            # launch.
             if entry.state in ("skipped", "left") or entry.contradiction:
                 _warn(f"{entry.name}: {entry.contradiction or entry.reason}")
             results.extend(entry.records)

@@ -168,7 +168,7 @@ class Checkpoints:
                 model_state_dict=state["model"],
                 optim_state_dict=state["optimizer"],
             )
-            if self._random_key in state:
+            if self._random_key in state:  # else the number of ranks has changed
                 generators = self._list_generators()
                 for generator, generator_state in zip(
                     generators, state[self._random_key], strict=True

@@ -323,5 +323,6 @@ class Dispatcher:
         order = _Order.sort_by(expert_of_row)
         expert_counts = received_counts.sum(0)
         results = order.undo(experts(order.apply(arrived), expert_counts))
+        # The results go back the way that the rows came.
         returned: Tensor = _Exchanged.apply(results, received, sent, self._group, self._timed)  # type: ignore[no-untyped-call]
         return returned, expert_counts

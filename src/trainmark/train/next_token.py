@@ -154,7 +154,9 @@ class NextTokenJob:
         for ids, rows in read_ahead(scored_rows(host_batches), self.context.device, depth=depth):
             with self.stepper.autocast():
                 loss = self.model(ids[:, :-1], ids[:, 1:])
-            if rows.count and ranks.counts_here:  # else another rank of the replica counts them
+            # Rows do not count here if they are a filler, or if another rank of the replica counts
+            # them.
+            if rows.count and ranks.counts_here:
                 num_tokens = rows.count * self.recipe.seq_length
                 evaluation_sum.add(rows, total=loss, weight=num_tokens)
         self.model.train()

@@ -139,7 +139,7 @@ def parallelize(
         shards: shard the model with FSDP2, each of these modules as a unit; None: every replica is
             whole.
         experts: modules of which each rank of the mesh's dimension ``expert`` already holds its
-            share; they are sharded only over ``replica``.
+            share; they are sharded only over ``replica``. They need ``shards``.
     """
     is_sharded = False
     if shards is not None and ranks.mesh is not None:

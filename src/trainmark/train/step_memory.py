@@ -217,7 +217,7 @@ def _estimate_cached_bytes(
         return 2 * gathered + (sizes.table * FULL if sizes.tied_head else 0)
     if sizes.replicas > 1:
         return gradients
-    if recipe.kernels != "library":
+    if recipe.kernels != "library":  # scores are computed in blocks: there is no large tensor
         return 0
     lost = estimate_cached_scores(sizes.scores)
     if sizes.checkpoint_activations:
@@ -266,6 +266,7 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
 def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
     """Return the bytes of the head's temporary tensors, at the end of the forward pass."""
     if recipe.kernels == "own":
+        # A block of scores; and the head's gradient of a tied table, computed with the loss.
         scores_at_once = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
         table_gradient = sizes.table if sizes.tied_head else 0
         return (scores_at_once + table_gradient // sizes.tensor_parallel) * FULL
@@ -423,8 +424,8 @@ def compute_causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -
     mfu = known["MFU"]
     attention_share = ranks[0].facts.get(ATTENTION_SHARE)  # the same on all ranks
     if mfu.value is None or attention_share is None:
-        # Jobs report the share with the FLOPs of the MFU: the message is only for a rank that has
-        # the FLOPs without the share.
+        # An MFU without a value has a reason. If it has a value but the share is missing, there is
+        # only a general reason; jobs report the share together with the FLOPs of the MFU.
         return OwnFigures({"MFU_causal": Figure(None, mfu.reason or message("no_train_time"))})
     causal_mfu = mfu.value * (1 - attention_share / 2)
     return OwnFigures({"MFU_causal": Figure(causal_mfu, note=mfu.note)})

@@ -274,7 +274,7 @@ class Stepper:
         self._skipped_with_rate = torch.zeros((), device=self.device)  # those that were dropped
 
     def check(self) -> None:
-        """Stop the run if the loss scale is at its minimum; see ``Job.check``.
+        """Stop the run if the loss scale has fallen below its minimum; see ``Job.check``.
 
         Raises:
             DivergedError: gradients overflow even at the smallest scale.
