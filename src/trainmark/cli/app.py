@@ -172,7 +172,7 @@ def main() -> None:
         fix = f"pip install {requirement}"
         fault = EnvironmentFault(f"{error.name} is not installed", fix=fix)
     except OSError as error:
-        name = str(error.filename or "")[:80]  # the length of the name may be what is wrong
+        name = str(error.filename or "")[:80]  # only the begin of a very long name
         fault = EnvironmentFault(str(error.strerror or error), where=name)
     print(f"trainmark: {fault}", file=sys.stderr)
     sys.exit(fault.exit_code)

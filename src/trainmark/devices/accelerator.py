@@ -227,7 +227,7 @@ class Accelerator:
         from trainmark.devices.rates import measure_copy_rate
 
         _, total_bytes = self._backend.free_and_total_bytes()
-        # Source and target must fit beside what the job holds on a small device.
+        # 1 GiB, or less on a device with little memory.
         return measure_copy_rate(self, copied_bytes=min(1 << 30, total_bytes // 16))
 
     def describe(self) -> dict[str, Any]:
