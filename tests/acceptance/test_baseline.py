@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
     from trainmark.acceptance.node_session import Acceptance
 
-VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)
+VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)  # of the times of five rounds, instead of noise
 PRODUCT = "card"
 
 
 def make_single_node_measurements(num_nodes: int, step_s: float) -> Measurements:
+    """Return five rounds of each node alone; all nodes are equally fast."""
     return Measurements(
         num_nodes=num_nodes,
         alone_node=np.tile(np.arange(num_nodes), len(VARIATION)),
@@ -41,7 +42,7 @@ def make_single_node_measurements(num_nodes: int, step_s: float) -> Measurements
 
 
 def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
-    measured = make_single_node_measurements(8, 1.1)
+    measured = make_single_node_measurements(num_nodes=8, step_s=1.1)
 
     assert judge_measurements(measured).nodes.verdict == [Verdict.PASS] * 8
     nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
@@ -52,23 +53,21 @@ def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
 @pytest.mark.parametrize(("step_s", "verdict"), [(1.0, Verdict.PASS), (1.2, Verdict.SLOW)])
 def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) -> None:
     nodes = judge_measurements(
-        make_single_node_measurements(1, step_s), baseline=Baseline(seconds=1.0, count=40)
+        make_single_node_measurements(num_nodes=1, step_s=step_s),
+        baseline=Baseline(seconds=1.0, count=40),
     ).nodes
 
     assert nodes.verdict == [verdict]
 
 
 def test_baseline_with_few_measurements_widens_the_intervals() -> None:
-    verdicts_of_one = judge_measurements(
-        make_single_node_measurements(4, 1.0), baseline=Baseline(seconds=1.0, count=1)
-    ).nodes
-    verdicts_of_hundred = judge_measurements(
-        make_single_node_measurements(4, 1.0), baseline=Baseline(seconds=1.0, count=100)
-    ).nodes
+    measured = make_single_node_measurements(num_nodes=4, step_s=1.0)
+    width = {}  # of the interval of the first node, by the number of measurements of the baseline
+    for count in (1, 100):
+        nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=count)).nodes
+        width[count] = nodes.high[0] - nodes.low[0]
 
-    assert verdicts_of_one.high[0] - verdicts_of_one.low[0] > 1.2 * (
-        verdicts_of_hundred.high[0] - verdicts_of_hundred.low[0]
-    )
+    assert width[1] > 1.2 * width[100]
 
 
 def make_request(folder: Path, **changes: object) -> AcceptRequest:
@@ -78,6 +77,7 @@ def make_request(folder: Path, **changes: object) -> AcceptRequest:
 
 
 def measure(acceptance: Acceptance, step_s: float) -> None:
+    """Write five rounds of each device, and the result that follows from them."""
     writer = EvidenceWriter(acceptance.folder, acceptance.node)
     names = list(acceptance.device_names)
     writer.write(
@@ -94,14 +94,15 @@ def measure(acceptance: Acceptance, step_s: float) -> None:
                 faults={},
             )
             writer.write(Measured, phase="devices", round=number, members=[name], results=[result])
-    conclude(acceptance, interrupted=None)[0].write(acceptance.folder)
+    result, _pairs_to_measure_again = conclude(acceptance, interrupted=None)
+    result.write(acceptance.folder)
 
 
 @pytest.fixture
 def earlier_acceptance(tmp_path: Path) -> Path:
     """Return the folder of an acceptance whose steps took 0.1 s."""
     with prepare_acceptance(make_request(tmp_path / "earlier")) as acceptance:
-        measure(acceptance, 0.1)
+        measure(acceptance, step_s=0.1)
     return tmp_path / "earlier"
 
 
@@ -112,26 +113,28 @@ def test_later_acceptance_is_compared_with_an_earlier_one(
     with prepare_acceptance(
         later, read_baselines=lambda plans: read_baselines_of_acceptance(earlier_acceptance, plans)
     ) as new:
-        measure(new, 0.12)
-        result = conclude(new, interrupted=None)[0]
+        measure(new, step_s=0.12)
+        result, _pairs_to_measure_again = conclude(new, interrupted=None)
 
     assert result.baseline == str(earlier_acceptance)
+    # Both devices fail: they are as fast as each other, but slower than the 0.1 s of before.
     assert [member.decision for member in result.members] == ["fail", "fail"]
     interval = result.members[0].findings[0].interval
     assert interval is not None
-    assert interval.slower == pytest.approx(0.2)
+    assert interval.slower == pytest.approx(0.12 / 0.1 - 1)
 
 
 def test_baseline_is_the_median_of_passed_devices(earlier_acceptance: Path) -> None:
-    plans = resolve_plans(make_request(earlier_acceptance), [(1, 2)])
+    plans = resolve_plans(make_request(earlier_acceptance), [(1, 2)])  # one node with two ranks
 
     baselines = read_baselines_of_acceptance(earlier_acceptance, plans)
 
+    count = 2 * len(VARIATION)  # rounds of two devices
     assert baselines.times == (
-        BaselineTime(phase="devices", product=PRODUCT, quantity="step", seconds=0.1, count=10),
+        BaselineTime(phase="devices", product=PRODUCT, quantity="step", seconds=0.1, count=count),
     )
-    assert baselines.find("devices", PRODUCT, "step") == Baseline(seconds=0.1, count=10)
-    assert baselines.find("nodes", PRODUCT, "step") is None
+    assert baselines.find("devices", PRODUCT, "step") == Baseline(seconds=0.1, count=count)
+    assert baselines.find("nodes", PRODUCT, "step") is None  # that phase was not chosen
 
 
 def test_baseline_of_other_work_is_refused_before_the_folder_is_made(

@@ -14,7 +14,8 @@ from trainmark.acceptance.groups import (
 )
 
 MODEL = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.001, degrees_of_freedom=100)
-REPEATS = 2
+REPEATS = 2  # rounds in which the search measures each node set
+SWITCH_SLOWDOWN = 0.2  # share by which a set that crosses a slow switch is slower
 
 
 def name_nodes(*numbers: int) -> NodeSet:
@@ -26,7 +27,7 @@ class Cluster:
 
     Args:
         behind: nodes behind each switch; three or more of them together with others are slow.
-        fails: whether such a training fails.
+        fails: whether such a training fails instead of being slow.
         growth: share by which every set of three or more is slower than predicted.
     """
 
@@ -35,6 +36,7 @@ class Cluster:
     ) -> None:
         self.nodes = name_nodes(*range(num_nodes))
         self.behind, self.fails, self.growth = behind, fails, growth
+        # What was measured so far: seconds of a step in each round, or why it failed.
         self.seconds: dict[NodeSet, list[float]] = {}
         self.errors: dict[NodeSet, str] = {}
 
@@ -43,23 +45,27 @@ class Cluster:
         return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.behind)
 
     def measure(self, team: NodeSet) -> None:
+        """Keep the result of one more round of a node set."""
         if self.fails and self.is_crossing_switches(team):
             self.errors[team] = "timed out"
             return
         seconds = MODEL.predict_s(len(team))
         if self.is_crossing_switches(team):
-            seconds *= 1.2
-        if len(team) > 2:
+            seconds *= 1 + SWITCH_SLOWDOWN
+        if len(team) > 2:  # one node and a pair were measured before the search
             seconds *= 1 + self.growth
         self.seconds.setdefault(team, []).append(seconds)
 
     def build_search(self) -> GroupSearch:
+        """Return how far the search is, given all that was measured so far."""
         measured = SetTimes(seconds=self.seconds, errors=self.errors)
         return search_groups(self.nodes, MODEL, measured, repeats=REPEATS)
 
     def search(self) -> GroupSearch:
+        """Measure what the search asks for until it ends; return the finished search."""
         search = self.build_search()
         while search.outcome == "unfinished":
+            # The sets of one round train at the same time: no node may be in two of them.
             busy = [name for team in search.to_measure for name in team]
             assert len(busy) == len(set(busy)) > 0
             for team in search.to_measure:
@@ -69,9 +75,10 @@ class Cluster:
 
 
 def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
+    """The model has 1 s for a node alone and 1.2 s for a pair: 0.2 s of communication."""
     assert MODEL.predict_s(2) == pytest.approx(1.2)
-    assert MODEL.predict_s(4) == pytest.approx(1.3)
-    assert MODEL.predict_s(1_000_000) == pytest.approx(1.4)
+    assert MODEL.predict_s(4) == pytest.approx(1.0 + 0.2 * 2 * 3 / 4)
+    assert MODEL.predict_s(1_000_000) == pytest.approx(1.0 + 0.2 * 2)
 
 
 def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
@@ -82,7 +89,8 @@ def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
     assert search.outcome == "as_predicted"
     assert search.whole is not None
     assert search.whole.slower == pytest.approx(0)
-    assert {team: len(times) for team, times in cluster.seconds.items()} == {cluster.nodes: 2}
+    num_rounds = {team: len(times) for team, times in cluster.seconds.items()}
+    assert num_rounds == {cluster.nodes: REPEATS}
 
 
 @pytest.mark.parametrize("num_nodes", [64, 61, 1024])
@@ -96,13 +104,13 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
     (group,) = search.groups
     assert group.members == behind
     assert group.slowdown is not None
-    assert group.slowdown.low < 0.2 < group.slowdown.high
+    assert group.slowdown.low < SWITCH_SLOWDOWN < group.slowdown.high
     # Each halving measures two sets; then each part is measured with the largest one.
     assert len(cluster.seconds) <= 3 * num_nodes.bit_length() + 1
 
 
 def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
-    behind = name_nodes(*range(28, 36))
+    behind = name_nodes(*range(28, 36))  # the halves of 64 nodes meet at node 32
 
     search = Cluster(64, behind).search()
 
@@ -124,10 +132,11 @@ def test_group_that_fails_to_train_is_named_with_its_error() -> None:
 
     (group,) = search.groups
     assert (group.members, group.slowdown, group.error) == (behind, None, "timed out")
-    assert search.whole is None
+    assert search.whole is None  # all nodes together were never timed: that training fails too
 
 
 def test_slow_path_between_two_halves_blames_no_node() -> None:
+    # The slow switch divides the cluster in halves: each is slow only with the other.
     behind = name_nodes(*range(8, 16))
 
     search = Cluster(16, behind).search()
@@ -143,12 +152,12 @@ def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
     search = cluster.search()
 
     assert (search.outcome, search.groups) == ("evenly_slow", ())
-    assert len(cluster.seconds) == 1 + 2 + 4
+    assert len(cluster.seconds) == 1 + 2 + 4  # all nodes, the halves and the quarters
 
 
 def test_wrong_prediction_does_not_hide_a_group() -> None:
     behind = name_nodes(*range(8, 16))
-    cluster = Cluster(64, behind, growth=0.01)
+    cluster = Cluster(64, behind, growth=0.01)  # much less than the slow switch adds
 
     assert [group.members for group in cluster.search().groups] == [behind]
 
@@ -157,7 +166,7 @@ def test_search_reuses_earlier_measurements() -> None:
     cluster = Cluster(64, name_nodes(*range(8, 16)))
     finished = cluster.search()
 
-    assert cluster.build_search() == finished
+    assert cluster.build_search() == finished  # a new search over the same times is at its end
 
 
 def test_three_nodes_are_not_searched() -> None:

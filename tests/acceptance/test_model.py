@@ -9,16 +9,27 @@ import pytest
 from benchmarks.accept_groups import GROUP_SCENARIOS, GroupScenario, simulate_groups
 from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, measure, simulate
 
+from trainmark.acceptance.intervals import NO_ROUNDS
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
 from trainmark.acceptance.model import judge_measurements
 from trainmark.acceptance.schedule import make_round_robin, plan_pair_rounds
 
 
 def make_exact_measurements(
-    num_nodes: int, alone_s: list[float], pairs: dict[tuple[int, int], float], repeats: int = 4
+    *,
+    num_nodes: int,
+    alone_s: list[float],
+    pair_s: dict[tuple[int, int], float],
+    repeats: int = 4,
 ) -> Measurements:
-    """Return measurements without noise."""
-    first, second = np.array([*pairs] * repeats, np.int64).reshape(-1, 2).T
+    """Return measurements without noise.
+
+    Args:
+        alone_s: seconds of a step of node 0, 1, … alone; may be of fewer nodes than there are.
+        pair_s: seconds of a step of a pair, by the numbers of its nodes.
+        repeats: rounds, in each of which every node and pair takes the same time.
+    """
+    first, second = np.array([*pair_s] * repeats, np.int64).reshape(-1, 2).T
     return Measurements(
         num_nodes=num_nodes,
         alone_node=np.tile(np.arange(len(alone_s)), repeats),
@@ -26,12 +37,13 @@ def make_exact_measurements(
         alone_s=np.tile(np.array(alone_s), repeats),
         first=first,
         second=second,
-        pair_round=np.repeat(np.arange(repeats), len(pairs)),
-        pair_s=np.tile(np.array(list(pairs.values())), repeats),
+        pair_round=np.repeat(np.arange(repeats), len(pair_s)),
+        pair_s=np.tile(np.array(list(pair_s.values())), repeats),
     )
 
 
 def round_robin_pairs(num_nodes: int, seconds: float = 2.0) -> dict[tuple[int, int], float]:
+    """Return the seconds of a step of all pairs of nodes: the same for each."""
     return {pair: seconds for round_pairs in make_round_robin(num_nodes) for pair in round_pairs}
 
 
@@ -43,7 +55,9 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
     pairs = round_robin_pairs(4)
     slow = {pair: 2.2 if 1 in pair else seconds for pair, seconds in pairs.items()}
 
-    judgement = judge_measurements(make_exact_measurements(4, [1.0, 1.1, 1.0, 1.0], slow))
+    judgement = judge_measurements(
+        make_exact_measurements(num_nodes=4, alone_s=[1.0, 1.1, 1.0, 1.0], pair_s=slow)
+    )
 
     assert list_node_verdicts(judgement) == ["pass", "slow", "pass", "pass"]
     assert judgement.nodes.cause == [None, Cause.NODE, None, None]
@@ -52,67 +66,83 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
 
 
 def test_slow_link_blames_neither_of_its_nodes() -> None:
-    pairs = round_robin_pairs(5) | {(1, 3): 2.5}
+    pair_s = round_robin_pairs(5, seconds=2.0) | {(1, 3): 2.5}
 
-    judgement = judge_measurements(make_exact_measurements(5, [1.0] * 5, pairs))
+    judgement = judge_measurements(
+        make_exact_measurements(num_nodes=5, alone_s=[1.0] * 5, pair_s=pair_s)
+    )
 
     assert list_node_verdicts(judgement) == ["pass"] * 5
     slow = judgement.links.list_with_verdict(Verdict.SLOW)
     assert [(judgement.links.first[x], judgement.links.second[x]) for x in slow] == [(1, 3)]
-    assert judgement.links.slower[slow].tolist() == pytest.approx([0.25])
+    assert judgement.links.slower[slow].tolist() == pytest.approx([2.5 / 2.0 - 1])
 
 
 def test_slow_links_of_one_node_are_its_network() -> None:
-    pairs = {pair: 2.2 if 2 in pair else 2.0 for pair in round_robin_pairs(6)}
+    # Node 2 is as fast as the others alone, and slow in all of its pairs.
+    pair_s = {pair: 2.2 if 2 in pair else 2.0 for pair in round_robin_pairs(6)}
 
-    judgement = judge_measurements(make_exact_measurements(6, [1.0] * 6, pairs))
+    judgement = judge_measurements(
+        make_exact_measurements(num_nodes=6, alone_s=[1.0] * 6, pair_s=pair_s)
+    )
 
     assert judgement.nodes.cause == [None, None, Cause.NETWORK, None, None, None]
     assert judgement.links.list_with_verdict(Verdict.SLOW) == []
 
 
 def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
-    pairs = round_robin_pairs(5) | {(1, 3): 2.5}
+    pair_s = round_robin_pairs(5, seconds=2.0) | {(1, 3): 2.5}
 
-    judgement = judge_measurements(make_exact_measurements(5, [1.0] * 5, pairs, repeats=1))
+    judgement = judge_measurements(
+        make_exact_measurements(num_nodes=5, alone_s=[1.0] * 5, pair_s=pair_s, repeats=1)
+    )
 
     assert judgement.links.list_with_verdict(Verdict.SLOW) == []
     assert judgement.links.list_suspects() == [(1, 3)]
 
 
 def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
-    judgement = judge_measurements(make_exact_measurements(2, [1.0, 1.2], {(0, 1): 3.0}))
+    judgement = judge_measurements(
+        make_exact_measurements(num_nodes=2, alone_s=[1.0, 1.2], pair_s={(0, 1): 3.0})
+    )
 
     assert list_node_verdicts(judgement) == ["pass", "slow"]
-    assert judgement.nodes.slower[1] == pytest.approx(0.2)
+    assert judgement.nodes.slower[1] == pytest.approx(1.2 / 1.0 - 1)
 
 
 def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> None:
-    judgement = judge_measurements(make_exact_measurements(2, [], {(0, 1): 3.0}))
+    judgement = judge_measurements(
+        make_exact_measurements(num_nodes=2, alone_s=[], pair_s={(0, 1): 3.0})
+    )
 
     assert judgement.nodes.slower.tolist() == pytest.approx([0, 0])
 
 
 def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
     # The median of five residuals is 0: it does not show the noise.
-    pairs = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
+    pair_s = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
-    judgement = judge_measurements(make_exact_measurements(4, [], pairs, repeats=1))
+    judgement = judge_measurements(
+        make_exact_measurements(num_nodes=4, alone_s=[], pair_s=pair_s, repeats=1)
+    )
 
     assert judgement.links.list_with_verdict(Verdict.SLOW) == []
     assert judgement.links.list_suspects() == []
     assert judgement.noise_pairs is not None
-    assert judgement.noise_pairs > 0.5
+    assert judgement.noise_pairs > 0.5  # so large that not even (2, 3) stands out
 
 
 def test_node_without_measurement_is_undecided() -> None:
-    pairs = dict.fromkeys(round_robin_pairs(3), 2.0)
-
-    judgement = judge_measurements(make_exact_measurements(4, [1.0, 1.0, 1.0], pairs))
+    """Of four nodes the last, number 3, was measured neither alone nor in a pair."""
+    judgement = judge_measurements(
+        make_exact_measurements(
+            num_nodes=4, alone_s=[1.0, 1.0, 1.0], pair_s=round_robin_pairs(3, seconds=2.0)
+        )
+    )
 
     assert list_node_verdicts(judgement) == ["pass", "pass", "pass", "undecided"]
     assert np.isnan(judgement.nodes.slower[3])
-    assert judgement.nodes.more_rounds[3] == -1
+    assert judgement.nodes.more_rounds[3] == NO_ROUNDS
 
 
 def test_no_measurements_give_no_verdicts() -> None:
@@ -124,56 +154,61 @@ def test_no_measurements_give_no_verdicts() -> None:
 
 
 def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
-    rounds = plan_pair_rounds(8, 14)
+    num_nodes, num_rounds = 8, 14
+    rounds = plan_pair_rounds(num_nodes, num_rounds)
     pairs = np.array([pair for round_pairs in rounds for pair in round_pairs])
-    number = np.repeat(np.arange(14), 4)
+    round_of_pair = np.repeat(np.arange(num_rounds), num_nodes // 2)
     judgement = judge_measurements(
         Measurements(
-            num_nodes=8,
+            num_nodes=num_nodes,
             first=pairs[:, 0],
             second=pairs[:, 1],
-            pair_round=number,
-            pair_s=2.0 * 1.01**number,
+            pair_round=round_of_pair,
+            pair_s=2.0 * 1.01**round_of_pair,  # each round is 1% slower than the one before
         )
     )
 
     assert list_node_verdicts(judgement) == ["pass"] * 8
-    assert judgement.trend == pytest.approx(1.01**10 - 1)  # from rounds 0 to 3 to rounds 10 to 13
+    # The last rounds (10 to 13) are compared with the first ones (0 to 3): ten rounds later.
+    assert judgement.trend == pytest.approx(1.01**10 - 1)
 
 
 def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -> None:
+    limit = 0.01
     generator = np.random.default_rng(3)
-    measurements = measure(8, plan_pair_rounds(8, 2), Faults(nodes={2: 0.01}), generator)
+    rounds = plan_pair_rounds(8, num_rounds=2)
+    # Few rounds have wide intervals; node 2 is as slow as the limit, which makes it hard to judge.
+    measurements = measure(8, rounds, Faults(nodes={2: limit}), generator)
 
-    judgement = judge_measurements(measurements, worse_by=0.01)
+    judgement = judge_measurements(measurements, worse_by=limit)
 
     nodes = judgement.nodes
     undecided = nodes.list_with_verdict(Verdict.UNDECIDED)
     assert undecided
     for node in undecided:
-        assert nodes.low[node] <= 0.01 < nodes.high[node]
+        assert nodes.low[node] <= limit < nodes.high[node]
         # At the limit itself no number of rounds decides.
-        assert nodes.more_rounds[node] > 0 or abs(nodes.slower[node] - 0.01) < 0.001
+        assert nodes.more_rounds[node] > 0 or abs(nodes.slower[node] - limit) < 0.001
 
 
 def test_reported_number_of_rounds_decides() -> None:
+    num_rounds = 6
     generator = np.random.default_rng(4)
-    rounds = plan_pair_rounds(8, 6)
+    rounds = plan_pair_rounds(8, num_rounds)
     judgement = judge_measurements(measure(8, rounds, Faults(), generator), worse_by=0.02)
     more = int(judgement.nodes.more_rounds.max())
-    assert more > 0
+    assert more > 0  # some node is undecided
 
-    judgement = judge_measurements(
-        measure(8, plan_pair_rounds(8, 6 + 2 * more), Faults(), generator), worse_by=0.02
-    )
+    # The number is an estimate from noisy measurements; twice as many are enough.
+    rounds = plan_pair_rounds(8, num_rounds + 2 * more)
+    judgement = judge_measurements(measure(8, rounds, Faults(), generator), worse_by=0.02)
 
     assert list_node_verdicts(judgement) == ["pass"] * 8
 
 
 def test_larger_tolerance_lets_a_slow_node_pass() -> None:
-    measured = measure(
-        16, make_round_robin(16) * 2, Faults(nodes={2: 0.1}), np.random.default_rng(0)
-    )
+    rounds = make_round_robin(16) * 2  # every pair twice
+    measured = measure(16, rounds, Faults(nodes={2: 0.1}), np.random.default_rng(0))
 
     assert judge_measurements(measured).nodes.list_with_verdict(Verdict.SLOW) == [2]
     assert judge_measurements(measured, worse_by=0.25).nodes.list_with_verdict(Verdict.SLOW) == []
@@ -181,11 +216,11 @@ def test_larger_tolerance_lets_a_slow_node_pass() -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_simulated_fault_is_named(scenario: Scenario) -> None:
-    row = simulate(scenario, 64, draws=10)
+    row = simulate(scenario, num_nodes=64, draws=10)
 
-    assert row.right >= 0.9
-    assert row.blamed <= 0.1
-    assert row.passed > 0.99
+    assert row.right >= 0.9  # share of draws with the correct verdict
+    assert row.blamed <= 0.1  # share of draws that blame a healthy node or link
+    assert row.passed > 0.99  # share of healthy nodes that pass
 
 
 @pytest.mark.nightly
@@ -194,8 +229,8 @@ def test_simulated_fault_is_named(scenario: Scenario) -> None:
 def test_simulated_fault_is_named_in_most_draws(scenario: Scenario, num_nodes: int) -> None:
     row = simulate(scenario, num_nodes, draws=40, seed=7)
 
-    assert row.right >= 0.9
-    assert row.blamed <= 0.025
+    assert row.right >= 0.9  # share of draws with the correct verdict
+    assert row.blamed <= 0.025  # share that blame a healthy node or link: one of the 40 may
 
 
 @pytest.mark.nightly
@@ -204,33 +239,37 @@ def test_simulated_fault_is_named_in_most_draws(scenario: Scenario, num_nodes: i
 def test_simulated_group_is_found_in_most_draws(scenario: GroupScenario, num_nodes: int) -> None:
     row = simulate_groups(scenario, num_nodes, draws=40, seed=7)
 
-    assert row.right >= 0.85
-    assert row.blamed <= 0.025
+    assert row.right >= 0.85  # share of draws with the correct verdict
+    assert row.blamed <= 0.025  # share that blame a healthy node: one of the 40 may
 
 
 def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
-    rounds = plan_pair_rounds(1024, 30)
-    faults = Faults(nodes={17: 0.1}, links={rounds[3][5]: 0.3})
+    rounds = plan_pair_rounds(1024, num_rounds=30)
+    slow_pair = rounds[3][5]  # any pair that is measured
+    faults = Faults(nodes={17: 0.1}, links={slow_pair: 0.3})
     tracemalloc.start()
 
     judgement = accept(1024, rounds, faults, np.random.default_rng(0))
 
-    assert tracemalloc.get_traced_memory()[1] < 1 << 30
+    _current_bytes, peak_bytes = tracemalloc.get_traced_memory()
+    assert peak_bytes < 1 << 30
     tracemalloc.stop()
     assert judgement.nodes.list_with_verdict(Verdict.SLOW) == [17]
     links = judgement.links
     assert [(links.first[x], links.second[x]) for x in links.list_with_verdict(Verdict.SLOW)] == [
-        rounds[3][5]
+        slow_pair
     ]
 
 
 def test_interval_covers_the_true_effect() -> None:
-    inside = 0
+    lost_speed = 0.06
+    slowdown = 1 / (1 - lost_speed) - 1
+    rounds = plan_pair_rounds(32, num_rounds=31)  # every pair once
+    num_covered = 0
     for seed in range(50):
-        measured = measure(
-            32, plan_pair_rounds(32, 31), Faults(nodes={5: 0.06}), np.random.default_rng(seed)
-        )
+        faults = Faults(nodes={5: lost_speed})
+        measured = measure(32, rounds, faults, np.random.default_rng(seed))
         nodes = judge_measurements(measured).nodes
-        inside += nodes.low[5] < 1 / 0.94 - 1 < nodes.high[5]
+        num_covered += nodes.low[5] < slowdown < nodes.high[5]
 
-    assert inside >= 49
+    assert num_covered >= 49

@@ -38,12 +38,19 @@ if TYPE_CHECKING:
     from trainmark.acceptance.session import OpenedSession
 
 NODES = ("a", "b", "c", "d")
-VARIATION = (1.0, 1.002, 0.998)
+VARIATION = (1.0, 1.002, 0.998)  # of the step times of the rounds: noise without randomness
 
 
 def join(
     folder: Path, rank: int, *, product: str = "gpu", torch: str = "2.13.0", session: int = 1
 ) -> EvidenceWriter:
+    """Write that a node has joined; return the writer of its evidence.
+
+    Args:
+        rank: of the node; it decides its name.
+        torch: version of its PyTorch.
+        session: number of the start of ``trainmark accept``; later starts have higher numbers.
+    """
     writer = EvidenceWriter(folder, NODES[rank], session)
     writer.write(
         Joined,
@@ -60,6 +67,7 @@ def join(
 def make_rank_result(
     rank: int, step_s: float, *, product: str = "gpu", bits: bool = False
 ) -> RankResult:
+    """Return what a rank reports of a round; ``bits``: the round compared results bit by bit."""
     return RankResult(
         rank=rank,
         device=0,
@@ -71,6 +79,7 @@ def make_rank_result(
 
 
 def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
+    """Write the rounds of a node's only device, and of the node; bits are compared in the first."""
     for number, factor in enumerate(VARIATION):
         for phase, member in (("devices", f"{writer.node}:gpu:0"), ("nodes", writer.node)):
             writer.write(
@@ -78,7 +87,7 @@ def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
                 phase=phase,
                 round=number,
                 members=[member],
-                results=[make_rank_result(0, factor * step_s, bits=number == 0)],
+                results=[make_rank_result(rank=0, step_s=factor * step_s, bits=number == 0)],
             )
 
 
@@ -87,6 +96,7 @@ def judge_folder(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
 
 
 def conclude_session(folder: Path, num_nodes: int = 4) -> Conclusion:
+    """Judge the evidence in a folder; nodes that have not joined are called ``node`` and rank."""
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
     opened = SimpleNamespace(
         folder=folder,
@@ -133,7 +143,7 @@ def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
 
 
 def test_node_that_never_joined_fails(tmp_path: Path) -> None:
-    for rank in (0, 1, 3):
+    for rank in (0, 1, 3):  # all but rank 2, whose name is not known
         measure_alone(join(tmp_path, rank))
 
     result = judge_folder(tmp_path)
@@ -177,17 +187,21 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
         error="c did not come",
         absent="c",
     )
-    writers[2].write(Arrived, barrier_name="pairs 1")  # because it waited for a node that hangs
+    # Node c arrived after a's deadline, because it had waited for another node that hangs.
+    writers[2].write(Arrived, barrier_name="pairs 1")
 
     result = judge_folder(tmp_path)
 
     assert result.list_names("fail") == []
+    # Evidence counts rounds from 0, texts from 1.
     assert result.not_measured == ("pairs, round 2, a and c: c did not come",)
 
 
 def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
+    """Write rounds of all pairs of nodes, whose steps take 0.2 s; both nodes report."""
     for number in range(rounds):
         for first, second in combinations(range(len(writers)), 2):
+            # Within the pair, its two nodes have the ranks 0 and 1.
             for index, rank in enumerate((first, second)):
                 writers[rank].write(
                     Measured,
@@ -199,6 +213,7 @@ def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
 
 
 def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> None:
+    """Write five rounds of a set of nodes; each letter of ``members`` is a node's name."""
     for number in range(5):
         for place, name in enumerate(members):
             writers[NODES.index(name)].write(
@@ -218,7 +233,9 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
         measure_alone(writer)
     measure_pairs(writers)
     assert conclude_session(tmp_path).sets_to_measure == [("a", "b", "c", "d")]
-    measure_set(writers, "abcd", 0.4)  # predicted: 0.1 + 0.1 * 2 * 3 / 4
+    # A node alone takes 0.1 s and a pair 0.2 s: 0.1 s of communication of two nodes.
+    predicted_s = 0.1 + 0.1 * 2 * 3 / 4
+    measure_set(writers, "abcd", step_s=0.4)
 
     conclusion = conclude_session(tmp_path)
 
@@ -226,14 +243,13 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
     (set_of_all_nodes,) = conclusion.result.wholes
     assert (set_of_all_nodes.outcome, set_of_all_nodes.num_members) == ("unfinished", 4)
     assert set_of_all_nodes.interval is not None
-    assert set_of_all_nodes.interval.slower == pytest.approx(0.6, abs=0.01)
+    assert set_of_all_nodes.interval.slower == pytest.approx(0.4 / predicted_s - 1, abs=0.01)
 
-    measure_set(writers, "ab", 0.2)
-    measure_set(writers, "cd", 0.2)
+    measure_set(writers, "ab", step_s=0.2)  # each half takes what is predicted
+    measure_set(writers, "cd", step_s=0.2)
 
-    conclusion = conclude_session(
-        tmp_path
-    )  # only the path between the halves is slow: no node is blamed
+    # Only the path between the halves is slow: no node is blamed.
+    conclusion = conclude_session(tmp_path)
     assert conclusion.result.list_names("fail") == []
     assert conclusion.result.wholes[0].outcome == "cannot_tell"
     assert conclusion.result.wholes[0].parts == (("a", "b"), ("c", "d"))
@@ -245,8 +261,13 @@ def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path
     for writer in writers:
         measure_alone(writer)
     measure_pairs(writers)
+    # Only one of the four nodes reports its step of the set.
     writers[0].write(
-        Measured, phase="groups", round=0, members=list(NODES), results=[make_rank_result(0, 0.25)]
+        Measured,
+        phase="groups",
+        round=0,
+        members=list(NODES),
+        results=[make_rank_result(rank=0, step_s=0.25)],
     )
 
     conclusion = conclude_session(tmp_path)
@@ -256,6 +277,7 @@ def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path
 
 
 def test_nodes_of_another_product_or_software_are_not_compared(tmp_path: Path) -> None:
+    # The last node is slow, but no other node has its product.
     for rank in range(4):
         product = "old" if rank == 3 else "gpu"
         measure_alone(join(tmp_path, rank, product=product), step_s=0.3 if rank == 3 else 0.1)
@@ -291,7 +313,7 @@ def test_node_clocks_minutes_apart_change_no_verdict(
     for rank, offset_s in enumerate((0.0, -600.0, 600.0, 3_600.0)):
         monkeypatch.setattr(evidence.time, "time", lambda offset_s=offset_s: now_s + offset_s)
         measure_alone(join(tmp_path, rank))
-    session = Session(tmp_path, 1)
+    session = Session(tmp_path, number=1)
     session.scan()
 
     assert session.list_alive(range(4)) == [0, 1, 2, 3]
@@ -310,6 +332,7 @@ def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
 def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) -> None:
     for rank in (0, 1, 2):
         measure_alone(join(tmp_path, rank))
+    # The output of the job, each line with its node: node 3 could not write evidence.
     (tmp_path / "log.job.txt").write_text(
         "2: started\n3: trainmark accept: node 3: host7 cannot read /shared/out\n"
     )
@@ -321,9 +344,9 @@ def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) 
 
 
 def test_two_nodes_with_the_same_name_get_different_names(tmp_path: Path) -> None:
-    assert join(tmp_path, 0).node == "a"
-    assert EvidenceWriter(tmp_path, "a", 1).node == "a-2"
-    assert EvidenceWriter(tmp_path, "a", 2).node == "a"
+    assert join(tmp_path, rank=0, session=1).node == "a"
+    assert EvidenceWriter(tmp_path, "a", session=1).node == "a-2"
+    assert EvidenceWriter(tmp_path, "a", session=2).node == "a"  # alone in the later session
 
 
 def never_stop() -> bool:
@@ -331,19 +354,18 @@ def never_stop() -> bool:
 
 
 def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path) -> None:
-    first, second = join(tmp_path, 0), join(tmp_path, 1)
-    session = Session(tmp_path, 1)
-    assert session.wait_for_all(2, timeout_s=60, is_stopped=never_stop) == [0, 1]
+    """Of three nodes one arrives, one leaves before, and one never joins."""
+    first, second = join(tmp_path, rank=0), join(tmp_path, rank=1)
+    session = Session(tmp_path, number=1)
+    assert session.wait_for_all(num_nodes=2, timeout_s=60, is_stopped=never_stop) == [0, 1]
     assert session.get_address(1) == "host-1"
 
     first.write(Arrived, barrier_name="pairs 3")
     second.write(Left, signal=None)
 
-    assert session.wait_for(0, "pairs 3", timeout_s=60, is_stopped=never_stop)
-    assert not session.wait_for(1, "pairs 3", timeout_s=60, is_stopped=never_stop)
-    assert not session.wait_for(
-        2, "pairs 3", timeout_s=60, is_stopped=never_stop
-    )  # it never joined
+    for rank, has_arrived in ((0, True), (1, False), (2, False)):
+        arrival = session.wait_for(rank, "pairs 3", timeout_s=60, is_stopped=never_stop)
+        assert arrival is has_arrived
 
 
 def test_silent_node_is_lost_until_its_next_heartbeat(
@@ -351,8 +373,8 @@ def test_silent_node_is_lost_until_its_next_heartbeat(
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr(peers.time, "monotonic", lambda: now_s)
-    writer = join(tmp_path, 0)
-    session = Session(tmp_path, 1)
+    writer = join(tmp_path, rank=0)
+    session = Session(tmp_path, number=1)
     session.scan()
     assert session.peers[0].is_alive
 
@@ -366,27 +388,31 @@ def test_silent_node_is_lost_until_its_next_heartbeat(
 
 
 def test_events_of_other_sessions_are_ignored(tmp_path: Path) -> None:
-    join(tmp_path, 0, session=1)
-    join(tmp_path, 1, session=2)
-    session = Session(tmp_path, 2)
+    join(tmp_path, rank=0, session=1)
+    join(tmp_path, rank=1, session=2)
+    session = Session(tmp_path, number=2)
 
-    assert session.wait_for_all(1, timeout_s=60, is_stopped=never_stop) == [1]
+    joined_ranks = session.wait_for_all(num_nodes=1, timeout_s=60, is_stopped=never_stop)
+    assert joined_ranks == [1]
 
 
 def test_each_phase_has_its_planned_rounds() -> None:
     request = AcceptRequest(repeats=4, phases="nodes,pairs")
 
-    assert count_rounds(request, 64) == {"nodes": 4, "pairs": 63}
-    assert count_rounds(request.model_copy(update={"rounds": 8}), 64)["pairs"] == 8
+    # In 63 rounds each of 64 nodes meets each other one.
+    assert count_rounds(request, num_nodes=64) == {"nodes": 4, "pairs": 63}
+    fewer_pairs = request.model_copy(update={"rounds": 8})
+    assert count_rounds(fewer_pairs, num_nodes=64)["pairs"] == 8
 
 
 @pytest.mark.parametrize(
     ("settings", "fields", "where"),
     [
-        ("ssh: {hosts: [a]}", {"nproc": 1}, "--nnodes"),
-        ("ssh: {hosts: [a, b]}", {}, "--nproc"),
+        ("ssh: {hosts: [a]}", {"nproc": 1}, "--nnodes"),  # one node only
+        ("ssh: {hosts: [a, b]}", {}, "--nproc"),  # the number of ranks of a node is not known
+        # Nodes would not share a folder.
         ("ssh: {hosts: [a, b], run_root: /tmp/x}", {"nproc": 1}, "cluster file"),
-        ("ssh: {hosts: [a, A]}", {"nproc": 1, "device": "cpu"}, "ssh.hosts"),
+        ("ssh: {hosts: [a, A]}", {"nproc": 1, "device": "cpu"}, "ssh.hosts"),  # the same host
     ],
 )
 def test_cluster_that_cannot_be_accepted_is_refused(
@@ -405,7 +431,7 @@ def test_cluster_that_cannot_be_accepted_is_refused(
         pass
 
     assert str(refused.value.where).endswith(where)
-    assert not list((tmp_path / "out").glob("*.json"))
+    assert not list((tmp_path / "out").glob("*.json"))  # no plan or result was written
 
 
 def test_folder_without_a_session_cannot_be_attached_to(tmp_path: Path) -> None:

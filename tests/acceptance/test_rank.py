@@ -56,15 +56,21 @@ def flip_random_bit(tensor: torch.Tensor, chance: random.Random) -> None:
 def train_with_flipped_bit(
     plan: Plan, context: JobContext, kind: str, seed: int
 ) -> tuple[int, Any]:
-    """Return in which step a bit was flipped, and the digests."""
+    """Return in which step a bit was flipped, from 1, and the digests.
+
+    Args:
+        kind: what is changed: an ``activation``, a ``weight`` or a ``gradient``.
+        seed: decides the step, the tensor, the element and the bit.
+    """
     chance = random.Random(seed)
     training, step = Training(plan, context), chance.randrange(STEPS) + 1
     model = training.job.stepper.model
     parameters = list(model.parameters())
     handles = []
-    calls = [0]
+    calls = [0]  # how often the hook ran: once in each step; in a list, because hooks change it
 
     def count_forward_pass(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
+        """Flip a bit in place in the chosen step: of the output, or of any parameter."""
         calls[0] += 1
         if calls[0] == step and kind == "activation":
             flip_random_bit(output, chance)
@@ -75,6 +81,7 @@ def train_with_flipped_bit(
         parameter = chance.choice(parameters)
 
         def count_gradient(gradient: torch.Tensor) -> torch.Tensor:
+            """Replace the gradient by a copy, with a flipped bit in the chosen step."""
             calls[0] += 1
             changed = gradient.clone()
             if calls[0] == step:
@@ -96,6 +103,7 @@ def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext])
 
     assert len(first) == STEPS + 1  # the last digest has the final weights
     assert first == second
+    # The weights and the bias of two layers.
     assert len(first[0].gradients) == len(first[0].weights) == 4
     assert first[0] != first[1]
 
@@ -111,9 +119,9 @@ def test_flipped_bit_is_found_in_its_step(
     planned_training: tuple[Plan, JobContext], kind: str
 ) -> None:
     usual = digest_steps(Training(*planned_training), STEPS)
-    for seed in range(8):
-        step, run = train_with_flipped_bit(*planned_training, kind, seed)
-        place = find_difference(usual, run)
+    for seed in range(8):  # eight different steps, elements and bits
+        step, digests = train_with_flipped_bit(*planned_training, kind, seed)
+        place = find_difference(usual, digests)
         assert place is not None, seed
         assert place.step == step, seed
 
@@ -124,10 +132,11 @@ def test_200_flipped_bits_are_found_at_the_right_device(
 ) -> None:
     usual = digest_steps(Training(*planned_training), STEPS)
     for seed in range(200):
-        step, run = train_with_flipped_bit(*planned_training, KINDS[seed % 3], seed)
+        step, digests = train_with_flipped_bit(*planned_training, KINDS[seed % len(KINDS)], seed)
         guilty = f"device{seed % 4}"
+        # Each of four devices trains twice; the guilty one makes the same mistake both times.
         devices = {f"device{number}": [usual, usual] for number in range(4)}
-        devices[guilty] = [run, run]
+        devices[guilty] = [digests, digests]
 
         deviations = compare_devices(devices).deviations
 
@@ -144,7 +153,7 @@ def test_1000_clean_trainings_raise_no_alarm(planned_training: tuple[Plan, JobCo
 
 def test_training_continues_into_the_next_epoch(planned_training: tuple[Plan, JobContext]) -> None:
     training = Training(*planned_training)
-    steps = training.job.steps_per_epoch + 2
+    steps = training.job.steps_per_epoch + 2  # two steps of the second epoch
 
     losses = [float(training.step()) for _ in range(steps)]
 
@@ -165,11 +174,13 @@ def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext])
 def test_one_slow_step_before_the_windows_does_not_shorten_them(
     planned_training: tuple[Plan, JobContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = FakeClock(pauses={2: 0.1, 40: 0.1})
+    clock = FakeClock(pauses={2: 0.1, 40: 0.1})  # the second step is before the first window
     monkeypatch.setattr("trainmark.acceptance.rank.perf_counter", clock.read)
+    _plan, context = planned_training
 
+    # Two windows in 100 ms: 50 ms each.
     seconds = time_training(
-        clock, planned_training[1].device, RankGroup(0, 1), windows=2, budget_s=0.1
+        clock, context.device, RankGroup(rank=0, count=1), windows=2, budget_s=0.1
     )
 
     # 50 steps of 1 ms each; the pause in the 40th step is in the first window.
@@ -177,10 +188,10 @@ def test_one_slow_step_before_the_windows_does_not_shorten_them(
 
 
 class FakeClock:
-    """A training whose steps take 1 ms, plus a pause in the steps that ``pauses`` names, from 1."""
+    """A training, and the clock on which its steps take 1 ms each, plus pauses."""
 
     def __init__(self, pauses: dict[int, float]) -> None:
-        self.pauses = pauses
+        self.pauses = pauses  # additional seconds of a step, by its number from 1
         self.now_s = 0.0
         self.num_steps = 0
 

@@ -20,6 +20,7 @@ def test_all_phases_are_the_default_and_their_order_is_fixed() -> None:
     assert AcceptRequest(phases="pairs, devices").chosen_phases == ["devices", "pairs"]
 
 
+# No phase at all, and names that are not those of phases.
 @pytest.mark.parametrize("phases", ["", " , ", "device", "devices,links"])
 def test_unknown_phase_is_refused(phases: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -47,19 +48,15 @@ def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
 def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> None:
     rounds = make_acceptance(tmp_path).rounds
 
-    assert [planned_round.phase for planned_round in rounds] == ["devices"] * 5 + ["nodes"] + [
-        "pairs"
-    ] * 3
-    assert rounds[0].teams == [(0,), (1,), (2,), (3,)]
-    assert rounds[5].teams == [(0, 1, 2, 3)]
-    assert sorted(pair for planned_round in rounds[6:] for pair in planned_round.teams) == [
-        (0, 1),
-        (0, 2),
-        (0, 3),
-        (1, 2),
-        (1, 3),
-        (2, 3),
-    ]
+    phases = [planned_round.phase for planned_round in rounds]
+    assert phases == ["devices"] * 5 + ["nodes"] + ["pairs"] * 3
+    # Numbers of devices that train together.
+    teams: dict[str, list[tuple[int, ...]]] = {phase: [] for phase in phases}
+    for planned_round in rounds:
+        teams[planned_round.phase] += planned_round.teams
+    assert teams["devices"] == [(0,), (1,), (2,), (3,)] * 5
+    assert teams["nodes"] == [(0, 1, 2, 3)]
+    assert sorted(teams["pairs"]) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
 
 
 def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) -> None:
@@ -72,7 +69,7 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
 
     with (
         pytest.raises(UsageError) as refused,
-        prepare_acceptance(first.model_copy(update={"nproc": 1})),
+        prepare_acceptance(first.model_copy(update={"nproc": 1})),  # other work
     ):
         pass
     assert refused.value.what == "nproc was 2, but is 1 now"
@@ -81,7 +78,7 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
 def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -> None:
     request = AcceptRequest.build(case="toy", device="cpu", nproc=1, out=tmp_path / "a")
     with (
-        prepare_acceptance(request),
+        prepare_acceptance(request),  # it holds the folder's lock
         pytest.raises(EnvironmentFault) as refused,
         prepare_acceptance(request),
     ):

@@ -23,18 +23,19 @@ def test_each_pair_of_nodes_is_measured_once_in_a_round_robin(num_nodes: int) ->
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 8, 9, 65])
 def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
-    for pairs in plan_pair_rounds(num_nodes, 30):
+    for pairs in plan_pair_rounds(num_nodes, num_rounds=30):
         members = [node for pair in pairs for node in pair]
+        # Of an odd number of nodes one rests.
         assert len(set(members)) == len(members) == num_nodes - num_nodes % 2
 
 
 def test_random_rounds_repeat_no_pair_before_all_were_measured() -> None:
-    rounds = plan_pair_rounds(64, 30, seed=1)
+    rounds = plan_pair_rounds(64, num_rounds=30, seed=1)  # fewer than the 63 of a round robin
 
     pairs = [pair for round_pairs in rounds for pair in round_pairs]
     assert len(set(pairs)) == len(pairs) == 30 * 32
-    assert rounds == plan_pair_rounds(64, 30, seed=1)
-    assert rounds != plan_pair_rounds(64, 30, seed=2)
+    assert rounds == plan_pair_rounds(64, num_rounds=30, seed=1)
+    assert rounds != plan_pair_rounds(64, num_rounds=30, seed=2)
 
 
 def test_one_node_has_no_rounds() -> None:
@@ -42,17 +43,13 @@ def test_one_node_has_no_rounds() -> None:
 
 
 def test_default_is_round_robin_for_few_nodes_and_random_rounds_for_many() -> None:
-    assert [choose_num_rounds(number) for number in (1, 2, 5, 64, 65, 1024)] == [
-        0,
-        1,
-        5,
-        63,
-        36,
-        36,
-    ]
+    by_num_nodes = {1: 0, 2: 1, 5: 5, 64: 63, 65: 36, 1024: 36}  # of five nodes one rests a round
+
+    assert {num_nodes: choose_num_rounds(num_nodes) for num_nodes in by_num_nodes} == by_num_nodes
 
 
 def test_pairs_are_scheduled_in_rounds_without_a_repeated_node() -> None:
+    # Each pair is in the first round in which both of its nodes are free, lower number first.
     assert pack_disjoint_rounds([(0, 1), (2, 1), (3, 2), (0, 1)]) == [
         [(0, 1), (2, 3)],
         [(1, 2)],
@@ -61,4 +58,4 @@ def test_pairs_are_scheduled_in_rounds_without_a_repeated_node() -> None:
 
 
 def test_pairs_with_busy_nodes_are_excluded() -> None:
-    assert pack_disjoint_rounds([(0, 1), (2, 3)], busy=[3]) == [[(0, 1)]]
+    assert pack_disjoint_rounds([(0, 1), (2, 3)], busy=[3]) == [[(0, 1)]]  # node 3 trains already

@@ -61,40 +61,40 @@ class Visit:
 
     page: Page
     home: str  # the only allowed beginning of requested addresses
-    wrong: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)  # errors so far
 
     def watch(self) -> None:
         """Record errors, dialogs and requests to other hosts from now on."""
         page, wrong = self.page, self.wrong
-        page.on("console", self._said)
+        page.on("console", self._record_console_error)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        page.on("requestfailed", self._failed)
-        page.route("**/*", self._let)
+        page.on("requestfailed", self._record_failed_request)
+        page.route("**/*", self._refuse_other_hosts)
         page.add_init_script(
             "addEventListener('securitypolicyviolation', event => console.error("
             "`refused by the policy: ${event.violatedDirective} ${event.blockedURI}`))"
         )
 
-    def _let(self, route: Route) -> None:
+    def _refuse_other_hosts(self, route: Route) -> None:
         if route.request.url.startswith((self.home, "data:", "blob:")):
             route.continue_()
         else:
             self.wrong.append(f"asked for {route.request.url}")
             route.abort()
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _record_console_error(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.wrong.append(f"{message.location.get('url', '')[:200]}: {message.text}")
 
-    def _failed(self, request: Request) -> None:
+    def _record_failed_request(self, request: Request) -> None:
         if not (request.failure or "").startswith("net::ERR_ABORTED"):  # of a download
             self.wrong.append(f"{request.url}: {request.failure}")
 
     @contextmanager
     def expecting_errors(self) -> Iterator[None]:
         """Ignore errors in the block: the browser reports an answer of 404 as one."""
-        known = len(self.wrong)
+        known = len(self.wrong)  # errors before the block stay recorded
         yield
         del self.wrong[known:]
 
@@ -120,16 +120,16 @@ class Visit:
         )
 
     def barriers(self) -> list[str]:
-        """Return what axe finds against WCAG 2 A and AA."""
+        """Return barriers to people with disabilities: what axe finds against WCAG 2 A and AA."""
         from axe_playwright_python.sync_playwright import Axe
 
         tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-        asked = {"runOnly": {"type": "tag", "values": tags}, "resultTypes": ["violations"]}
-        violations = Axe().run(self.page, options=asked).response["violations"]
+        options = {"runOnly": {"type": "tag", "values": tags}, "resultTypes": ["violations"]}
+        violations = Axe().run(self.page, options=options).response["violations"]
         return [
             f"{rule['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
             for rule in violations
-            for node in rule["nodes"][:5]
+            for node in rule["nodes"][:5]  # a failure's message need not show all places
         ]
 
     def tabbed(self) -> tuple[list[str], list[str]]:
@@ -139,7 +139,7 @@ class Visit:
         """
         controls = self.page.evaluate(_CONTROLS)
         unmarked = []
-        for _ in range(controls + 5):
+        for _ in range(controls + 5):  # a few more, so that the loop ends at a control seen before
             self.page.keyboard.press("Tab")
             focused = self.page.evaluate(_FOCUSED)
             if focused is None or focused["again"]:

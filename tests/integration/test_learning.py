@@ -9,7 +9,8 @@ import pytest
 from trainmark.record.index_record import round_result
 from trainmark.record.record import read_record
 
-# Required share of the best possible quality, and the unit of the speed.
+# By case: the file of its speed below ``index``, the speed's unit, and the bounds of the reached
+# quality divided by the best possible one (a loss ends above the best one, an accuracy below).
 CASES = {
     "glm_superglue": ("nlp_glm-tiny_sp_bs16_fp32_1_speed", "samples/s", (0.9, 1.0)),
     "gpt_oss_20b": ("nlp_gpt-oss-20b-tiny_sp_bs16_fp32_1_speed", "tokens/s", (1.0, 1.09)),
@@ -22,7 +23,7 @@ CASES = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
-    name, unit, (low, high) = CASES[case]
+    index_file, unit, (low, high) = CASES[case]
     args = ("run", case, "--out", "run", "--quiet")
     process = trainmark(*args)
     assert process.returncode == 0, process.stdout + process.stderr
@@ -30,13 +31,14 @@ def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
     assert low <= record.quality.value / record.quality.best_possible <= high
     if case == "glm_superglue":
         assert record.quality.eval_samples == record.plan.data.eval_samples
-        for name_of, count in (
+        # Throughputs of samples, sequences and tokens are counts divided by the same time.
+        for work_unit, count in (
             ("sequences", record.counts.sequences),
             ("tokens", record.counts.tokens),
         ):
-            ratio = record.figure(f"p_train_{name_of}") / record.figure("p_train")
+            ratio = record.figure(f"p_train_{work_unit}") / record.figure("p_train")
             assert ratio == pytest.approx(count / record.counts.samples, rel=1e-9)
-    speed = json.loads((tmp_path / "run/index" / name).read_text())
+    speed = json.loads((tmp_path / "run/index" / index_file).read_text())
     assert (speed["JOB_FAIL_FLAG"], speed["UNIT"]) == (0, unit)
     assert speed["FINAL_RESULT"] == round_result(record.figure("final_result"))
     if case == "llama2_7b_lora":

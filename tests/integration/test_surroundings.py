@@ -48,6 +48,7 @@ NOBODY = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "-u", "X
 
 @pytest.fixture
 def nobody():
+    """Return the beginning of a command that runs as a user without rights."""
     if subprocess.run([*NOBODY, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel gives a test no user id of its own")
     return NOBODY

@@ -60,7 +60,12 @@ class Launcher:
     """Writes the record that each launch shall end with, instead of running it.
 
     Args:
-        endings: by entry, or by entry and launch, for example ``a r2``.
+        endings: by entry, or by entry and launch, for example ``a r2``; all others pass. A status
+            of a record, or: ``between``: it passes, and the command is stopped before the next
+            launch; ``interrupted``: the command is stopped during it; ``disk``: the disk is full.
+        launched: folders of all launches, in their order, as ``ENTRY`` or ``ENTRY/rN``.
+        request: the command's request to stop, which some endings set.
+        messages: what the command reported to its user.
     """
 
     endings: dict[str, str] = field(default_factory=dict)
@@ -69,11 +74,9 @@ class Launcher:
     messages: list[str] = field(default_factory=list)
 
     def __call__(self, plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
-        folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]
-        series_folder = plan.repeat_count > 1
-        self.launched.append(
-            f"{folder.parent.name}/{folder.name}" if series_folder else folder.name
-        )
+        folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]  # label: such as "2/4 b"
+        is_repeated = plan.repeat_count > 1  # its launches have folders below the entry's folder
+        self.launched.append(f"{folder.parent.name}/{folder.name}" if is_repeated else folder.name)
         ending = self.endings.get(
             f"{entry} r{plan.repeat_index}", self.endings.get(entry, "passed")
         )
@@ -88,7 +91,11 @@ class Launcher:
 
 
 def leave_record(plan: Plan, status: str) -> Record:
-    """Leave a record of ``plan`` in its folder, 1024 samples/s."""
+    """Leave a record of ``plan`` in its folder, 1024 samples/s.
+
+    Args:
+        status: other than ``passed``: the record has an error of two lines as its cause.
+    """
     text = (GOLDEN / "record_toy.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
     cause = (
@@ -112,7 +119,10 @@ def launcher() -> Launcher:
 
 @pytest.fixture
 def run_plan_text(tmp_path: Path, launcher: Launcher) -> Callable[..., list[SeriesEntry]]:
-    """Run a plan file's text with the fake launcher."""
+    """Return a function that runs a plan file's text with the fake launcher.
+
+    What the launcher recorded of an earlier call is forgotten; finished runs are in the folder.
+    """
 
     def call(text: str, **choices: Any) -> list[SeriesEntry]:
         entries = check_plan_text(tmp_path, text, **choices)
@@ -127,13 +137,14 @@ def run_plan_text(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Seri
 def run_checked_entries(
     entries: list[SeriesEntry], launcher: Launcher, **other: Any
 ) -> list[SeriesEntry]:
-    """Run checked entries with the fake launcher."""
+    """Run checked entries with the fake launcher; ``other``: other arguments of ``run_entries``."""
     arguments = {"launch": launcher, "report": launcher.messages.append} | other
     series.run_entries(entries, launcher.request, **arguments)
     return entries
 
 
 def check_plan_text(folder: Path, text: str, **choices: Any) -> list[SeriesEntry]:
+    """Return the entries of a plan file; ``choices``: options of the command line."""
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(RunRequest(case=str(path), **choices))
@@ -144,12 +155,14 @@ def list_states(outcomes: list[SeriesEntry]) -> dict[str, str]:
     return {outcome.name: outcome.state for outcome in outcomes}
 
 
+# A plan of two entries, a and b.
 TWO = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
 def test_failed_run_is_repeated_in_a_new_folder(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
+    """The folder of a failed attempt stays; the next one gets a number: ``a``, ``a-2``, ``a-3``."""
     launcher.endings = {"a": "oom"}
     first = run_plan_text(TWO)
     failed = (tmp_path / "runs/plan/a/record.json").read_bytes()
@@ -182,16 +195,18 @@ def test_stopping_one_run_stops_the_remaining_runs(
     ending: str,
     expected: tuple[str, ...],
 ) -> None:
+    """Of a, b, c and d the last is finished before, and c is impossible here."""
     state, reason, repeated_launch = expected
     text = TWO.replace("name: a", "name: a, repeat: 2") + (
         "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
     )
-    run_plan_text(TWO.splitlines()[0] + "\n- {case: toy, name: d}\n")
+    run_plan_text("runs:\n- {case: toy, name: d}\n")
     launcher.endings = {"a": ending}
     outcomes = run_plan_text(text)
     assert list_states(outcomes) == {"a": state, "b": "left", "c": "skipped", "d": "finished"}
     assert [outcome.reason for outcome in outcomes[:2]] == [reason, "stopped after 0 of 1 launches"]
     assert launcher.launched == ["a/r1"]
+    # "left": not started, because the command was stopped before.
     assert "2/4 b: left" in launcher.messages
     assert choose_exit_code(outcomes) == 1
 
@@ -213,10 +228,11 @@ def test_changed_work_is_a_new_attempt_and_the_earlier_one_is_still_found(
     assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "passed"}
     assert launcher.launched == ["b-2"]
     assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "finished"}
-    back = run_plan_text(TWO)
+    back = run_plan_text(TWO)  # the first text again
     assert (back[1].state, back[1].run_dir) == ("finished", tmp_path / "runs/plan/b")
 
 
+# A plan of two entries: three launches of a, one of b.
 REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
@@ -227,7 +243,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     first = run_plan_text(REPEATED)
     assert list_states(first) == {"a": "failed", "b": "passed"}
     record_bytes = (tmp_path / "runs/plan/a/r1/record.json").read_bytes()
-    (tmp_path / "runs/plan/a/r3/record.json").unlink()
+    (tmp_path / "runs/plan/a/r3/record.json").unlink()  # as if it was killed
 
     launcher.endings = {}
     (second_outcome, _) = run_plan_text(REPEATED)
@@ -251,7 +267,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
 @pytest.mark.parametrize(
     ("ending", "reason", "remaining_launches"),
     [
-        ("passed", "None", ["a/r2", "a/r3"]),
+        ("passed", "None", ["a/r2", "a/r3"]),  # no reason
         ("timed_out", "timed_out: upside down", []),  # the others would also time out
         ("disk", "less than 8 MiB are free", []),
     ],
@@ -265,6 +281,7 @@ def test_launches_run_in_rounds_and_stop_after_a_timeout_or_full_disk(
 ) -> None:
     launcher.endings = {"a r1": ending}
     outcomes = run_plan_text(REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n")
+    # Every second round is in reverse order: c before a.
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", *remaining_launches]
     assert [outcome.state for outcome in outcomes[1:]] == ["passed", "passed"]
     assert reason in str(outcomes[0].reason)
@@ -287,7 +304,9 @@ runs:
         "mp": "8 fake devices are needed, but this machine has 2",
         "cores": "5 cores are needed, but this machine has 4",
     }
-    assert choose_exit_code(outcomes) == 0
+    assert choose_exit_code(outcomes) == 0  # a skipped run is not a failure
+
+    # The same plan without usable devices: the reason is then the fault of the device.
     vendors["fake"].devices = 0
     fault = EnvironmentFault("a card is here, but torch has no code for it")
     monkeypatch.setattr(devices, "list_device_faults", lambda: [fault])
@@ -305,7 +324,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
-    (folder / CLUSTER_FILE).write_text("{}")
+    (folder / CLUSTER_FILE).write_text("{}")  # with the plan: a job was submitted from the folder
     attached: list[Path] = []
 
     def attach(folder: Path) -> str:
@@ -314,7 +333,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
 
     def follow(job: str, request: StopRequest) -> Record:
         assert job == "job"
-        shutil.rmtree(plan.run_dir)
+        shutil.rmtree(plan.run_dir)  # ``leave_record`` makes the folder
         return leave_record(plan, "passed")
 
     monkeypatch.setattr(submission, "attach", attach)
@@ -329,6 +348,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
 @pytest.mark.parametrize(
     ("line", "expected_error"),
     [
+        # A mistake is reported even of a run that would be skipped on this machine.
         ("{case: toy, nproc: 64, set: {bss: 1}}", "'bss'"),
         ("{case: toy, data: nowhere}", "No such file"),
     ],
@@ -366,23 +386,25 @@ def test_folder_of_a_single_run_is_refused_for_a_plan(
 def test_two_calls_never_share_a_folder(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:
-    endings: list[tuple[int, str, str]] = []
+    second_commands: list[tuple[int, str, str]] = []  # exit code, output and errors of each
     entries = check_plan_text(tmp_path, TWO)
 
     def launch(plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
-        endings.append(cli("run", "plan.yaml", "--quiet"))
+        second_commands.append(cli("run", "plan.yaml", "--quiet"))  # during each launch
         return launcher(plan, site, label, follow)
 
     outcomes = run_checked_entries(entries, launcher, launch=launch)
     assert list_states(outcomes) == {"a": "passed", "b": "passed"}
-    assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
-    assert "another `trainmark run` of this plan is running in this folder" in endings[0][2]
+    assert [(code, out) for code, out, _ in second_commands] == [(2, ""), (2, "")]
+    _code, _out, errors = second_commands[0]
+    assert "another `trainmark run` of this plan is running in this folder" in errors
+    # Without hidden files, such as the lock.
     assert sorted(path.name for path in (tmp_path / "runs/plan").glob("[!.]*")) == ["a", "b"]
     assert list_states(run_plan_text(TWO)) == {"a": "finished", "b": "finished"}
 
 
 def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
-    """Return an outcome over launches like its first, with other results."""
+    """Return an outcome with as many launches as rates: copies of its first with these results."""
     (first_record, *_), folder = outcome.records, outcome.folders[0]
     result = first_record.figures["final_result"]
     other_launches = tuple(
@@ -408,9 +430,8 @@ def test_summary_of_a_plan_lists_its_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every state, medians and intervals over few and many launches, reasons and exit code."""
-    monkeypatch.setattr(
-        series, "check_record", lambda record, _: record
-    )  # their figures are invented
+    # Their figures are invented, and would not match the raw events.
+    monkeypatch.setattr(series, "check_record", lambda record, _: record)
     launcher.endings = {"oom": "oom", "stopped r1": "between", "again": "timed_out"}
     text = """\
 runs:
@@ -421,6 +442,7 @@ runs:
 - {case: toy, name: mp, nproc: 8}
 - {case: toy, name: stopped, repeat: 2}
 """
+    # The first three entries run before: two are then finished, and "again" is tried again.
     run_plan_text(text.partition("- {case: toy, name: oom")[0])
     launcher.endings.pop("again")
     few, many, *others = run_plan_text(text)
@@ -433,6 +455,7 @@ runs:
         set_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
         *others,
     ]
+    # Paths of the golden file are relative; a run that was skipped has no folder.
     outcomes = [
         replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(current_folder))
         for outcome in outcomes
@@ -445,7 +468,7 @@ runs:
 def check_plan_file_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[SeriesEntry]]:
-    """Return what checks the text of a plan file."""
+    """Return a function that checks the text of a plan file, and returns its entries."""
     monkeypatch.chdir(tmp_path)
 
     def check(text: str) -> list[SeriesEntry]:
@@ -481,6 +504,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
     assert "not to be quoted, verified" in out
     assert "unverified" not in out
 
+    # After a quality was changed in the raw events, the record does not follow from them any more.
     events = folder / "events.rank0.jsonl"
     events.write_text(events.read_text().replace('"value":0.9375', '"value":0.9376'))
     (entry,) = series.check_entries(read_plan_file(RunRequest(case=str(path))))
@@ -494,8 +518,9 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
 
 
 def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> None:
-    (tmp_path / "plan.yaml").write_text(TWO + "- {case: toy, name: mp, nproc: 8}\n")
-    leave_record(check_plan_text(tmp_path, (tmp_path / "plan.yaml").read_text())[0].plan, "passed")  # type: ignore[arg-type]
+    text = TWO + "- {case: toy, name: mp, nproc: 8}\n"
+    entry_a, _entry_b, _entry_mp = check_plan_text(tmp_path, text)  # also writes plan.yaml
+    leave_record(entry_a.plan, "passed")  # type: ignore[arg-type]
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     document = json.loads(out)
     assert code == 0
@@ -503,6 +528,7 @@ def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["a"]
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
     lines = out.splitlines()
+    # The key of the case: name, framework and version, device, nodes, ranks, launches.
     assert "b: to run as toy:pytorch_2.13:fake:1:1:1" in lines
     assert "b: runs/plan/b" in lines
     assert len([line for line in lines if line.startswith("b")]) == 3  # its row and these lines
@@ -511,9 +537,10 @@ def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> Non
 def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     cli: Any, tmp_path: Path
 ) -> None:
+    """Of two launches of a the first is done, of two of b none."""
     text = TWO.replace("case: toy", "case: toy, repeat: 2")
-    (tmp_path / "plan.yaml").write_text(text)
-    first = list_launches(check_plan_text(tmp_path, text)[0].plan)[0]  # type: ignore[arg-type]
+    entry_a, _entry_b = check_plan_text(tmp_path, text)  # also writes plan.yaml
+    first, _second = list_launches(entry_a.plan)  # type: ignore[arg-type]
     took_s = leave_record(first, "passed").figures["e2e_time"].value
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     order = [
@@ -535,7 +562,7 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     ]
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
     lines = [line.split() for line in out.splitlines()]
-    header_line = lines.index(["order", "run", "launch", "time"])
+    header_line = lines.index(["order", "run", "launch", "time"])  # a ruling follows it
     assert [line[:3] for line in lines[header_line + 2 : header_line + 5]] == [
         ["1", "b", "1/2"],
         ["2", "b", "2/2"],
@@ -547,9 +574,10 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
 def test_table_of_a_plan_shows_the_settings_that_differ(check_plan_file_text: Any) -> None:
     outcomes = check_plan_file_text("runs:\n- {case: toy, set: {bs: [8, 32], seed: [1, 2]}}\n")
     text = build_series_table(outcomes, width=110)
+    # Heads, a ruling, and the four combinations of two batch sizes and two seeds.
     heads, _, *rows = (line.split() for line in text.splitlines()[:6])
     assert "bs" in heads
-    assert "seed" not in heads
+    assert "seed" not in heads  # repeated runs of one setting have other seeds
     assert [row[heads.index("bs")] for row in rows] == ["8", "8", "32", "32"]
 
 
@@ -559,6 +587,7 @@ def test_table_of_a_plan_fits_a_narrow_screen(check_plan_file_text: Any) -> None
     )
     for width in (80, 60):
         text = build_series_table(outcomes, width=width)
+        # Below the table are the folders, whose paths are not cut.
         lines = [line for line in text.splitlines() if "/toy-" not in line]
         assert max(map(len, lines)) <= width
         assert {"toy-bs_8-precision_fp32", "bf16", "final_result"} <= set(text.split())

@@ -31,7 +31,13 @@ H100 = "NVIDIA H100 80GB HBM3"
 def make_candidate(
     amount: float, *times_ns: int, held_bytes: float = 0.0, fault: Message | None = None
 ) -> Candidate:
-    """Return work that takes the given times, the last one again and again."""
+    """Return work that takes the given times, the last one again and again.
+
+    Args:
+        amount: FLOPs or bytes of one run; also the size.
+        times_ns: of the first run, which warms up, and of the repetitions.
+        fault: what is wrong with its result.
+    """
 
     def yield_times() -> Iterator[int]:
         yield from times_ns
@@ -39,8 +45,10 @@ def make_candidate(
             yield times_ns[-1]
 
     remaining_times = yield_times()
-    work = rates.Work(lambda: next(remaining_times), lambda: fault)
-    return Candidate(Point((int(amount),), amount), held_bytes, lambda: work)
+    # A run returns its time; ``measure_candidates`` advances the clock by it.
+    work = rates.Work(run=lambda: next(remaining_times), fault=lambda: fault)
+    point = Point(size=(int(amount),), amount=amount)
+    return Candidate(point, held_bytes, prepare=lambda: work)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +56,14 @@ def make_candidate(
 )
 def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> None:
     sizes = choose_copy_sizes(memory_gib * 2**30 / 2)  # ``run_rank`` passes half of the memory
-    assert sizes == [largest_mib * 2**16, largest_mib * 2**18, largest_mib * 2**20]
+    largest = largest_mib * 2**20
+    assert sizes == [largest // 16, largest // 4, largest]
 
 
 @pytest.fixture
 def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
+    """Return a function that measures candidates of ``make_candidate`` on a clock of their own."""
+
     def call(*candidates: Candidate, budget_ns: float, **more: Any) -> tuple[Point, ...]:
         def advance_clock(device: Any, run: Callable[[], Any]) -> int:
             took_ns = run()
@@ -72,7 +83,10 @@ def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
 
 
 def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidates: Any) -> None:
-    """The first size shows a rate of 1 per ns: four runs of 251 need 1004 ns, of 200 only 800."""
+    """The first size shows a rate of 1 per ns: four runs of 251 need 1004 ns, of 200 only 800.
+
+    Four runs: a cold one and the least number of repetitions.
+    """
     points = measure_candidates(
         make_candidate(10.0, 10, 10),
         make_candidate(251.0, 1),
@@ -86,24 +100,27 @@ def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidate
 
 
 def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
-    """The first rank alone would have no time for the second size."""
-    shares, together = [0.0, 0.0], Barrier(2)
+    """The second size is ten times as much work on the first rank, which alone would skip it."""
+    values, barrier = [0.0, 0.0], Barrier(2)  # the value of each rank, a thread
 
     def measure(rank: int) -> list[Point]:
         def find_largest_of_ranks(value: float) -> float:
-            shares[rank] = value
-            together.wait()
-            largest = max(shares)
-            together.wait()
+            values[rank] = value
+            barrier.wait()  # until both have written
+            largest = max(values)
+            barrier.wait()  # until both have read
             return largest
 
-        sizes = [make_candidate(1.0, 100), make_candidate(10.0 ** (1 - rank), 1)]
+        # 1 in 100 ns: at this rate four runs of 10 would need 4000 of 3000 ns, of 1 only 400.
+        second_amount = 10.0 if rank == 0 else 1.0
+        sizes = [make_candidate(1.0, 100), make_candidate(second_amount, 1)]
         return sweep(
             SyncDevice(clock),
+            # Sizes are the same on all ranks.
             [Candidate(Point((i,), size.point.amount), *size[1:]) for i, size in enumerate(sizes)],
             budget_ns=3000,
             memory_bytes=1e9,
-            clock=lambda: int(find_largest_of_ranks(0)),
+            clock=lambda: int(find_largest_of_ranks(0)),  # no time passes, but ranks wait
             find_max=find_largest_of_ranks,
             elapsed=lambda _, run: run(),
         )
@@ -116,17 +133,25 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
 
 
 def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice) -> None:
-    """In any order: partial sums are whole numbers below 2**24."""
+    """In any order: partial sums of the ranks' numbers are whole numbers below 2**24.
+
+    Each rank sums a pattern of numbers up to 1023, to which it adds its own number. Here it is the
+    last rank of 1024; nothing is sent, so that its numbers stay as they were before the sum.
+    """
+    num_ranks, largest_of_pattern = 1024, 1023
+    last_rank = num_ranks - 1
     maxima: list[float] = []
 
-    def send_maximum(actual: Any, expected: Any) -> None:
+    def check_numbers(actual: Any, expected: Any) -> None:
         maxima.append(float(actual.double().max()))
-        assert float(expected.double().max()) < 2**24
-        assert float(expected.double().max()) == sum(1023 + rank for rank in range(1024))
+        largest_sum = float(expected.double().max())
+        assert largest_sum < 2**24
+        assert largest_sum == sum(largest_of_pattern + rank for rank in range(num_ranks))
 
-    ranks = SimpleNamespace(rank=1023, count=1024, find_fault=send_maximum)
-    COLLECTIVES["all_reduce"](sync_device, ranks, 8192).fault()
-    assert maxima == [1023 + 1023]
+    ranks = SimpleNamespace(rank=last_rank, count=num_ranks, find_fault=check_numbers)
+    work = COLLECTIVES["all_reduce"](sync_device, ranks, size_bytes=8192)
+    work.fault()  # calls ``check_numbers``
+    assert maxima == [largest_of_pattern + last_rank]
 
 
 def test_wrong_result_has_no_rate_and_is_never_the_best(measure_candidates: Any) -> None:
@@ -139,7 +164,7 @@ def test_wrong_result_has_no_rate_and_is_never_the_best(measure_candidates: Any)
     assert points[0].rate is None
     kind = CeilingKind(name="all_reduce")
     kind.set_points(points)
-    assert kind.best == 1
+    assert kind.best == 1  # the index of the second size, although the first one is faster
 
 
 @pytest.mark.parametrize(
@@ -159,13 +184,16 @@ def test_bandwidths_match_a_line_of_nccl_tests(measure_candidates: Any) -> None:
     https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713, 2026-11-22.
     """
     factor = rates.get_bus_factor("all_reduce", 4)
-    (point,) = measure_candidates(make_candidate(factor * 4_218_900, 1_011_400), budget_ns=1)
+    amount, duration_ns = factor * 4_218_900, 1_011_400
+    # The first size is measured whatever it takes.
+    (point,) = measure_candidates(make_candidate(amount, duration_ns), budget_ns=1)
     assert point.rate is not None
-    assert f"{point.rate['max'] / factor / 1e9:.2f}" == "4.17"
-    assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"
+    assert f"{point.rate['max'] / factor / 1e9:.2f}" == "4.17"  # its column "algbw"
+    assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"  # its column "busbw"
 
 
 def make_rated_points(*rates_of_sizes: float | None) -> list[Point]:
+    """Return points of sizes 0, 1, … with these rates; None: the size was not measured."""
     return [
         Point((size,), 1.0, rate=None if rate is None else {"max": rate})
         for size, rate in enumerate(rates_of_sizes)
@@ -175,7 +203,7 @@ def make_rated_points(*rates_of_sizes: float | None) -> list[Point]:
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.find_peak(H100, "bf16"))
     kind.set_points(make_rated_points(1e12, 494.5e12, 2e12, None))
-    assert (kind.best, kind.share_of_peak) == (1, 0.5)
+    assert (kind.best, kind.share_of_peak) == (1, 494.5e12 / 989e12)
     peak = asdict(kind)["peak"]
     assert (peak["per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")
     assert {"source", "date", "evidence"} <= set(peak)
@@ -202,6 +230,7 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
     exact = torch.mm
 
     def multiply_coarsely(first: torch.Tensor, second: torch.Tensor, *, out: torch.Tensor) -> None:
+        """Multiply as a device does that uses bf16 units for fp32."""
         out.copy_(exact(first.bfloat16(), second.bfloat16()))
 
     monkeypatch.setattr(torch, "mm", multiply_coarsely)
@@ -209,6 +238,7 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
     work.run()
     fault = work.fault()
     assert fault is not None
+    # ``most``: the largest relative error that is allowed in fp32.
     assert (fault.code, fault.args["most"]) == ("ceiling_error", 0.0001)
 
 

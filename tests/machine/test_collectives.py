@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-RANKS = 3
+NUM_RANKS = 3
 SIZE_BYTES = 4 * 30  # of fp32 numbers, which three ranks divide evenly
+LINK_BYTES = 4096
+MESSAGE_NS = {(0, 1): 110, (0, 2): 120, (1, 2): 130}  # duration of a message of each pair
 
 
 def make_device() -> Any:
@@ -30,56 +32,60 @@ def make_device() -> Any:
 
 
 def run_collectives(rank: int) -> dict[str, Any]:
-    """Return the fault of each collective, then of each with a wrong number on rank 1."""
-    ranks = RankGroup(rank, RANKS, dist.new_group(backend="gloo"))
+    """Return the fault of each collective, then of each whose result is missing on rank 1."""
+    ranks = RankGroup(rank, NUM_RANKS, dist.new_group(backend="gloo"))
     outcome: dict[str, Any] = {}
     for name, build in COLLECTIVES.items():
         work = build(make_device(), ranks, SIZE_BYTES)
         work.run()
         outcome[name] = work.fault()
-        fault = build(make_device(), ranks, SIZE_BYTES).fault() if rank == 1 else work.fault()
+        # On rank 1 the numbers of a collective that was prepared, but not run.
+        checked = build(make_device(), ranks, SIZE_BYTES) if rank == 1 else work
+        fault = checked.fault()
         outcome[f"{name} not run on rank 1"] = None if fault is None else fault.code
     outcome["unsupported"] = find_unsupported(make_device(), ranks, "all_gather")
     return outcome
 
 
 def test_every_collective_has_the_right_result_and_a_missing_one_is_wrong(tmp_path: Path) -> None:
-    outcomes = call_on_ranks(RANKS, tmp_path, run_collectives)
+    outcomes = call_on_ranks(NUM_RANKS, tmp_path, run_collectives)
 
     for rank, outcome in enumerate(outcomes):
         for name in COLLECTIVES:
             assert outcome[name] is None, name
+            # The rank itself knows which numbers are wrong, the others that another rank's are.
             code = "ceiling_numbers" if rank == 1 else "ceiling_wrong_elsewhere"
             assert outcome[f"{name} not run on rank 1"] == code, name
         assert outcome["unsupported"] is None
 
 
 def run_links(rank: int) -> list[Any]:
-    """Return the links of three ranks on which a message of a pair takes as many ns as its sum."""
-    ranks = RankGroup(rank, RANKS, dist.new_group(backend="gloo"))
-    clock = count(0)
+    """Return the links of three ranks on which a message takes the time of ``MESSAGE_NS``."""
+    ranks = RankGroup(rank, NUM_RANKS, dist.new_group(backend="gloo"))
+    clock = count(0)  # so slow that the budget is never the limit
     ranks.read_clock = lambda: int(ranks.find_max(next(clock)))
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    runs = count()
+    pairs = list(MESSAGE_NS)
+    num_runs = count()
 
-    def elapsed_ns(of_device: Any, run: Any) -> int:
+    def send_in_given_time(_device: Any, run: Any) -> int:
         # The first run of a pair warms up, three more count.
-        pair = pairs[next(runs) // 4]
+        pair = pairs[next(num_runs) // 4]
         run()
-        return int(ranks.find_max((100 + 10 * sum(pair)) if rank in pair else 0))
+        # All ranks call this; the rank outside the pair waits, and takes no time.
+        return int(ranks.find_max(MESSAGE_NS[pair] if rank in pair else 0))
 
-    ranks.measure_ns = elapsed_ns
-    links = measure_links(make_device(), ranks, size_bytes=4096, budget_ns=300.0)
+    ranks.measure_ns = send_in_given_time
+    links = measure_links(make_device(), ranks, size_bytes=LINK_BYTES, budget_ns=300.0)
     return [
         (link.ranks, link.point.status, link.point.repetitions, link.point.rate) for link in links
     ]
 
 
 def test_each_pair_is_measured_alone_with_the_rate_of_one_direction(tmp_path: Path) -> None:
-    outcomes = call_on_ranks(RANKS, tmp_path, run_links)
+    outcomes = call_on_ranks(NUM_RANKS, tmp_path, run_links)
 
-    rates = {(0, 1): 4096e9 / 110, (0, 2): 4096e9 / 120, (1, 2): 4096e9 / 130}
-    for links in outcomes:
+    rates = {pair: LINK_BYTES * 1e9 / duration_ns for pair, duration_ns in MESSAGE_NS.items()}
+    for links in outcomes:  # each rank has the same result
         assert links == [
             (pair, "measured", 3, {"median": rate, "max": rate}) for pair, rate in rates.items()
         ]
@@ -89,12 +95,13 @@ def test_backend_that_refuses_a_collective_is_a_reason(monkeypatch: pytest.Monke
     def refuse(*_: Any) -> None:
         raise RuntimeError("ProcessGroup does not support reduce_scatter\nsecond line")
 
+    # The name of the function depends on the version of PyTorch.
     for name in ("reduce_scatter_single", "reduce_scatter_tensor"):
         monkeypatch.setattr(dist, name, refuse, raising=False)
 
-    why = find_unsupported(make_device(), RankGroup(0, 2), "reduce_scatter")
+    why = find_unsupported(make_device(), RankGroup(rank=0, count=2), "reduce_scatter")
 
     assert why is not None
     assert why.code == "ceiling_unsupported"
     assert "does not support reduce_scatter" in why.args["text"]
-    assert "\n" not in why.args["text"]
+    assert "\n" not in why.args["text"]  # the first line of the error alone

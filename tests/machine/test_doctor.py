@@ -43,7 +43,7 @@ CODES = [
 
 
 def test_findings_have_both_languages(tmp_path):
-    checks = {"memory": doctor.host.check_memory}
+    checks = {"memory": doctor.host.check_memory}  # its text has numbers, which both texts show
     english, chinese = (
         examine(make_machine(tmp_path), checks, lang=x).checks for x in ("en", "zh")
     )
@@ -51,9 +51,12 @@ def test_findings_have_both_languages(tmp_path):
     assert chinese[0].what == "可用内存 32.0 GiB，共 64.0 GiB"
 
 
-def make_check(severity: str, what: str = "found"):
+def make_check(severity: str):
+    """Return a check that finds one condition of a severity on every machine."""
+
     def check(machine):
-        yield Condition("", severity, what, "" if severity == "fine" else "do this")
+        fix = "" if severity == "fine" else "do this"
+        yield Condition(code="", severity=severity, what="found", fix=fix)
 
     return check
 
@@ -86,7 +89,7 @@ def test_exit_code_follows_the_worst_condition(tmp_path, severities, code):
 )
 def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
     def check(machine):
-        yield Condition("", "spoils", "before", "do this")
+        yield Condition(code="", severity="spoils", what="before", fix="do this")
         raise error
 
     report = examine(make_machine(tmp_path), {"failing": check, "sound": make_check("fine")})
@@ -97,30 +100,30 @@ def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
 
 @pytest.fixture
 def examine_request(tmp_path):
-    """Return what describes the machine for the arguments of a command line."""
+    """Return a function that describes the machine for the arguments of a command line."""
 
-    def read(word="-", **fields):
-        return describe_machine(RunRequest(case=word, out=tmp_path, **fields), quick=False)
+    def describe(case="-", **fields):  # "-": no case is named
+        return describe_machine(RunRequest(case=case, out=tmp_path, **fields), quick=False)
 
-    return read
+    return describe
 
 
 def test_missing_device_is_a_condition_and_unknown_device_is_an_error(examine_request, monkeypatch):
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
-    request = examine_request(device="fake")
-    assert (request.vendor, request.nproc) == (None, 1)
-    assert read_single_condition(doctor.check_device(request)).severity == "stops"
+    machine = examine_request(device="fake")
+    assert (machine.vendor, machine.nproc) == (None, 1)
+    assert read_single_condition(doctor.check_device(machine)).severity == "stops"
     with pytest.raises(UsageError):
-        examine_request(device="fkae")
+        examine_request(device="fkae")  # a name that no vendor has
     with pytest.raises(UsageError):
-        examine_request("no_such_case")
+        examine_request(case="no_such_case")
     with pytest.raises(UsageError):
-        examine_request(recipe="tiny")
+        examine_request(recipe="tiny")  # of no case
 
 
 @pytest.fixture
 def register_vendors(monkeypatch):
-    """Let the registry have these vendors and faults."""
+    """Return a function that lets the registry have these vendors and import errors alone."""
 
     def register(*vendors, faults=()):
         vendors_by_name = {vendor.name: vendor for vendor in vendors}
@@ -130,16 +133,16 @@ def register_vendors(monkeypatch):
 
 
 def test_too_few_devices_stop_a_run(tmp_path):
+    # A usual machine of ``make_machine`` has two devices.
     condition = read_single_condition(doctor.check_device(make_machine(tmp_path, nproc=3)))
     assert (condition.severity, condition.what) == (
         "stops",
         "3 fake devices are needed, but this machine has 2",
     )
     assert "--nproc 2" in condition.fix
-    cores = make_machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
-    assert (
-        read_single_condition(doctor.check_device(cores)).severity == "fine"
-    )  # the check `cores` reports that they compete
+    # Ranks on a CPU may share cores; it is the check ``cores`` that reports it.
+    cpu = make_machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
+    assert read_single_condition(doctor.check_device(cpu)).severity == "fine"
 
 
 def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
@@ -152,15 +155,17 @@ def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
         (condition,) = examine(card, checks, lang=lang).checks
         assert (condition.severity, condition.what) == ("unknown", what)
         assert "docs/vendors" in condition.fix
+    # The usual fake vendor was tested by real runs.
     (condition,) = examine(make_machine(tmp_path), checks).checks
     assert condition.severity == "fine"
 
 
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
-    started = []
+    started = []  # the last arguments of each command, and its time limit
 
     def run_tool(argv, *, timeout_s):
-        started.append((argv[-3:], timeout_s))
+        started.append((argv[-3:], timeout_s))  # the name of the vendor, ranks, own process id
+        # The last line has the precisions that a device refuses; a library prints before it.
         return 'a warning\n{"fp8": "no units", "tf32": "no units"}\n'
 
     condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=run_tool)))
@@ -170,6 +175,7 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
 
 
 def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(examine_case):
+    # The command that opens the devices reports why they refuse a precision.
     machine = examine_case("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
     fine, refused = map(translate_condition, doctor.check_torch(machine))
     assert (fine.severity, refused.severity, refused.what) == ("fine", "stops", "fp32: no units")
@@ -188,8 +194,8 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
 
 def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
     users = (
-        Occupant("card 0", "python (process 7)", 2 << 30, True),
-        Occupant("card 0", "Xorg (process 8)", 1 << 20, False),
+        Occupant("card 0", "python (process 7)", used_bytes=2 << 30, computes=True),
+        Occupant("card 0", "Xorg (process 8)", used_bytes=1 << 20, computes=False),
     )
     card = Card(users=users)
     register_vendors(card)
@@ -198,7 +204,7 @@ def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
     )
     assert [condition.severity for condition in conditions] == ["spoils", "fine"]
     assert "python (process 7), 2.0 GiB" in conditions[0].what
-    register_vendors(Card())
+    register_vendors(Card())  # without other processes
     assert read_single_condition(doctor.check_occupants(make_machine(tmp_path))).severity == "fine"
 
 
@@ -218,11 +224,12 @@ def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text)
     )
     assert condition.severity == severity
     assert text in condition.what
-    assert len(closed) == (reads is not None)
+    assert len(closed) == (0 if reads is None else 1)  # a monitor that was opened is closed
 
 
 @pytest.mark.parametrize(("busy", "num_conditions"), [(None, 1), (10.0, 1), (11.0, 2)])
 def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_conditions):
+    """More than 10% is busy; of the monitor's devices 3 and 4 the run would use the device 4."""
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
@@ -234,8 +241,12 @@ def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_co
 
 @pytest.mark.parametrize(
     ("reasons", "codes"),
-    [((), []), (("power_cap",), []), (("set_clocks", "thermal", "power_cap"), ["clocks"])],
-)  # at rest a power cap is no fault
+    [
+        ((), []),
+        (("power_cap",), []),  # at rest a power cap is no fault
+        (("set_clocks", "thermal", "power_cap"), ["clocks"]),
+    ],
+)
 def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes):
     sample = DeviceSample(index=0, throttle_reasons=reasons)
     monkeypatch.setattr(Reader, "read", lambda _: [sample])
@@ -249,16 +260,16 @@ def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes)
 
 @pytest.fixture
 def examine_case(tmp_path, monkeypatch):
-    """Return a machine with a request of a case."""
+    """Return a function that describes a machine with one CPU rank for a run of a case.
+
+    Its other arguments are changes of ``make_machine``.
+    """
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
 
-    def examine(word, *, recipe=None, **readings):
-        request = choose_work(
-            RunRequest(case=word, recipe=recipe, data=readings.get("data"), nproc=1)
-        )
-        return make_machine(
-            tmp_path, **({"vendor": Cpu(), "nproc": 1, "choice": request} | readings)
-        )
+    def examine(case, *, recipe=None, **changes):
+        request = RunRequest(case=case, recipe=recipe, data=changes.get("data"), nproc=1)
+        usual = {"vendor": Cpu(), "nproc": 1, "choice": choose_work(request)}
+        return make_machine(tmp_path, **(usual | changes))
 
     return examine
 
@@ -284,14 +295,15 @@ def test_a_missing_folder_stops_a_run(examine_case, tmp_path):
 
 
 def test_a_recipe_that_does_not_fit_stops_a_run(examine_case):
-    class Small(Cpu):
+    class SmallMachine(Cpu):
         def rank_memory(self, nproc):
-            return RankMemory(1 << 20, machine_bytes=1 << 20)
+            return RankMemory(rank_bytes=1 << 20, machine_bytes=1 << 20)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "choose_vendor", lambda _: Small())
+        # The check plans a run, and the planning chooses the vendor by itself.
+        patch.setattr(registry, "choose_vendor", lambda _: SmallMachine())
         condition = read_single_condition(
-            doctor.check_plan(examine_case("gpt_megatron", vendor=Small()))
+            doctor.check_plan(examine_case("gpt_megatron", vendor=SmallMachine()))
         )
     assert (condition.code, condition.severity) == ("recipe", "stops")
     assert "needs about" in condition.what
@@ -308,6 +320,7 @@ class SetUpCard(Card):
 
 
 def test_device_settings_are_shown_and_lowered_power_limit_skews_results(tmp_path):
+    # Two equal devices share a line; the third has a lower limit; of the fourth nothing is known.
     usual = {"power_limit_w": 700.0, "default_power_limit_w": 700.0, "persistence": True}
     settings = (
         DeviceSettings(index=0, ecc=True, partitioned=False, **usual),

@@ -22,7 +22,12 @@ MIB = 1 << 20
 
 
 def make_cgroup(limit: int | str, used_gib: int) -> dict[str, str]:
-    """Return the files of a cgroup with 1 GiB of file cache."""
+    """Return the files of a cgroup.
+
+    Args:
+        limit: bytes of memory that its processes may use, or ``max``.
+        used_gib: memory that they use, with 1 GiB of file cache, which counts as available.
+    """
     return {
         "sys/fs/cgroup/memory.max": f"{limit}\n",
         "sys/fs/cgroup/memory.current": f"{used_gib * GIB}\n",
@@ -34,9 +39,11 @@ def make_processor(cores: int) -> Card:
     return Card(name="cpu", devices=cores)
 
 
+# ``files`` and ``readings`` change the sound machine of ``make_machine``, which has two ranks.
 @pytest.mark.parametrize(
-    ("check", "files", "readings", "severity", "numbers"),
+    ("check", "files", "readings", "severity", "text"),
     [
+        # 1 GiB is needed for each rank; less than a tenth of the memory may slow a run.
         (host.check_memory, {}, {}, "fine", "32.0 of 64.0 GiB"),
         (host.check_memory, {}, make_memory(2), "spoils", "2.0 of 64.0 GiB"),
         (host.check_memory, {}, make_memory(2 - 1e-6), "stops", "of 64.0 GiB"),
@@ -79,14 +86,15 @@ def make_processor(cores: int) -> Card:
     ],
 )
 def test_condition_changes_severity_exactly_at_its_limit(
-    tmp_path, *, check, files, readings, severity, numbers
+    tmp_path, *, check, files, readings, severity, text
 ):
     condition = read_single_condition(check(make_machine(tmp_path, files, **readings)))
     assert condition.severity == severity
-    assert numbers in condition.what
+    assert text in condition.what
     assert bool(condition.fix) == (severity != "fine")
 
 
+# A process of a run whose launcher has ended is a child of process 1.
 @pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it ends")])
 def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch, parent, fix):
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
@@ -97,9 +105,9 @@ def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch
 
 
 def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
-    subject = make_machine(tmp_path, make_cgroup(16 * GIB, 5))
+    machine = make_machine(tmp_path, make_cgroup(limit=16 * GIB, used_gib=5))
     (tmp_path / "sys/fs/cgroup/memory.stat").unlink()
-    (check,) = examine(subject, {"memory": host.check_memory}).checks
+    (check,) = examine(machine, {"memory": host.check_memory}).checks
     assert (check.code, check.severity) == ("memory", "unknown")
     assert "FileNotFoundError" in check.what
     assert check.fix
@@ -108,7 +116,7 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
 @pytest.mark.parametrize(
     ("free", "severity"),
     [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
-)
+)  # 1 GiB is enough for a long run, 8 MiB for a short one
 def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
     assert (
         read_single_condition(host.check_out_folder(make_machine(tmp_path, free=free))).severity
@@ -117,7 +125,7 @@ def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
 
 
 def make_governors(**of_core: tuple[str, str]) -> dict[str, str]:
-    """Return the files of the clocks of cores."""
+    """Return the files of the clocks of cores: each core's frequency governor and driver."""
     files = {}
     for core, (governor, driver) in of_core.items():
         folder = f"sys/devices/system/cpu/{core}/cpufreq"
@@ -136,6 +144,7 @@ def make_governors(**of_core: tuple[str, str]) -> dict[str, str]:
             "fine",
             "frequency governor of the processors: performance (acpi-cpufreq)",
         ),
+        # With this driver "powersave" raises the clock under load; with others it never does.
         (make_governors(cpu0=("powersave", "intel_pstate")), "fine", "powersave (intel_pstate)"),
         (
             make_governors(
@@ -157,6 +166,7 @@ def test_a_machine_without_governors_has_no_condition(tmp_path):
     assert list(host.check_numa(make_machine(tmp_path))) == []
 
 
+# ``cores``: of each NUMA node; ``balancing``: what the kernel's switch says, None: it has none.
 @pytest.mark.parametrize(
     ("cores", "balancing", "severity", "text"),
     [

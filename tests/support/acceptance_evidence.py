@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
     from trainmark.plan.plan import Plan
 
-NODE = "node7"
+NODE = "node7"  # the only one; it has all four devices
 DEVICES = tuple(f"{NODE}:gpu:{index}" for index in range(4))
 # Repeats vary slightly, by the same pattern for all: noise without randomness.
 _VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)
 
 
 class _ToyPlan:
+    """The fields of a plan that are read when a folder is judged."""
+
     case = "toy"
     recipe_name = "tiny"
 
@@ -108,7 +110,11 @@ class DeviceEvidence:
         self._write("pairs", number, (first, second), results)
 
     def write_failed_round(self, phase: str, members: tuple[str, ...], reason: str) -> None:
-        """Write a round that failed."""
+        """Write a round that failed.
+
+        Args:
+            reason: ``deadline``, ``failed`` (an error) or ``stopped`` (a signal to the acceptance).
+        """
         self.writer.write(
             NotMeasured, phase=phase, round=0, members=list(members), reason=reason, error="why"
         )
@@ -116,6 +122,14 @@ class DeviceEvidence:
     def _result(
         self, name: str, rank: int, seconds: dict[str, list[float]], trainings: Any
     ) -> RankResult:
+        """Return what the rank that trained on a device reports of a round.
+
+        Args:
+            name: of the device.
+            rank: 0 if it trained alone, else its place in the pair.
+            seconds: of each repetition, by what was timed: ``step`` or ``matmul``.
+            trainings: the digests of its trainings, if the round compares them.
+        """
         return RankResult(
             rank=rank,
             device=DEVICES.index(name),

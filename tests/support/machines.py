@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GIB = 2**30
-FILES = {
+FILES = {  # of every machine: its processes are in the root cgroup, without limits
     "proc/self/cgroup": "0::/\n",
     "sys/fs/cgroup/cgroup.procs": "",
 }
@@ -38,7 +38,11 @@ def write_files(root: Path, files: dict[str, str]) -> None:
 
 
 def write_vendor_package(folder: Path, code: str) -> str:
-    """Install a package with a vendor ``Faulty`` of device ``faulty``; return a PYTHONPATH."""
+    """Install a package with a vendor for ``--device faulty``; return a PYTHONPATH that has it.
+
+    Args:
+        code: of the module, which defines the class ``Faulty``.
+    """
     write_files(
         folder / "site",
         {
@@ -54,13 +58,21 @@ def write_vendor_package(folder: Path, code: str) -> str:
 
 
 def make_cpu_use(busy_s: float) -> Callable[[], CpuUse]:
-    """Return readings ten seconds of all cores apart, ``busy_s`` of them busy."""
-    readings = iter([CpuUse(0.0, 0.0, 0.0), CpuUse(busy_s, 10.0, 0.0)])
+    """Return a function that gives two readings ten seconds apart, ``busy_s`` of them busy.
+
+    Seconds are of all cores together, as the kernel counts them.
+    """
+    readings = iter(
+        [
+            CpuUse(busy_s=0.0, total_s=0.0, children_s=0.0),
+            CpuUse(busy_s=busy_s, total_s=10.0, children_s=0.0),
+        ]
+    )
     return lambda: next(readings)
 
 
 def make_memory(available_gib: float) -> dict[str, Any]:
-    """Return readings of a machine of 64 GiB."""
+    """Return what ``make_machine`` takes for a machine with 64 GiB of memory."""
     return {"memory": SimpleNamespace(total=64 * GIB, available=int(available_gib * GIB))}
 
 
@@ -69,8 +81,12 @@ def make_machine(
 ) -> ExaminedMachine:
     """Return a sound machine of four cores, with what a test changes.
 
-    Readings are those of this process until the test ends: ``affinity``, ``make_cpu_use``, ``free``
-    (bytes of any disk), ``runs``, ``tool`` and ``make_memory``.
+    Args:
+        files: texts of files below ``root``, by path; they are added to those of a sound machine.
+        changes: readings, which this process gets in place of its own until the test ends:
+            ``affinity``; ``cpu_use``, see ``make_cpu_use``; ``free``: bytes of any disk; ``runs``:
+            process ids of other runs, by run; ``tool``: instead of ``run_tool``; ``memory``, see
+            ``make_memory``. ``data``: of the request. Others: fields of ``ExaminedMachine``.
     """
     write_files(root, FILES | (files or {}))
     readings: dict[str, Any] = {
@@ -111,9 +127,9 @@ def read_single_condition(conditions: Iterator[Condition]) -> Condition:
 class Card(FakeVendor):
     """Two accelerators whose users and monitor a test chooses."""
 
-    users: tuple[Occupant, ...] = ()
-    refusal: Refusal | None = None
-    refused: tuple[str, ...] = ()
+    users: tuple[Occupant, ...] = ()  # other processes on them
+    refusal: Refusal | None = None  # why cards of this vendor cannot be used
+    refused: tuple[str, ...] = ()  # precisions
     reads: int | str | None = 2  # number of devices read, or a fault's kind; None: no monitor
     pci_vendor: int = 0x1FFF
 
@@ -135,7 +151,7 @@ class Card(FakeVendor):
 class Reader:
     """A monitor of so many devices, or one that fails."""
 
-    answers: int | str
+    answers: int | str  # number of devices, or the kind of the fault that each reading raises
     name: str = "card-smi 1.0"
     closed: bool = False
 

@@ -45,10 +45,10 @@ class Timeline:
     ) -> None:
         self.operation_ns = operation_ns
         self.clock, self.sleep = clock, sleep
-        self.operations = 0
-        self.waits: Counter[str] = Counter()  # by cause
-        self._end_ns = 0
-        self._forbidden = 0
+        self.operations = 0  # queued so far
+        self.waits: Counter[str] = Counter()  # number of waits by cause
+        self._end_ns = 0  # host time at which all queued work is done
+        self._forbidden = 0  # how many blocks of ``forbid_synchronization`` are open
         self._lock = threading.Lock()
 
     def queue(self) -> None:
@@ -81,6 +81,7 @@ class Timeline:
         if self._forbidden:
             raise RuntimeError(f"{cause} synchronises where that is forbidden")
         self.waits[cause] += 1
+        # In a loop: a sleep may end early, and another thread may queue more work.
         while (left_ns := self._end_ns - self.clock()) > 0:
             self.sleep(left_ns)
 
