@@ -29,8 +29,9 @@ from trainmark.protocols import ContainerNeeds
 
 RUNTIMES = ("docker", "podman", "apptainer")
 IMAGE = "registry.example/trainmark:1"
-# A vendor whose devices are the test's files.
+# A vendor whose devices are the test's files; the container gets these variables.
 _VENDOR = {"recorded_variables": ("ACME_VISIBLE_DEVICES", "ACL_*")}
+# Answers questions about the image and the version; prints the arguments and variables of a start.
 _FAKE = """#!/bin/sh
 case "$*" in
 *RepoDigests*) echo registry.example/trainmark@sha256:0123 ;;
@@ -48,6 +49,7 @@ def make_site(**container: Any) -> Cluster:
 
 @pytest.fixture
 def plan() -> Plan:
+    """Return a plan that trains on the data in /data/toy."""
     toy_plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
     data = toy_plan.data.model_copy(update={"folder": "/data/toy", "origin": "real"})
     return toy_plan.model_copy(update={"data": data})
@@ -60,6 +62,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     for name in ("sh", "cut", "sha256sum", "env", "timeout", "mkdir"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
+    # ``id -G`` prints the groups of the user, others the user or its first group.
     install_program(
         tmp_path, "id", '#!/bin/sh\ncase "$1" in -G) echo 1000 44 ;; *) echo 1000 ;; esac\n'
     )
@@ -69,13 +72,15 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install_program(node: Path, name: str, text: str = _FAKE) -> None:
+    """Write a program of the node; the default is a runtime that has the image ``IMAGE`` alone."""
     file = node / "bin" / name
-    file.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)  # a link to a program of this machine
     file.write_text(text.replace("{image}", IMAGE).replace("{{", "{").replace("}}", "}"))
     file.chmod(0o755)
 
 
 def set_data_folder(node: Path, plan: Plan) -> Plan:
+    """Return the plan with a folder of data that the node has."""
     data = plan.data.model_copy(update={"folder": str(node / "data")})
     return plan.model_copy(update={"data": data})
 
@@ -83,7 +88,11 @@ def set_data_folder(node: Path, plan: Plan) -> Plan:
 def start_container(
     node: Path, plan: Plan, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **needs: Any
 ) -> list[str]:
-    """Return the arguments and the variables that the fake runtime was started with."""
+    """Return the arguments and the variables that the fake runtime was started with.
+
+    Args:
+        needs: of the vendor's devices, see ``ContainerNeeds``.
+    """
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
     monkeypatch.setattr(devices, "list_vendors", lambda: {plan.device.vendor: vendor})
     text = render_node_script(
@@ -105,18 +114,19 @@ def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) 
     device = plan.device.model_copy(update={"vendor": vendor})
     planned = plan.model_copy(update={"run_dir": "/runs/a", "device": device})
     text = render_node_script(planned, cluster, node_rank="$SLURM_NODEID", master="node0")
-    subprocess.run(["sh", "-n", "-c", text], check=True)
+    subprocess.run(["sh", "-n", "-c", text], check=True)  # reads it without running it
     check_golden(f"containers/{runtime}.{vendor}.sh", text)
 
 
 def test_container_mounts_the_resources_of_the_node(
     node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the vendor's devices and mounts, acmelink and tool are missing on this node."""
     install_program(node, "docker")
     for name in ("acme0", "acme11", "acmectl", "driver"):
         (node / name).touch()
-    monkeypatch.setenv("ACL_DEBUG", "1 2\n3")
-    monkeypatch.setenv("XACL_DEBUG", "1")
+    monkeypatch.setenv("ACL_DEBUG", "1 2\n3")  # recorded, whatever its value
+    monkeypatch.setenv("XACL_DEBUG", "1")  # not recorded: its name only ends like ACL_*
     words = start_container(
         node,
         plan,
@@ -147,6 +157,7 @@ def test_container_mounts_the_resources_of_the_node(
 
 
 def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
+    """The inner one of two mounts would otherwise be hidden; the run's folder is added."""
     cluster = make_site(
         mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"]
     )
@@ -154,9 +165,10 @@ def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
         Mount("/z", "/b"),
         Mount("/data", "/data"),
         Mount("/data/runs/a", "/data/runs/a"),
-        Mount("/data/toy", "/data/toy"),  # as the file says
+        Mount("/data/toy", "/data/toy"),  # writable, as the cluster file says of the plan's data
         Mount("/a", "/data/toy/cache"),
     ]
+    # Nodes have the data in another folder than the plan says.
     elsewhere = Cluster.model_validate({"data": "/nodes/toy"})
     assert list_mounts(plan, elsewhere, "/runs/a") == [
         Mount("/nodes/toy", "/nodes/toy", read_only=True),
@@ -169,7 +181,7 @@ def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
     witness = Witness(spec=spec, command=("python",), folder="/users/mine", starts_ranks=False)
     witnessed = plan.model_copy(update={"witness": witness})
     mounts = [Mount("/runs/a", "/runs/a"), Mount("/users/mine", "/users/mine")]
-    assert list_mounts(witnessed, Cluster(), "/runs/a") == mounts
+    assert list_mounts(witnessed, Cluster(), "/runs/a") == mounts  # without the plan's data
     with_data = Cluster.model_validate({"data": "/data"})
     data = Mount("/data", "/data", read_only=True)
     assert list_mounts(witnessed, with_data, "/runs/a") == [data, *mounts]
@@ -178,7 +190,7 @@ def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
 def test_every_accelerator_declares_its_container_options() -> None:
     for vendor in devices.list_vendors().values():
         if vendor.counts_cores or vendor.name in ("apple", "imaginary"):
-            continue
+            continue  # the CPU, a vendor without containers, and the example vendor of the docs
         needs = getattr(vendor, "container_needs", None)
         assert isinstance(needs, ContainerNeeds), vendor.name
         assert needs.devices or needs.options
@@ -194,6 +206,7 @@ def test_every_accelerator_declares_its_container_options() -> None:
 def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
     cluster = Cluster.model_validate({"container": container})
     assert cluster.find_remote_target("local") is None
+    # The container of this cluster, if any, is for an engine: ``docker`` must be set for this one.
     assert "docker" in (explain_absence("container", cluster) or "")
     target = RemoteTarget(
         launcher="container", tested=TESTED["container"], nodes=1, has_our_files=True
@@ -212,10 +225,12 @@ def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
     plan: Plan, tmp_path: Path
 ) -> None:
     container_plan = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
+    # As docker fails; output and errors are one text.
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
     job = start_job(EngineCommand(argv=("sh", "-c", script), files={}), container_plan, make_site())
     assert job.process is not None
     job.process.wait()
     message = "no such image; see --help"
     assert Container().read_state(job) == JobState(phase="ended", description=message)
+    # Another process does not know its message.
     assert Container().read_state(EngineJob(container_plan, make_site())) == JobState(phase="ended")

@@ -14,7 +14,9 @@ from trainmark.launch.launchers import EngineCommand
 
 
 def test_pasted_script_runs_its_command(tmp_path: Path) -> None:
+    """The folder, the argument and the file have texts that a shell changes unless quoted."""
     folder, text = tmp_path / "a b" / "it's", "a 'b' $HOME \"c\""
+    # Prints its argument and the file; the output of a command that submits is the id of its job.
     show = "import sys; print(repr((sys.argv[1:], open('f').read())))"
     command = EngineCommand(
         argv=(sys.executable, "-c", show, text), files={"f": text}, submits=True
@@ -24,18 +26,19 @@ def test_pasted_script_runs_its_command(tmp_path: Path) -> None:
 
 
 def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
+    """Neither into a folder that has files, nor into a path that is a file."""
     command = EngineCommand(argv=("true",), files={"f": "new"}, submits=True)
     used, file = tmp_path / "used", tmp_path / "file"
     used.mkdir()
     for path in (used / "f", file):
         path.write_text("old")
     for folder in (used, file):
-        text = command.render_script(folder) + "echo went on\n"
+        text = command.render_script(folder) + "echo went on\n"  # the user's shell must not exit
         process = subprocess.run(
             ["sh"], input=text, text=True, cwd=tmp_path, capture_output=True, check=True
         )
         assert process.stdout == "went on\n"
-        assert process.stderr
+        assert process.stderr  # what is wrong
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["f", "file", "used"]
     assert (used / "f").read_text() == file.read_text() == "old"
 
@@ -49,6 +52,7 @@ def test_site_file_is_read_and_its_words_stay_text(tmp_path: Path) -> None:
     site = read_cluster(file)
     assert (site.launcher, site.nodes, site.ssh.run_root) == ("slurm", 16, Path("/scratch"))
     assert not site.slurm.exclusive
+    # YAML alone would read 12:30:00 as a number of seconds, and 0 as a number.
     assert site.slurm.options == {"time": "12:30:00", "mem": "0"}
     assert site.setup == ("module load x",)
 

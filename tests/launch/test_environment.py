@@ -16,6 +16,7 @@ CONTAINER_VARIABLES = {
 }
 
 
+# ``files``: below the root of the machine; ``container``: its runtime, version and image.
 @pytest.mark.parametrize(
     ("files", "variables", "container"),
     [

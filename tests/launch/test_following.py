@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 
 class Held(Launcher):
-    """An engine whose job runs until it is cancelled.
+    """An engine whose job runs until it is cancelled, and whose nodes' files cannot be copied.
 
     Args:
-        answers: whether it runs at all.
+        stays: the job goes on although it was cancelled.
+        answers: whether the engine answers after the first question for the job's state.
     """
 
     def __init__(self, *, stays: bool = False, answers: bool = True) -> None:
-        self.stays, self.answers, self.asked = stays, answers, 0
+        self.stays, self.answers = stays, answers
+        self.num_questions = 0  # for the state of the job
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Check nothing."""
@@ -40,8 +42,8 @@ class Held(Launcher):
         return EngineCommand(argv=("true",), files={})
 
     def read_state(self, job: EngineJob) -> JobState:
-        self.asked += 1
-        if self.asked > 1 and not self.answers:
+        self.num_questions += 1
+        if self.num_questions > 1 and not self.answers:
             raise EnvironmentFault("no controller")
         if job.num_cancels and not self.stays:
             return JobState(phase="lost", description="CANCELLED")
@@ -52,11 +54,12 @@ class Held(Launcher):
             raise EnvironmentFault("no controller")
 
     def collect(self, job: EngineJob) -> None:
-        raise EnvironmentFault("no host\x1b[2J")
+        raise EnvironmentFault("no host\x1b[2J")  # a text that would clear the terminal
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
+    """Return the plan of a run on two nodes, whose folder is prepared as before a submission."""
     resolved = resolve(
         RunRequest(case="toy", device="cpu", nnodes=2, nproc=1, out=tmp_path / "run"),
         generated_root=tmp_path,
@@ -69,6 +72,8 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
+    """Return a function after which all jobs are those of an engine, which is asked often."""
+
     def load(engine: Held) -> None:
         monkeypatch.setattr(launchers, "load_launcher", lambda _: engine)
         monkeypatch.setattr(submission, "_POLL_S", 0.01)
@@ -84,6 +89,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     job, request = EngineJob(plan, Cluster()), StopRequest()
 
     def stop_after_message(message: str) -> None:
+        """While the job runs, try to follow it a second time; then send the signal."""
         if message != "RUNNING":
             return
         with pytest.raises(RecordError, match="another process is already following"):
@@ -94,6 +100,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     assert job.num_cancels == 1
     assert (record.status, record.cause.kind) == ("interrupted", "signal")
     assert verify_evidence(record, Path(plan.run_dir)) == []
+    # Control characters of the engine's text are escaped.
     assert r"files of nodes are missing: no host\u001b[2J" in capsys.readouterr().err
 
 
@@ -108,16 +115,18 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
     job, messages = EngineJob(short, Cluster()), list[str]()
     assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"
-    assert job.num_cancels > 1
+    assert job.num_cancels > 1  # again and again, until patience ends
     assert messages[-1] == ("RUNNING" if answers else "no controller")
 
 
 def test_submitting_command_saves_the_job_id(plan: Plan) -> None:
-    text = "echo 7; cp job.id seen"  # as if this process were killed before the command ended
+    # Its id is saved while the command still runs: this process may be killed before it ends.
+    text = "echo 7; cp job.id seen"
     launchers.start_job(
         EngineCommand(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster()
     )
     assert (Path(plan.run_dir) / "seen").read_text() == "7\n"
+
     refused = EngineCommand(
         argv=("sh", "-c", "echo no such queue >&2; exit 3"), files={}, submits=True
     )

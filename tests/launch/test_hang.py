@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LIB = "/usr/lib/python3.12"
 TORCH = "/opt/venv/lib/python3.12/site-packages/torch"
 JOB = "/home/u/cases/mine/job.py"
+# Frames of a stack, the innermost first: file, line, function. ENTRY and MAIN begin every program.
 ENTRY = [("<frozen runpy>", 88, "_run_code"), ("<frozen runpy>", 198, "_run_module_as_main")]
 MAIN = [("/opt/trainmark/measure/worker.py", 258, "<module>"), *ENTRY]
 
@@ -25,6 +26,7 @@ MAIN = [("/opt/trainmark/measure/worker.py", 258, "<module>"), *ENTRY]
 def format_thread(
     *calls: tuple[str, int, str], head: str = "Current thread 0x7f (most recent call first)"
 ):
+    """Return a thread's stack as faulthandler prints it; ``calls`` begin with the innermost."""
     lines = [f'  File "{file}", line {line} in {function}' for file, line, function in calls]
     return "\n".join([f"{head}:", *lines]) + "\n"
 
@@ -88,12 +90,16 @@ READER = format_thread(
     ],
 )
 def test_stack_shows_the_position_of_its_rank(calls: list, expected: tuple) -> None:
-    only_library = calls[0][0].endswith("ssl.py")
-    outer = [("<frozen runpy>", 88, "<module>")] if only_library else MAIN
-    assert find_place(READER + "\n" + format_thread(*calls, *outer)) == RankPlace(*expected)
+    """The stack is printed after that of another thread; ``expected``: state, call and place."""
+    innermost_file, _line, _function = calls[0]
+    # MAIN has a frame of the program, which would be found in the last of the cases above.
+    is_library_only = innermost_file.endswith("ssl.py")
+    outer_calls = [("<frozen runpy>", 88, "<module>")] if is_library_only else MAIN
+    assert find_place(READER + "\n" + format_thread(*calls, *outer_calls)) == RankPlace(*expected)
 
 
 def test_thousand_ranks_at_two_positions_are_two_groups(tmp_path: Path) -> None:
+    """Rank 517 is still loading, the others wait in a barrier; rank 1024 has no stacks."""
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in range(1024)}
     for rank, path in files.items():
         path.write_text(format_thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)
@@ -105,6 +111,8 @@ def test_thousand_ranks_at_two_positions_are_two_groups(tmp_path: Path) -> None:
     ]
 
 
+# A rank; its arguments: number, file of the rendezvous, file for stacks, signal. Rank 0 waits in a
+# barrier on line 9 of the file, rank 1 reads its input on line 10.
 RANK = """
 import faulthandler, signal, sys
 import torch.distributed as dist
@@ -150,7 +158,8 @@ def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"ready\n"
         stacks: list[dict[str, object]] = []
-        for _ in range(50):  # the stacks are written with a delay
+        # Repeated: rank 0 may not be in the barrier yet, and stacks are written with a delay.
+        for _ in range(50):
             if stacks == expected:
                 break
             save_stacks(ranks, list(files.values()), STACKS_SIGNAL)

@@ -27,8 +27,9 @@ from trainmark.launch.launchers.kubernetes import (
 from trainmark.plan.plan import Plan
 
 _HERE = Path(__file__).parent / "kubernetes"
-_STATES = json.loads((_HERE / "states.json").read_text())
-_NAME = "tm-20260102t030405z-abc123"
+_STATES = json.loads((_HERE / "states.json").read_text())  # of pods and jobs, by a name for each
+_NAME = "tm-20260102t030405z-abc123"  # of the job of the golden plan
+# Settings of a cluster with the keys that are needed, and with all keys.
 _SHARED: dict[str, Any] = {
     "container": {"image": "registry.example/trainer:1"},
     "kubernetes": {"volumes": {"/runs": {"persistentVolumeClaim": {"claimName": "runs"}}}},
@@ -68,6 +69,7 @@ def make_plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2
 
 
 def make_site(settings: dict[str, Any], **more: Any) -> Cluster:
+    """Return a cluster with these settings; ``more``: other keys of its part ``kubernetes``."""
     return Cluster.model_validate(settings | {"kubernetes": settings["kubernetes"] | more})
 
 
@@ -83,12 +85,14 @@ def forbid_unknown_fields(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def forbid_in_value(value: Any) -> Any:
+    """Return a value of a schema in which all schemas forbid unknown fields."""
     if isinstance(value, dict):
         return forbid_unknown_fields(value)
     return [forbid_in_value(item) for item in value] if isinstance(value, list) else value
 
 
 def read_schema() -> dict[str, Any]:
+    """Return the published schema of a JobSet, as strict as an API server is."""
     strict = forbid_unknown_fields(json.loads((_HERE / "jobset-v0.12.0.json").read_text()))
     # The server checks these of every object; a schema of a custom resource leaves them open.
     strict["properties"]["metadata"] = {
@@ -118,8 +122,8 @@ def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], g
     assert job["template"]["spec"]["backoffLimit"] == 0
     pod = job["template"]["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
-    assert pod["activeDeadlineSeconds"] == 1_800 + 300
-    # Kubernetes expands $(NAME) and turns $$ into $.
+    assert pod["activeDeadlineSeconds"] == 1_800 + 300  # the time limit, and grace
+    # Kubernetes expands $(NAME) and turns $$ into $: every $ of the script must be doubled.
     script = pod["containers"][0]["command"][2].replace("$$", "\0")
     assert "$" not in script
     assert '--node-rank "\0JOB_COMPLETION_INDEX"' in script
@@ -137,6 +141,7 @@ def test_each_accelerator_has_its_resource() -> None:
         for key, vendor in devices.list_vendors().items()
     }
     assert {key for key, value in resources.items() if value is None} == _NO_RESOURCE
+    # All resources differ; None, of several vendors, counts once.
     assert len(set(resources.values())) == len(resources) - len(_NO_RESOURCE) + 1
 
 
@@ -144,7 +149,13 @@ def test_each_accelerator_has_its_resource() -> None:
 
 
 def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
-    """Return what kubectl lists of a job and its pods."""
+    """Return what kubectl lists of a job and its pods.
+
+    Args:
+        job: its kind, ``jobset``, or its kind and state, such as ``jobset_failed``; None: the job
+            is gone.
+        pods: state of the pod of each node; ``-``: this node's pod is gone.
+    """
     items = [
         {
             "kind": "Pod",
@@ -179,7 +190,8 @@ def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
 def test_unfinished_job_has_phase_and_message(
     job: str, pods: tuple[str, ...], phase: Any, message: str
 ) -> None:
-    assert derive_state(make_listing(job, *pods), 2) == JobState(phase=phase, description=message)
+    state = derive_state(make_listing(job, *pods), nnodes=2)
+    assert state == JobState(phase=phase, description=message)
 
 
 @pytest.mark.parametrize(
@@ -196,11 +208,12 @@ def test_unfinished_job_has_phase_and_message(
 def test_ended_job_has_its_phase_and_message(
     job: str | None, pods: tuple[str, ...], phase: str
 ) -> None:
-    assert derive_state(make_listing(job, *pods), 2).phase == phase
+    assert derive_state(make_listing(job, *pods), nnodes=2).phase == phase
 
 
 # Calls of kubectl
 
+# Records its words; prints the file that is named as its verb, or fails with the text VERB.fails.
 _FAKE = """#!{python}
 import json, pathlib, sys
 folder = pathlib.Path({folder!r})
@@ -208,18 +221,22 @@ words = sys.argv[1:]
 with (folder / "calls").open("a") as file:
     file.write(json.dumps(words) + "\\n")
 verb = next(word for word in words if word in ("version", "create", "get", "delete"))
-told = folder / verb
+answer = folder / verb
 if verb == "create" and "--dry-run=server" in words:
-    told = folder / "dry-run"
-if (folder / (told.name + ".fails")).exists():
-    sys.exit((folder / (told.name + ".fails")).read_text())
-sys.stdout.write(told.read_text() if told.exists() else "")
+    answer = folder / "dry-run"
+if (folder / (answer.name + ".fails")).exists():
+    sys.exit((folder / (answer.name + ".fails")).read_text())
+sys.stdout.write(answer.read_text() if answer.exists() else "")
 """
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder with the answers of a fake kubectl and its recorded calls."""
+    """Return the folder with the answers of a fake kubectl and its recorded calls.
+
+    A test writes an answer into a file that is named as the verb, such as ``get``, or an error into
+    ``get.fails``.
+    """
     folder = tmp_path / "cluster"
     folder.mkdir()
     program = folder / "kubectl"
@@ -236,6 +253,7 @@ def read_calls(cluster: Path) -> list[list[str]]:
 def start_cluster_job(
     cluster: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> tuple[Plan, Cluster, Any]:
+    """Start the job of a plan through the fake kubectl; return the plan, its cluster, the job."""
     folder = tmp_path / "run"
     folder.mkdir()
     plan, site = make_plan(folder), make_site(settings)
@@ -249,7 +267,7 @@ def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> No
     plan, site, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
     assert EngineJob(plan, site).id == job.id
-    (Path(plan.run_dir) / JOB_FILE).unlink()
+    (Path(plan.run_dir) / JOB_FILE).unlink()  # it has the name of the job
     with pytest.raises(RecordError):
         Kubernetes().read_state(EngineJob(plan, site))
 
@@ -260,11 +278,12 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
         json.dumps({"items": make_listing("jobset", "running", "running")})
     )
     assert Kubernetes().read_state(job).phase == "running"
-    asked = read_calls(cluster)[-1]
-    assert asked[asked.index("get") + 1] == "jobset.jobset.x-k8s.io,pods"
-    labels = list(yaml.safe_load_all((tmp_path / "run" / MANIFEST).read_text()))[-1]["metadata"]
-    key, _, value = asked[asked.index("-l") + 1].partition("=")
-    assert labels["labels"][key] == value
+    words = read_calls(cluster)[-1]
+    assert words[words.index("get") + 1] == "jobset.jobset.x-k8s.io,pods"
+    jobset = list(yaml.safe_load_all((tmp_path / "run" / MANIFEST).read_text()))[-1]
+    key, _, value = words[words.index("-l") + 1].partition("=")
+    assert jobset["metadata"]["labels"][key] == value
+
     (cluster / "get.fails").write_text("Unable to connect to the server\n")
     with pytest.raises(EnvironmentFault, match="Unable to connect"):
         Kubernetes().read_state(job)
@@ -296,4 +315,4 @@ def test_options_unsupported_by_pods_are_refused_before_submission(
     with pytest.raises(UsageError) as caught:
         Kubernetes().check(make_plan(), Cluster.model_validate(settings))
     assert caught.value.where == f"cluster file, {key}"
-    assert not (cluster / "calls").exists()
+    assert not (cluster / "calls").exists()  # kubectl was not called

@@ -27,7 +27,7 @@ def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
     setup = local.Setup(8, dict(os.environ), {})
     script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
     with (
-        (tmp_path / "said").open("w+b") as output_file,
+        (tmp_path / "output").open("w+b") as output_file,
         local.start_ranks(
             ["sh", "-c", script],
             setup,
@@ -40,7 +40,8 @@ def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
     ):
         while None in [rank.poll() for rank in ranks]:
             time.sleep(0.01)
-    assert "11 16 3 8 a 29500" in (tmp_path / "said").read_text().splitlines()
+    # Of 16 ranks the fourth on the second node.
+    assert "11 16 3 8 a 29500" in (tmp_path / "output").read_text().splitlines()
 
 
 @pytest.mark.parametrize("thread_count", ["0", "abc", "4,x"])
@@ -60,8 +61,9 @@ def test_invalid_thread_count_is_refused_before_anything_starts(
 def test_use_by_others_is_busy_time_minus_that_of_our_processes() -> None:
     before = processes.CpuUse(busy_s=100.0, total_s=1000.0, children_s=5.0)
     later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
+    # Of 20 s of all cores 12 were busy, and our processes used 8 of these.
     assert before.compute_others_share(later) == (12.0 - 8.0) / 20.0
-    assert before.compute_others_share(before) is None
+    assert before.compute_others_share(before) is None  # no time has passed
     # Counters of different resolution never give a share below nothing.
     use_of_ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
     assert before.compute_others_share(use_of_ours) == 0.0

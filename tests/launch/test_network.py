@@ -7,7 +7,6 @@ import shlex
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -17,14 +16,14 @@ from support.fakes import FakeVendor
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 
-NO_LOOPBACK = ("unshare", "--net", "--map-root-user")
-IB = ("lo", "eth0", "ib0", "ib1")
+NO_LOOPBACK = ("unshare", "--net", "--map-root-user")  # a network whose loopback is down
+INTERFACES = ("lo", "eth0", "ib0", "ib1")
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """A machine with some interfaces, of which ``ib1`` is down, and an address."""
-    states = {name: SimpleNamespace(isup=name != "ib1") for name in IB}
+    states = {name: SimpleNamespace(isup=name != "ib1") for name in INTERFACES}
     address = SimpleNamespace(family=socket.AF_INET, address="10.0.0.7")
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": [address]})
@@ -33,6 +32,13 @@ def machine(monkeypatch):
 def check_network(
     backend: str = "gloo", recorded: tuple[str, ...] = (), nproc: int = 2, **variables: str
 ):
+    """Check the network of ranks with these environment variables.
+
+    Args:
+        backend: library of the collectives.
+        recorded: names of variables that the vendor's library reads.
+        nproc: number of ranks.
+    """
     vendor = FakeVendor(collective_backend=backend, recorded_variables=recorded)
     refuse_unusable_network(variables, vendor, world_size=nproc, master="node0")
 
@@ -101,10 +107,11 @@ def test_loopback_that_does_not_work_is_refused(monkeypatch):
         raise OSError(101, "Network is unreachable")
 
     vendor = FakeVendor()
-    refuse_unusable_network({}, vendor, world_size=2, master=LOOPBACK)
+    refuse_unusable_network({}, vendor, world_size=2, master=LOOPBACK)  # this machine's works
     monkeypatch.setattr(socket, "create_connection", raise_unreachable)
     with pytest.raises(EnvironmentFault, match="Network is unreachable"):
         refuse_unusable_network({}, vendor, world_size=2, master=LOOPBACK)
+    # Not refused: a single rank, and ranks that connect through another interface.
     refuse_unusable_network({}, vendor, world_size=1, master=LOOPBACK)
     refuse_unusable_network({}, vendor, world_size=2, master="node0")
 
@@ -113,6 +120,7 @@ def test_loopback_that_does_not_work_is_refused(monkeypatch):
     ("words", "variables"), [((), {"GLOO_SOCKET_IFNAME": "eth9"}), (("--repeat", "2"), {})]
 )
 def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
+    """A variable names no interface; or, of a run without variables, the loopback is down."""
     prefix = () if variables else NO_LOOPBACK
     if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel gives a test no network of its own")
@@ -136,4 +144,4 @@ def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
         if variables
         else f"trainmark: {expected_text}"
     )
-    assert not Path(tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-S = 10**9
+S = 10**9  # nanoseconds
 FACTS: dict[str, Any] = {"device": {}, "steps_per_epoch": 8}
-# Of two ranks; the other one has fewer samples in a step.
+# Of the first of two ranks: two steps of a second, each with 16 samples here and 28 on both ranks.
 WINDOW: dict[str, Any] = {
     "phase": "train",
     "epoch": 0,
@@ -51,6 +51,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def set_target(plan: Plan, **recipe: Any) -> Plan:
+    """Return the plan of a run that ends at a quality of 0.9; ``recipe``: other changed fields."""
     return plan.model_copy(update={"recipe": plan.recipe | {"target_value": 0.9} | recipe})
 
 
@@ -69,7 +70,7 @@ def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) 
     events.emit("window", **WINDOW)
     expected = "28.0 samples/s  loss 0.2500  0:03 left  1.0 GiB  epoch 1"
     assert format_line(progress.poll()) == f"step 2/5  {expected}"
-    events.emit("window", **WINDOW | {"loss": [0.5, None]})
+    events.emit("window", **WINDOW | {"loss": [0.5, None]})  # the last loss was not finite
     expected = expected.replace("loss 0.2500", "loss nan").replace("0:03", "0:01")
     assert format_line(progress.poll()) == f"step 4/5  {expected}"
     assert progress.limit_warning == ""
@@ -88,12 +89,15 @@ def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
     ]
     step, speed, loss, time_left, *_ = (part.text for part in parts)
     label = "distilbert_sst2"
-    assert fit_line(label, parts, 200) == f"{label}: {format_line(parts)}"
-    assert fit_line(label, parts, 79) == f"{label}: {step}  {speed}  {loss}  {time_left}"
-    assert fit_line(label, parts, 64) == f"{label}: {step}  {speed}  {time_left}"
-    assert fit_line(label, parts, 59) == f"{label}: {step}  {speed}"
-    assert fit_line(label, parts, 40) == f"{step}  {speed}"
-    assert fit_line(label, parts, 20) == speed
+    line_by_width = {  # in columns of the terminal
+        200: f"{label}: {format_line(parts)}",
+        79: f"{label}: {step}  {speed}  {loss}  {time_left}",
+        64: f"{label}: {step}  {speed}  {time_left}",
+        59: f"{label}: {step}  {speed}",
+        40: f"{step}  {speed}",
+        20: speed,
+    }
+    assert {width: fit_line(label, parts, width) for width in line_by_width} == line_by_width
 
 
 def test_wide_characters_of_a_label_take_two_columns() -> None:
@@ -101,13 +105,16 @@ def test_wide_characters_of_a_label_take_two_columns() -> None:
         ProgressPart("1 samples/s", progress._SPEED),
         ProgressPart("0.5 GiB", progress._MEMORY),
     ]
-    assert fit_line("批次", parts, 26) == "批次: 1 samples/s  0.5 GiB"
-    assert fit_line("批次", parts, 25) == "批次: 1 samples/s"
+    whole_line = "批次: 1 samples/s  0.5 GiB"
+    columns = len(whole_line) + 2  # one more for each Chinese character
+    assert fit_line("批次", parts, columns) == whole_line
+    assert fit_line("批次", parts, columns - 1) == "批次: 1 samples/s"
 
 
 def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
     plan: Plan, tmp_path: Path
 ) -> None:
+    """A step takes at least 1e12 / 1e9 = 1,000 s at the rate of matmuls, five steps 5,000 s."""
     progress = RunProgress(plan)
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
@@ -127,12 +134,17 @@ def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_pa
     assert progress.limit_warning == ""
     thousand_s = {"step_ns": [1000 * S, 1000 * S], "end_ns": 2000 * S}
     events.emit("window", **WINDOW | thousand_s)
+    # After 2,000 s: up to the limit, which comes before the 80th step.
     assert "  up to 2:13:20 left  " in format_line(progress.poll())
     assert progress.limit_warning == ""
 
 
 def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
-    """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too."""
+    """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too.
+
+    After windows of two steps, of 64 samples, the next evaluations are after 100 samples (one
+    more step), 180 (two steps) and 256, the end of the epoch (two steps).
+    """
     limits = {
         "max_epochs": 10,
         "max_steps": None,
@@ -184,6 +196,8 @@ def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: P
 
 
 class Terminal(io.StringIO):
+    """A stream that keeps what is written, and calls itself a terminal."""
+
     def isatty(self) -> bool:
         return True
 
@@ -199,12 +213,15 @@ def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.Mo
     progress_line.show()  # the text is the same, so nothing is written
     progress_line.show()
     progress.end_line("end")
+    # Ten of eleven columns are used. Control characters of a text are escaped, and each text
+    # covers the one before it.
     assert terminal.getvalue() == "\rone\\u000d \rmore than \rend       \n"
 
 
 def test_log_gets_a_progress_line_at_intervals(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An interval is 10 s; the second text comes before it is over."""
     monkeypatch.setattr(RunProgress, "is_unstarted", False)
     times, texts = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
     monkeypatch.setattr("time.monotonic", lambda: next(times))

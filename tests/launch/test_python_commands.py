@@ -15,6 +15,7 @@ def python_version(request, monkeypatch):
 
 
 def run_in_folder(folder, command):
+    """Return the output of a command in a folder with modules that fail when imported."""
     (folder / "json.py").write_text("raise ImportError('planted')")
     (folder / "trainmark").mkdir()
     (folder / "trainmark" / "__init__.py").write_text("raise ImportError('planted')")

@@ -30,20 +30,21 @@ def plan(tmp_path: Path) -> Plan:
 
 
 class Dashboard(ThreadingHTTPServer):
-    """Gives recorded answers and keeps the requests."""
+    """Gives recorded answers to the requests of a job."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        # By path below /api/jobs/; the path itself lists all jobs.
         self.answers: dict[str, Any] = {"": []}
-        self.asked: list[tuple[str, str, str | None]] = []
 
-    def says(self, run_id: str, name: str, log: str | None = None) -> None:
+    def answer_with(self, run_id: str, name: str) -> None:
+        """Answer requests about the job of a run with the recording of this name."""
         recording = RECORDED[name]
         self.answers[run_id] = recording["job"]
-        self.answers[f"{run_id}/logs"] = {"logs": recording["log"] if log is None else log}
+        self.answers[f"{run_id}/logs"] = {"logs": recording["log"]}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -53,9 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        what = self.path.removeprefix("/api/jobs/")
-        self.server.asked.append((self.command, what, self.headers["X-Token"]))
-        answer = self.server.answers.get(what)
+        answer = self.server.answers.get(self.path.removeprefix("/api/jobs/"))
         self.send_response(404 if answer is None else 200)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
@@ -80,6 +79,7 @@ def make_site(address: str | None = "http://head:8265", **settings: Any) -> Clus
 
 
 def read_driver_request(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+    """Return what the driver of a job asks Ray for."""
     document: dict[str, Any] = json.loads(Ray().build_command(plan, cluster).files["ray.json"])
     return document
 
@@ -93,26 +93,28 @@ def test_command_matches_its_golden_file(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "more", "bundle"),
+    ("vendor", "resources", "bundle"),  # ``resources``: of the cluster file
     [
         ("cpu", {}, {"CPU": 8}),
         ("nvidia", {}, {"CPU": 8, "GPU": 8}),
         ("ascend", {}, {"CPU": 8, "NPU": 8}),
+        # Ray has no name for these devices: the cluster file replaces the usual one.
         ("cambricon", {"GPU": 0, "MLU": 8}, {"CPU": 8, "MLU": 8}),
         ("nvidia", {"CPU": 64}, {"CPU": 64, "GPU": 8}),
     ],
 )
 def test_a_node_is_asked_for_its_devices(
-    plan: Plan, vendor: str, more: dict[str, float], bundle: dict[str, float]
+    plan: Plan, vendor: str, resources: dict[str, float], bundle: dict[str, float]
 ) -> None:
     device = plan.device.model_copy(update={"vendor": vendor})
-    of_vendor = plan.model_copy(update={"device": device})
-    assert read_driver_request(of_vendor, make_site(ray={"resources": more}))["bundle"] == bundle
+    plan_of_vendor = plan.model_copy(update={"device": device})
+    request = read_driver_request(plan_of_vendor, make_site(ray={"resources": resources}))
+    assert request["bundle"] == bundle
 
 
 def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
     with Dashboard() as closed:
-        url = closed.url
+        url = closed.url  # of a port that nothing listens to any more
     with pytest.raises(EnvironmentFault) as refused:
         Ray().check(plan, make_site(url))
     assert (refused.value.where or "").startswith(url)
@@ -140,7 +142,7 @@ def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
 def test_job_states_are_distinguished(
     plan: Plan, cluster: Dashboard, name: str, expected: str
 ) -> None:
-    cluster.says(plan.run_id, name)
+    cluster.answer_with(plan.run_id, name)
     state = Ray().read_state(EngineJob(plan, make_site(cluster.url)))
     assert state.phase == expected
-    assert RECORDED[name]["said"] in state.description
+    assert RECORDED[name]["said"] in state.description  # the recorded message of this state

@@ -577,7 +577,7 @@ def test_table_of_a_plan_shows_the_settings_that_differ(check_plan_file_text: An
     # Heads, a ruling, and the four combinations of two batch sizes and two seeds.
     heads, _, *rows = (line.split() for line in text.splitlines()[:6])
     assert "bs" in heads
-    assert "seed" not in heads  # repeated runs of one setting have other seeds
+    assert "seed" not in heads  # a seed is no part of the work
     assert [row[heads.index("bs")] for row in rows] == ["8", "8", "32", "32"]
 
 

@@ -20,6 +20,7 @@ RECORDED = read_toml(Path(__file__).parent / "slurm_outputs.toml")
 
 @pytest.fixture
 def plan() -> Plan:
+    """Return a plan of two nodes with eight ranks each."""
     toy = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
     return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "slurm"})
 
@@ -31,7 +32,7 @@ def make_site(**settings: object) -> Cluster:
 def read_job_state(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, output: str, *, fails: bool = False
 ) -> JobState:
-    """Return the state of a job for this output of Slurm's programs."""
+    """Return the state of a job for this output of Slurm's programs; ``fails``: of their errors."""
 
     def answer_program(*_: str) -> str:
         if fails:
@@ -44,6 +45,7 @@ def read_job_state(
 
 @pytest.fixture
 def job(plan: Plan, tmp_path: Path) -> EngineJob:
+    """Return job 4711 of Slurm, whose number the folder has."""
     (tmp_path / JOB_FILE).write_text("4711\n")
     return EngineJob(plan.model_copy(update={"run_dir": str(tmp_path)}), make_site())
 
@@ -65,7 +67,7 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
             "reservation": "maintenance test",
             "gres": "gpu:{nproc}",
             "mem": "64G",
-            "comment": 'it\'s "ours" # $HOME',
+            "comment": 'it\'s "ours" # $HOME',  # what a shell would change unless it is quoted
             "contiguous": "true",
         }
     )
@@ -97,7 +99,10 @@ def test_shared_node_gets_no_memory_request(
     plan: Plan,
 ) -> None:
     argv = Slurm().build_command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
-    assert argv[-2:] == ("--time=35", "job.sh")  # thirty minutes, and grace
+    # ``--mem`` would be the last option. The time: thirty minutes, and five of grace.
+    assert argv[-2:] == ("--time=35", "job.sh")
+
+    # Options that the launcher sets itself are refused.
     with pytest.raises(UsageError) as refused:
         Slurm().build_command(plan, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
     assert refused.value.where == "cluster file, slurm.options.nodes"
@@ -106,6 +111,7 @@ def test_shared_node_gets_no_memory_request(
 # States
 
 
+# By recorded output of scontrol: the phase, and the text with Slurm's state and reason.
 STATES = {
     "pending": ("waiting", "PENDING (Resources)"),
     "completed": ("ended", "COMPLETED"),
@@ -132,7 +138,7 @@ def test_job_unknown_to_slurm_has_ended(monkeypatch: pytest.MonkeyPatch, job: En
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
-CODES = {
+CODES = {  # by phase; a state that is not known counts as running
     "waiting": "CONFIGURING PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
     "running": "COMPLETING RUNNING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED SOME_NEW_STATE",
     "ended": "COMPLETED FAILED OUT_OF_MEMORY NODE_FAIL BOOT_FAIL",
@@ -154,7 +160,8 @@ def test_cancelled_job_that_does_not_end_is_killed(
 ) -> None:
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(slurm, "run_program", lambda *words: commands.append(words))
-    for job.num_cancels in (1, 2):
+    for num_cancels in (1, 2):
+        job.num_cancels = num_cancels  # which the caller counts
         Slurm().cancel(job)
     assert commands == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
 
@@ -172,6 +179,7 @@ def program_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install_stand_in(folder: Path, name: str, script: str) -> None:
+    """Write a program that runs the script instead of Slurm's program of this name."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -197,44 +205,58 @@ def test_started_job_has_its_number_recorded(
     plan: Plan, program_folder: Path, tmp_path: Path
 ) -> None:
     local_plan = plan.model_copy(update={"run_dir": str(tmp_path)})
-    with pytest.raises(RecordError, match=r"job\.id"):
+    with pytest.raises(RecordError, match=r"job\.id"):  # before it was started
         assert EngineJob(local_plan, make_site()).id
+
+    # sbatch runs in the folder of the run, and prints the number of the job.
     install_stand_in(program_folder, "sbatch", "pwd > where; echo 4711")
     started = start_job(Slurm().build_command(local_plan, make_site()), local_plan, make_site())
-    assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))
-    assert EngineJob(local_plan, make_site()).id == "4711"
+    assert started.id == "4711"
+    assert (tmp_path / "where").read_text().strip() == str(tmp_path)
+    assert EngineJob(local_plan, make_site()).id == "4711"  # as another process finds it
 
 
 # The script, with programs that stand in for Slurm's
 
 
-def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_address: str) -> int:
+def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_text: str) -> int:
+    """Run the script of a job on the nodes far0 and far1; return its exit code.
+
+    Args:
+        folder: in which it runs.
+        srun: script that stands in for srun.
+        node_text: what ``scontrol show node`` prints.
+    """
     install_stand_in(program_folder, "srun", srun)
     install_stand_in(
         program_folder,
         "scontrol",
-        f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_address}";; esac',
+        f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_text}";; esac',
     )
     (folder / "job.sh").write_text(Slurm().build_command(plan, make_site()).files["job.sh"])
     return subprocess.run(["bash", "job.sh"], cwd=folder, check=False).returncode
 
 
 @pytest.mark.parametrize(
-    ("node_list", "master"),
-    [("NodeName=far0 NodeAddr=10.0.0.7 NodeHostName=far0", "10.0.0.7"), ("", "far0")],
+    ("node_text", "master"),
+    [
+        ("NodeName=far0 NodeAddr=10.0.0.7 NodeHostName=far0", "10.0.0.7"),
+        ("", "far0"),  # its address is not known
+    ],
 )
 def test_ranks_connect_to_the_first_host(
-    plan: Plan, program_folder: Path, tmp_path: Path, node_list: str, master: str
+    plan: Plan, program_folder: Path, tmp_path: Path, node_text: str, master: str
 ) -> None:
-    assert (
-        run_script(plan, program_folder, tmp_path, 'echo "$TRAINMARK_MASTER" > met', node_list) == 0
-    )
-    assert (tmp_path / "met").read_text() == f"{master}\n"
+    srun = 'echo "$TRAINMARK_MASTER" > master'
+    assert run_script(plan, program_folder, tmp_path, srun, node_text) == 0
+    assert (tmp_path / "master").read_text() == f"{master}\n"
 
 
 def test_the_script_waits_for_the_nodes_after_a_sigterm(
     plan: Plan, program_folder: Path, tmp_path: Path
 ) -> None:
+    # Slurm sends SIGTERM to the script, which is the parent of srun, and to srun.
     srun = 'trap "echo ended > nodes; exit 7" TERM; kill -TERM $PPID; kill -TERM $$; exit 1'
-    assert run_script(plan, program_folder, tmp_path, srun, "") in {7, 143}
+    # The exit code of srun, or that of a script ended by SIGTERM.
+    assert run_script(plan, program_folder, tmp_path, srun, node_text="") in {7, 128 + 15}
     assert (tmp_path / "nodes").read_text() == "ended\n"

@@ -20,7 +20,8 @@ from trainmark.plan.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Runs the command on this machine, except for hosts with their own file.
+# Runs the command on this machine, unless the host has a file: HOST.said is an error of ssh itself,
+# which exits with 255; HOST.sh is a script that runs instead of the command.
 _FAKE_SSH = """#!/bin/sh
 while case "$1" in -*) true;; *) false;; esac; do shift; done
 host=${{1#ssh://}}; shift
@@ -32,6 +33,11 @@ exec sh -c "$*"
 
 @pytest.fixture
 def fake_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a fake ssh on PATH; return the folder for files of hosts.
+
+    ``HOST.said``: what ssh prints when it cannot connect; ``HOST.sh``: a script that runs instead
+    of any command. Commands for other hosts run on this machine.
+    """
     folder = tmp_path / "fakes"
     folder.mkdir()
     (folder / "ssh").write_text(_FAKE_SSH.format(folder=folder))
@@ -42,6 +48,7 @@ def fake_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
+    """Return the plan of two nodes with a rank each."""
     run = tmp_path / "run"
     run.mkdir()
     toy_plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
@@ -50,6 +57,8 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def make_site() -> Callable[..., Cluster]:
+    """Return a function that makes a cluster of hosts, in words; others are keys of ``ssh``."""
+
     def make(hosts: str = "a\nb\n", **settings: Any) -> Cluster:
         host_names = tuple(hosts.split())
         return Cluster(python="/opt/env/bin/python", ssh=SshSettings(hosts=host_names, **settings))
@@ -58,7 +67,7 @@ def make_site() -> Callable[..., Cluster]:
 
 
 def test_hosts_have_users_and_ports(make_site: Callable[..., Cluster]) -> None:
-    text = "Node1 me@node2:2222 [fe80::1]:22 last"
+    text = "Node1 me@node2:2222 [fe80::1]:22 last"  # the first three are used
     assert ssh.select_hosts(make_site(text), nnodes=3) == {
         "node1": "ssh://Node1",
         "node2": "ssh://me@node2:2222",
@@ -68,19 +77,20 @@ def test_hosts_have_users_and_ports(make_site: Callable[..., Cluster]) -> None:
 
 def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster]) -> None:
     with pytest.raises(ValidationError, match="-oProxyCommand=x"):
-        make_site("ok -oProxyCommand=x")
-    for hosts in ("a", "a:1 me@A:2"):
+        make_site("ok -oProxyCommand=x")  # ssh would take it for an option
+    for hosts in ("a", "a:1 me@A:2"):  # the latter are one host with two ports
         with pytest.raises(UsageError, match="2 nodes need 2 different hosts, 1 given"):
             ssh.select_hosts(make_site(hosts), nnodes=2)
 
 
 def test_options_override_defaults_but_ssh_never_prompts() -> None:
-    own_options = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
-    first: dict[str, str] = {}
-    for word in ssh.build_ssh_arguments("ssh://a", SshSettings(options=own_options), "true"):
+    users_options = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
+    values: dict[str, str] = {}
+    for word in ssh.build_ssh_arguments("ssh://a", SshSettings(options=users_options), "true"):
         name, _, value = word.removeprefix("-o").partition("=")
-        first.setdefault(name, value)  # as ssh takes them
-    assert (first["StrictHostKeyChecking"], first["BatchMode"]) == ("accept-new", "yes")
+        values.setdefault(name, value)  # of an option that comes twice, ssh takes the first value
+    assert values["StrictHostKeyChecking"] == "accept-new"
+    assert values["BatchMode"] == "yes"  # with "no" ssh would ask for a password
 
 
 def test_dry_run_matches_its_golden_file(plan: Plan, make_site: Callable[..., Cluster]) -> None:
@@ -99,7 +109,7 @@ def test_every_host_is_checked_and_named_with_its_fault(
         "Host key verification failed.\r\n"
     )
     (fake_hosts / "bare.sh").write_text("echo sh: /opt/env/bin/python: not found >&2; exit 127\n")
-    (fake_hosts / "fine.sh").write_text("echo trainmark 1\n")
+    (fake_hosts / "fine.sh").write_text("echo trainmark 1\n")  # as `trainmark --version` prints
     site = make_site("changed\nbare\nfine\n")
     with pytest.raises(EnvironmentFault) as caught:
         ssh.Ssh().check(plan.model_copy(update={"nnodes": 3}), site)
@@ -109,13 +119,14 @@ def test_every_host_is_checked_and_named_with_its_fault(
         "Host key verification failed."
     )
     assert lines[1] == "bare: ssh: sh: /opt/env/bin/python: not found"
-    assert len(lines) == 2
+    assert len(lines) == 2  # nothing of the host that is fine
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
 
-def start_nodes(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
-    """Start a job whose nodes run the given scripts."""
-    nodes = [[f"n{node}", shlex.join(["sh", "-c", start])] for node, start in enumerate(starts)]
+def start_nodes(plan: Plan, site: Cluster, *scripts: str) -> EngineJob:
+    """Start a job whose nodes, the hosts n0, n1, …, run the given scripts of a shell."""
+    # A host and its command for each node.
+    nodes = [[f"n{node}", shlex.join(["sh", "-c", script])] for node, script in enumerate(scripts)]
     (Path(plan.run_dir) / ssh.SCRIPT).write_text(
         render_template("ssh.sh.j2", plan=plan, nodes=nodes)
     )
@@ -130,8 +141,7 @@ def start_nodes(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
 def test_a_failing_node_ends_the_job_once_the_others_ended(
     plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], phase: str, message: str
 ) -> None:
-    lost = phase == "lost"
-    if lost:
+    if phase == "lost":  # the connection fails, not the command
         (fake_hosts / "n1.said").write_text("Timeout, server n1 not responding.\n")
     job = start_nodes(plan, make_site(), "exit 1", "exit 1")
     assert job.process is not None
@@ -143,10 +153,12 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
 def test_cancelling_ends_the_input_of_all_nodes(
     plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
 ) -> None:
+    # The node reports its start, reads its input to the end, and reports that. In a session of its
+    # own no signal to the job reaches it.
     os.mkfifo(tmp_path / "here")
     text = f"echo here > {tmp_path}/here; cat > /dev/null; echo ended > {tmp_path}/ended"
     job = start_nodes(plan, make_site(), f"setsid sh -c {shlex.quote(text)}")
-    (tmp_path / "here").read_text()
+    (tmp_path / "here").read_text()  # waits until the node has started
     assert ssh.Ssh().read_state(job).phase == "running"
     ssh.Ssh().cancel(job)
     assert job.process is not None
@@ -154,6 +166,7 @@ def test_cancelling_ends_the_input_of_all_nodes(
     assert ssh.Ssh().read_state(job).phase == "ended"
     while not (tmp_path / "ended").exists():  # the node saw its input end
         os.sched_yield()
+    # Another process, which has no connection to the nodes, takes the job for ended.
     assert ssh.Ssh().read_state(EngineJob(plan, make_site())).phase == "ended"
 
 
@@ -164,14 +177,15 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Events and artifacts are copied; of the other files none, and none that is too large."""
     site = make_site("a\n", run_root=tmp_path / "there")
-    there = ssh.locate_remote_folder(plan, site)
+    there = ssh.locate_remote_folder(plan, site)  # on the host, which the fake ssh has here
     (there / "artifacts").mkdir(parents=True)
     for name in (name_node_file(0), "artifacts/adapter", "plan.json"):
         (there / name).write_text(f"{name} of a")
     for name in ("core", "artifacts/it's large"):
         with (there / name).open("wb") as file:
-            file.truncate(100 << 30)  # a hole
+            file.truncate(100 << 30)  # 100 GiB without data, which take no space
     single_node_plan = plan.model_copy(update={"nnodes": 1})
     ssh.Ssh().collect(EngineJob(single_node_plan, site))
     message = capsys.readouterr().err
@@ -182,7 +196,9 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     run = Path(plan.run_dir)
     assert (run / name_node_file(0)).read_text() == f"{name_node_file(0)} of a"
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"
-    assert not (run / "plan.json").exists()
+    assert not (run / "plan.json").exists()  # this machine wrote the plan
+
+    # The cluster of ``make_site`` has two hosts, a and b.
     (fake_hosts / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")
     with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b"):
         ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "there")))

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from trainmark.launch.supervisor import RankProcess
 
-# A process in its own session, with an empty environment, that ignores SIGTERM.
+NO_PROCESS = 2**22 + 1  # above the largest process id of Linux
+# A process in its own session, with an empty environment, that ignores SIGTERM; the rank waits
+# until it has written its process id into the file.
 HIDDEN_CHILD = (
     "setsid env -i {python} -c 'import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     'open("{file}.part", "w").write(str(os.getpid())); os.rename("{file}.part", "{file}"); '
@@ -37,7 +39,7 @@ HIDDEN_CHILD = (
 
 @pytest.fixture
 def start_ranks() -> Iterator[object]:
-    """Start ranks that run a script of a shell."""
+    """Return a function that starts ``count`` ranks, each with a shell that runs the script."""
 
     def start(script: str, count: int = 1) -> object:
         worlds = [{"RANK": str(number)} for number in range(count)]
@@ -75,6 +77,7 @@ def test_rank_that_ignores_sigterm_is_killed_at_the_end(start_ranks, tmp_path):
     assert not psutil.pid_exists(running[0].pid)
 
 
+# The rank ends before its supervisor, or is ended by it.
 @pytest.mark.parametrize("end", ["exit 0", "sleep 1000"])
 def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(
     start_ranks, tmp_path, end
@@ -86,7 +89,7 @@ def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(
         if end == "exit 0":
             assert wait_for_exit_codes(running) == [0]
         assert hidden.is_running()
-        assert PARENT_VARIABLE not in hidden.environ()
+        assert PARENT_VARIABLE not in hidden.environ()  # it cannot be found by its environment
     assert not hidden.is_running()
 
 
@@ -128,7 +131,10 @@ def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_no_process_outlives_a_killed_launcher(plan_folder):
-    """Moments are counted calls, from before the first process to the wait for the ranks."""
+    """The launcher kills itself at a moment: after so many calls of Python functions.
+
+    They reach from before the first process to the wait for the ranks.
+    """
     moments = [1, 1500, *range(2200, 3700, 150)]
     process = subprocess.run(
         [sys.executable, killed_launcher.__file__, str(plan_folder), *map(str, moments)],
@@ -143,22 +149,24 @@ def test_no_process_outlives_a_killed_launcher(plan_folder):
         check=True,
     )
     ends = [json.loads(line) for line in process.stdout.splitlines()]
+    # ``left``: processes that outlived it.
     assert ends == [{"moment": x, "code": -signal.SIGKILL, "left": []} for x in moments]
 
 
 def test_rank_whose_launcher_is_already_dead_does_nothing(tmp_path):
     process = subprocess.run(
         [sys.executable, "-m", "trainmark.rank.worker", str(tmp_path)],
-        env=os.environ | {"RANK": "0", "LOCAL_RANK": "0", PARENT_VARIABLE: str(2**22 + 1)},
+        env=os.environ | {"RANK": "0", "LOCAL_RANK": "0", PARENT_VARIABLE: str(NO_PROCESS)},
         check=False,
     )
     assert (process.returncode, list(tmp_path.iterdir())) == (1, [])
 
 
 def test_command_whose_launcher_is_already_dead_is_not_started(tmp_path):
+    """``trainmark.rank.parent PID COMMAND`` runs a command if PID is its parent."""
     args = [sys.executable, "-m", "trainmark.rank.parent"]
     command = ["touch", str(tmp_path / "started")]
-    assert subprocess.run([*args, str(2**22 + 1), *command], check=False).returncode == 1
+    assert subprocess.run([*args, str(NO_PROCESS), *command], check=False).returncode == 1
     assert not (tmp_path / "started").exists()
     subprocess.run([*args, str(os.getpid()), *command], check=True)
     assert (tmp_path / "started").exists()
