@@ -28,21 +28,23 @@ class NVMLLibraryMismatchError(Exception):
 
 @dataclass
 class FakeCard:
-    """A card or slice: its own handle."""
+    """A card or slice, which is also the handle of itself; None: a value that is not supported."""
 
     name: str = H100
     uuid: str = "GPU-11aa22bb-0000-0000-0000-000000000000"
+    # Bytes of memory.
     total: int = 80 * GIB
     used: int = 0
-    reserved: int = 0
+    reserved: int = 0  # for the driver
+    # Processes: bytes of memory by process id, None if the driver does not report them.
     computing: dict[int, int | None] = field(default_factory=dict)
     drawing: dict[int, int | None] = field(default_factory=dict)
-    slices: list[FakeCard] | None = None
-    bus: str = ""
+    slices: list[FakeCard] | None = None  # of a card that is partitioned by MIG
+    bus: str = ""  # address on the PCI bus; empty: ``put_cards`` chooses one
     events: int = 0  # the mask of nvmlClocksEventReasons
     energy_mj: int | None = 1_234_567
     busy_percent: int = 97
-    lost: bool = False
+    lost: bool = False  # the card does not answer any more
     ecc: tuple[int, int] | None = (0, 0)  # corrected and uncorrected
     remapped: tuple[int, int] | None = (0, 0)
     pcie_replays: int | None = 0
@@ -57,11 +59,16 @@ class FakeCard:
 def make_nvml_library(
     *cards: FakeCard, names: dict[int, str] | None = None, old: bool = False
 ) -> ModuleType:
-    """Return the library as a module; ``old``: a driver without the newer functions."""
+    """Return the library as a module.
+
+    Args:
+        names: of processes, by process id; all others have ended.
+        old: a driver without the newer functions.
+    """
     library: Any = ModuleType("pynvml")
     library.NVMLError = NVMLError
     library.NVMLLibraryMismatchError = NVMLLibraryMismatchError
-    library.nvmlMemory_v2 = 0x02000028
+    library.nvmlMemory_v2 = 0x02000028  # as the real library: version 2 of a structure of 40 bytes
     library.nvmlInit = library.nvmlShutdown = lambda: None
     library.nvmlDeviceGetCount = lambda: len(cards)
 
@@ -76,6 +83,7 @@ def make_nvml_library(
     library.nvmlDeviceGetUUID = lambda card: card.uuid
 
     def read_memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
+        """Return the memory; only the newer version has what is reserved apart from the used."""
         free = card.total - card.used - card.reserved
         if version is None:
             return SimpleNamespace(total=card.total, free=free, used=card.used + card.reserved)
@@ -92,6 +100,7 @@ def make_nvml_library(
         return (names or {})[pid]
 
     def make_process_lister(field_name: str) -> Any:
+        """Return the function that lists the processes of a field of the card."""
         return lambda card: [
             SimpleNamespace(pid=pid, usedGpuMemory=used)
             for pid, used in getattr(card, field_name).items()
@@ -104,6 +113,7 @@ def make_nvml_library(
     library.NVML_CLOCK_SM, library.NVML_TEMPERATURE_GPU = 1, 0
 
     def find_by_uuid(uuid: str) -> FakeCard:
+        """Return the card or slice."""
         for card in cards:
             for candidate in (card, *(card.slices or ())):
                 if candidate.uuid == uuid and not candidate.lost:
@@ -112,6 +122,7 @@ def make_nvml_library(
 
     def find_by_bus(bus: bytes) -> FakeCard:
         for card in cards:
+            # Callers may leave out zeros at the beginning of the address, and write it lower case.
             if card.bus.encode().lower().endswith(bus):
                 return card
         raise NVMLError("Not Found")
@@ -125,13 +136,14 @@ def make_nvml_library(
     library.nvmlDeviceGetHandleByUUID = find_by_uuid
     library.nvmlDeviceGetClockInfo = lambda card, kind: 1755
     library.nvmlDeviceGetPowerUsage = refuse_power if old else lambda card: 123_456
+    # 41 degrees of the sensor NVML_TEMPERATURE_GPU, others of any other sensor.
     library.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
     _put_state(library, old=old)
     return library
 
 
 def _put_state(library: Any, *, old: bool) -> None:
-    """Add the functions for energy, utilization, throttling and errors."""
+    """Add the functions for energy, utilization, throttling and errors; ``old``: of the driver."""
 
     def require_supported(value: Any) -> Any:
         if value is None:
@@ -165,11 +177,13 @@ def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
         return counts[kind]
 
     library.nvmlDeviceGetTotalEccErrors = count_ecc_errors
+    # Behind the rows: whether a remapping is pending, and whether one failed.
     library.nvmlDeviceGetRemappedRows = lambda card: (*require_supported(card.remapped), 0, 0)
     library.nvmlDeviceGetPcieReplayCounter = lambda card: require_supported(card.pcie_replays)
     library.nvmlDeviceGetPowerManagementLimit = lambda card: require_supported(card.power_limit_mw)
     library.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
     library.nvmlDeviceGetPersistenceMode = lambda card: require_supported(card.persistence)
+    # The current mode, and the one after the next start of the machine.
     library.nvmlDeviceGetEccMode = lambda card: [require_supported(card.ecc_mode), 0]
     library.nvmlDeviceGetMigMode = lambda card: [require_supported(card.mig_mode), 1]
     kinds = ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA")
@@ -177,11 +191,12 @@ def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
         setattr(library, f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL", place)
 
     def read_fields(card: FakeCard, places: list[int]) -> list[SimpleNamespace]:
+        """Return the counters of links at these places of ``kinds``."""
         counts = require_supported(None if old else card.nvlink or (None,) * 4)
         return [
             SimpleNamespace(
                 nvmlReturn=3 if counts[place] is None else 0,  # 3: not supported
-                valueType=3,
+                valueType=3,  # an unsigned long long, in ``ullVal``
                 value=SimpleNamespace(ullVal=counts[place] or 0),
             )
             for place in places
@@ -192,14 +207,17 @@ def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
         events.append(card)
 
     def wait(events: list[FakeCard], timeout_ms: int) -> SimpleNamespace:
-        assert timeout_ms == 0
+        """Return the next error; ``events``: the cards whose errors were asked for."""
+        assert timeout_ms == 0  # the program polls
         for card in events:
             if card.xids:
-                return SimpleNamespace(eventType=8, eventData=card.xids.pop(0))
+                return SimpleNamespace(
+                    eventType=library.nvmlEventTypeXidCriticalError, eventData=card.xids.pop(0)
+                )
         raise NVMLError("Timeout")
 
     library.nvmlDeviceGetFieldValues = read_fields
-    library.nvmlEventSetCreate = list[FakeCard]
+    library.nvmlEventSetCreate = list[FakeCard]  # a new set of events is an empty list of cards
     library.nvmlDeviceRegisterEvents = register
     library.nvmlEventSetWait_v2 = wait
 
@@ -215,6 +233,7 @@ def put_cards(
     Args:
         seen: devices that CUDA leaves to the process; None: all cards, of one with slices the
             first slice.
+        more: ``names`` and ``old``, as ``make_nvml_library`` takes them.
     """
     from trainmark.devices.vendors.nvidia import driver
 
@@ -228,6 +247,7 @@ def put_cards(
             for card in cards
             for device in ([card] if card.slices is None else card.slices[:1])
         ]
+    # CUDA writes addresses with a domain of four digits, the library with one of eight.
     visible = [driver.Card(device.name, device.uuid, device.bus[-12:].lower()) for device in seen]
     monkeypatch.setattr(driver, "is_installed", lambda: True)
     monkeypatch.setattr(driver, "list_visible_cards", lambda: visible)
@@ -243,6 +263,8 @@ def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) 
     """
 
     def make_number_reader(value: int) -> Any:
+        """Return a function that writes a number to its argument ``byref(number)``."""
+
         def write_number(pointer: Any) -> int:
             pointer._obj.value = value
             return 0  # CUDA_SUCCESS
@@ -250,15 +272,18 @@ def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) 
         return write_number
 
     def write_device_handle(pointer: Any, ordinal: int) -> int:
+        """Write the handle of a device: its number."""
         pointer._obj.value = ordinal
         return 0
 
     def make_text_reader(index: int) -> Any:
-        def write_text(buffer: Any, *pointers: Any) -> int:
-            device_value = devices[pointers[-1].value][index]
-            buffer.raw = (
-                device_value.encode() if isinstance(device_value, str) else device_value
-            ).ljust(len(buffer), b"\0")
+        """Return a function that fills a buffer with the value at ``index`` of a device."""
+
+        def write_text(buffer: Any, *arguments: Any) -> int:
+            handle = arguments[-1]  # some functions get the length of the buffer before it
+            value = devices[handle.value][index]
+            raw_value = value.encode() if isinstance(value, str) else value
+            buffer.raw = raw_value.ljust(len(buffer), b"\0")
             return 0
 
         return write_text
@@ -269,7 +294,7 @@ def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) 
         cuDeviceGet=write_device_handle,
         cuDeviceGetName=make_text_reader(0),
         cuDeviceGetPCIBusId=make_text_reader(1),
-        cuDeviceGetUuid=None,
+        cuDeviceGetUuid=None,  # must not be called: of a slice it returns the UUID of its card
         cuDeviceGetUuid_v2=make_text_reader(2),
         cuDriverGetVersion=make_number_reader(version),
     )

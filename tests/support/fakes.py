@@ -54,12 +54,13 @@ class SyncDevice:
     """A device whose work is done when the call returns, like a CPU."""
 
     clock: FakeClock
-    calls: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)  # what the device and its job were asked to do
     name: str = "fake"
     torch_type: str = "cpu"
     used_bytes: int = 1_000
 
     def work(self, duration_ns: int) -> None:
+        """Compute for this long."""
         self.clock.advance(duration_ns)
 
     def mark(self) -> int:
@@ -88,10 +89,15 @@ class SyncDevice:
 
     def memory(self) -> MemoryUse:
         self.calls.append("memory")
-        return MemoryUse(None, self.used_bytes, 10_000, "process")
+        return MemoryUse(
+            allocator_peak_bytes=None,
+            used_bytes=self.used_bytes,
+            total_bytes=10_000,
+            scope="process",
+        )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        return MatmulRate(1e12, 0.0)
+        return MatmulRate(flops_per_second=1e12, swing=0.0)
 
     def copy_bytes_per_second(self) -> float:
         return 2e9
@@ -109,9 +115,10 @@ class AsyncDevice(SyncDevice):
     and losses may be looked at only once the host has waited for them.
     """
 
-    busy_until_ns: int = 0
+    busy_until_ns: int = 0  # host time at which all queued work is done
 
     def work(self, duration_ns: int) -> None:
+        """Queue a computation of this duration."""
         self.busy_until_ns = max(self.busy_until_ns, self.clock()) + duration_ns
 
     def mark(self) -> int:
@@ -137,9 +144,9 @@ class Micro:
     """A micro-batch: what it holds, how long its loading and its work take."""
 
     samples: int = 4
-    fetch_ns: int = 10
-    work_ns: int = 100
-    launch_ns: int = 0
+    fetch_ns: int = 10  # host time until it is loaded
+    work_ns: int = 100  # device time of its forward and backward pass
+    launch_ns: int = 0  # host time until the work is queued
     closes_step: bool = True
     loss: float = 1.0
     step_samples: int | None = None  # of all ranks; None: this rank is alone
@@ -147,7 +154,7 @@ class Micro:
 
 def _step_of(micros: list[Micro], number: int) -> list[Micro]:
     """Return the micro-batches of the step that micro-batch ``number`` belongs to."""
-    first, last = number, number
+    first, last = number, number  # of the step's micro-batches, both inclusive
     while first > 0 and not micros[first - 1].closes_step:
         first -= 1
     while last + 1 < len(micros) and not micros[last].closes_step:
@@ -162,16 +169,17 @@ class ScriptedJob:
     clock: FakeClock
     device: SyncDevice
     epochs: list[list[Micro]]
-    qualities: list[float] = field(default_factory=list)
-    evaluate_ns: int = 1_000
+    qualities: list[float] = field(default_factory=list)  # of each evaluation
+    evaluate_ns: int = 1_000  # host time of an evaluation
+    # Fields of each ``Evaluation``.
     detail: dict[str, float] = field(default_factory=dict)
     reason: str | None = None
     breakdown: dict[str, dict[str, float]] = field(default_factory=dict)
-    flops_per_sample: float | None = 6.0
-    end_of_epoch_ns: int = 0
-    evaluated: int = 0
-    fault: Exception | None = None  # what ``check`` raises
-    steps: int = 0
+    flops_per_sample: float | None = 6.0  # None: not known
+    end_of_epoch_ns: int = 0  # host time between the last micro-batch and the epoch's end
+    evaluated: int = 0  # evaluations so far
+    fault: Exception | None = None  # what ``check`` raises before the first evaluation
+    steps: int = 0  # steps so far
 
     @property
     def steps_per_epoch(self) -> int:
@@ -181,7 +189,12 @@ class ScriptedJob:
         micros = self.epochs[epoch]
         for number, micro in enumerate(micros):
             self.clock.advance(micro.fetch_ns)
-            counts = Counts(micro.samples, micro.samples, 10 * micro.samples, 16 * micro.samples)
+            counts = Counts(
+                samples=micro.samples,
+                sequences=micro.samples,
+                tokens=10 * micro.samples,
+                tokens_padded=16 * micro.samples,
+            )
             step_samples = micro.step_samples
             if step_samples is None:
                 step_samples = sum(item.samples for item in _step_of(micros, number))
@@ -189,6 +202,7 @@ class ScriptedJob:
         self.clock.advance(self.end_of_epoch_ns)
 
     def step(self, batches: Iterator[Batch]) -> float | None:
+        """Train a step; return the loss of its last micro-batch, None if no batches are left."""
         loss = None
         for batch in batches:
             micro: Micro = batch.tensors
@@ -217,7 +231,9 @@ class ScriptedJob:
         self.clock.advance(self.evaluate_ns)
         value = self.qualities[self.evaluated]
         self.evaluated += 1
-        return Evaluation(value, 50, self.detail, self.reason, self.breakdown)
+        return Evaluation(
+            value, samples=50, detail=self.detail, reason=self.reason, breakdown=self.breakdown
+        )
 
     def model_flops(self, counts: Counts) -> float | None:
         return None if self.flops_per_sample is None else self.flops_per_sample * counts.samples
@@ -246,15 +262,15 @@ class Events:
 class FakeVendor:
     """A kind of device with a given number of accelerators."""
 
-    name: str = "fake"
-    tested: Text = REAL_RUNS
+    name: str = "fake"  # "cpu": its devices are the cores of one processor
+    tested: Text = REAL_RUNS  # on what the vendor's support was tested
     devices: int = 2
     product: str = "Fake Accelerator 1"
     torch_type: str = "cpu"
     collective_backend: str = "gloo"
     visible_devices: str | None = None
     recorded_variables: tuple[str, ...] = ()
-    memory_bytes: int | None = None
+    memory_bytes: int | None = None  # of the machine, whose ranks share it; None: not known
 
     @property
     def counts_cores(self) -> bool:
@@ -264,6 +280,7 @@ class FakeVendor:
         return self.devices
 
     def product_names(self) -> list[str]:
+        # A processor has many cores, but one name.
         return [self.product] * (1 if self.counts_cores else self.devices)
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
@@ -303,7 +320,13 @@ def make_window(
     step_samples: Sequence[int] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a ``window`` event; fields that are not given have plain values."""
+    """Return a ``window`` event; fields that are not given have plain values.
+
+    Args:
+        step_ns, wait_ns, loss, samples, step_samples: a value for each step.
+        samples: of this rank; ``step_samples``: of all ranks, by default of this rank alone.
+        more: replace or add fields of the event.
+    """
     total = sum(samples)
     return {
         "event": "window",
@@ -360,7 +383,12 @@ def measure(
     nproc: int = 1,
     **recipe: Any,
 ) -> Measurement:
-    """Return the measurement of a run of the toy's plan."""
+    """Return the measurement of a run of the toy's plan.
+
+    Args:
+        device: torch's type of the devices; others than ``cpu`` are those of the vendor ``fake``.
+        recipe: changed fields of the recipe.
+    """
     from trainmark.plan.plan import Plan
     from trainmark.record.measurement import Measurement
 
@@ -398,7 +426,12 @@ def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
 def write_run(
     run_dir: Path, launcher: Sequence[dict[str, Any]], *ranks: Sequence[dict[str, Any]]
 ) -> Path:
-    """Write the event files of a run and return its directory."""
+    """Write the event files of a run and return its directory.
+
+    Args:
+        launcher: events of the launcher.
+        ranks: events of rank 0, 1, …
+    """
     run_dir.mkdir(exist_ok=True)
     write_events(run_dir / "events.launcher.jsonl", launcher)
     for number, events in enumerate(ranks):
@@ -417,8 +450,11 @@ EVALUATION = 9
 
 
 def rank_events() -> list[dict[str, Any]]:
-    """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
-    ticks = range(13)
+    """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation.
+
+    A sample takes 3,528 FLOP.
+    """
+    ticks = range(13)  # of the measured steps, each of which takes a tick
     return [
         make_event("start", S, pid=4711),
         make_span("init", S, 3 * S),

@@ -42,7 +42,7 @@ def check_nan_loss(start_run: Any, *args: str) -> Record:
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "diverged")
     assert record.cause.message == message("loss_not_finite", value="nan", step=15)
-    # The window with the bad step is kept, the step's loss as null.
+    # The window with the bad step, the fifteenth, is kept, the step's loss as null.
     assert record.steps.loss[14] is None
     assert record.counts.steps == len(record.steps.loss)
     return record
@@ -68,7 +68,10 @@ __main__.main()
 
 
 def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
-    """Let the last rank spin and the others wait for it, then reach the time limit."""
+    """Let the last rank spin and the others wait for it, then reach the time limit.
+
+    Return the record, after checking that it reports who waits for whom.
+    """
     last = ranks - 1
     limit_reached = fifo.with_name("limit_reached")
     process, run_dir = start_run(
@@ -108,7 +111,7 @@ def _wait_until_waiting(run_dir: Path, rank: int) -> None:
 
 
 def _wait_until_quiet(run_dir: Path) -> None:
-    """Return once the run has been quiet for longer than any step of it can have taken.
+    """Return once the run has been quiet for four times as long as its longest window.
 
     A run that reached its limit earlier counts as still training.
     """
@@ -150,6 +153,7 @@ def check_out_of_memory(start_run: Any, *args: str) -> Record:
 
 def check_divergence(start_run: Any, *args: str) -> Record:
     """Train with a learning rate at which the loss diverges; check and return the record."""
+    # In windows of one step the first loss that is not finite ends the run at once.
     process, run_dir = start_run("lr=1e38", "window_steps=1", *args, case="toy")
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)

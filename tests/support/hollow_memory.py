@@ -48,9 +48,9 @@ class Memory(NamedTuple):
     recipe: str
     precision: str
     ranks: int
-    predicted: int
-    allocated: int | None
-    reserved: int | None
+    predicted: int  # of ``reserved``, by the program before the run
+    allocated: int | None  # by tensors
+    reserved: int | None  # by torch's allocator, with what it keeps
 
     @property
     def deviation(self) -> float | None:
@@ -65,12 +65,12 @@ class SkipRandomValues(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in self.SKIPPED:
-            return args[0]
+            return args[0]  # the tensor as it is
         return func(*args, **(kwargs or {}))
 
 
 class Rows:
-    """Stands for a split of which only the length is read."""
+    """Stands for a split of which only the length and these facts are read."""
 
     truncated = 0
     shortened = None
@@ -86,9 +86,11 @@ class Rows:
 
 
 # ---- each case: its data's stand-in, a micro-batch, and the predicted reserved bytes ----
+# Values are without effect: the card computes nothing. Shapes and types are those of the case.
 
 
 def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    """Return DistilBERT's stand-in for data, a micro-batch, and the predicted reserved bytes."""
     from transformers import DistilBertConfig
 
     from trainmark.cases.distilbert_sst2 import data
@@ -99,9 +101,9 @@ def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
         config = read_config(Path(folder))
     size, length = recipe.micro_batch_size, recipe.seq_length
     tensors = (
-        torch.ones(size, length, dtype=torch.long),
-        torch.ones(size, length, dtype=torch.bool),
-        torch.zeros(size, dtype=torch.long),
+        torch.ones(size, length, dtype=torch.long),  # ids
+        torch.ones(size, length, dtype=torch.bool),  # mask of attention
+        torch.zeros(size, dtype=torch.long),  # labels
     )
     loaded = SimpleNamespace(config=config, train=Rows(), validation=Rows())
     batch = Batch(tensors, make_token_counts(size, length), step_samples=size, closes_step=True)
@@ -109,6 +111,7 @@ def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    """Return GLM's stand-in for data, a micro-batch, and the predicted reserved bytes."""
     from trainmark.cases.glm_superglue import data
     from trainmark.cases.glm_superglue.job import ScoreLayout, SequenceTensors
 
@@ -132,6 +135,7 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def build_llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    """Return Llama 2's stand-in for data, a micro-batch, and the predicted reserved bytes."""
     from trainmark.cases.llama2_7b_lora.estimates import predict_peak_bytes
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 
@@ -140,7 +144,7 @@ def build_llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     config = PRESETS[recipe.model_size]
     loaded = SimpleNamespace(config=config, train=Rows(), mmlu=None)
     batch = Batch(
-        (ids, ids.clone(), 1e-3),
+        (ids, ids.clone(), 1e-3),  # ids, targets, and the weight of each target's loss
         make_token_counts(size, length),
         step_samples=size,
         closes_step=True,
@@ -149,12 +153,13 @@ def build_llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    """Return DLRM's stand-in for data, a micro-batch, and the predicted reserved bytes."""
     from trainmark.cases.dlrm_criteo import embeddings, hybrid, job
     from trainmark.cases.dlrm_criteo.placement import place_tables, predict
     from trainmark.spec import RankMemory
 
     def leave_unfilled(out: Any, **_: Any) -> None:
-        del out
+        """Leave a table as it is: drawing its rows takes minutes."""
 
     embeddings.fill_rows = hybrid.fill_rows = leave_unfilled
     job.SplitReader = Rows
@@ -162,8 +167,9 @@ def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     placement = place_tables(memory, CRITEO_ROWS, recipe.embedding_dim, ranks)
     size, num_numerical = recipe.micro_batch_size, 13
     tensors = (
-        torch.zeros(size, num_numerical, dtype=torch.float16),
-        torch.zeros(size),
+        torch.zeros(size, num_numerical, dtype=torch.float16),  # numbers of this rank's samples
+        torch.zeros(size),  # labels
+        # Categories of all ranks' samples, for the tables that this rank has.
         torch.zeros(len(placement.list_tables(0)), size * ranks, dtype=torch.int32),
     )
     loaded = SimpleNamespace(
@@ -186,15 +192,16 @@ def build_llama31(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def build_gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    """Return GPT-OSS's stand-in for data, a micro-batch, and the predicted reserved bytes."""
     from trainmark.cases.gpt_oss_20b import data
     from trainmark.train import experts
 
-    rows = recipe.micro_batch_size * recipe.seq_length * recipe.top_k
-    of_rank = [rows // recipe.expert_parallel] * recipe.expert_parallel
+    rows = recipe.micro_batch_size * recipe.seq_length * recipe.top_k  # of tokens for experts
+    rows_by_rank = [rows // recipe.expert_parallel] * recipe.expert_parallel
 
     def make_equal_loads(*_: Any) -> tuple[list[int], list[int]]:
-        """Stand for counts that the card does not compute."""
-        return of_rank, of_rank
+        """Return rows sent to and received from each rank, which the card does not compute."""
+        return rows_by_rank, rows_by_rank
 
     experts.count_rows_of_ranks = make_equal_loads
     return (*make_next_token_data(recipe), data.predict(recipe, ranks).reserved)
@@ -203,15 +210,18 @@ def build_gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 def make_next_token_data(recipe: Any) -> tuple[Any, Batch]:
     """Return the stand-in for the data of a language model, and a micro-batch."""
     size, length = recipe.micro_batch_size, recipe.seq_length
-    ids = torch.ones(size, length + 1, dtype=torch.long)
+    ids = torch.ones(size, length + 1, dtype=torch.long)  # the last one is only a target
     loaded = SimpleNamespace(train=Rows(), validation=Rows())
     return loaded, Batch(ids, make_token_counts(size, length), step_samples=size, closes_step=True)
 
 
 def make_token_counts(size: int, length: int) -> Counts:
-    return Counts(size, size, size * length, size * length)
+    """Return the counts of ``size`` samples, each a sequence of ``length`` tokens."""
+    tokens = size * length
+    return Counts(samples=size, sequences=size, tokens=tokens, tokens_padded=tokens)
 
 
+# Builder, and fields of the recipe with which no file is read.
 CASES = {
     "distilbert_sst2": (build_distilbert, {"init": "random"}),
     "glm_superglue": (build_glm, {"init": "random"}),
@@ -249,7 +259,7 @@ def read_num_ranks(recipe_name: str) -> int:
 
 
 def measure(case: str, recipe_name: str) -> Memory:
-    """Measure a recipe in another process; torch is imported once."""
+    """Measure a recipe in a process of its own, whose parent has imported torch already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "transformers", "trainmark.cases"])
     with context.Pool(1) as pool:
@@ -257,11 +267,12 @@ def measure(case: str, recipe_name: str) -> Memory:
 
 
 def _measure_here(case: str, recipe_name: str) -> Memory:
+    """Take some steps of a recipe in this process; return the peaks of torch's allocator."""
     ranks = read_num_ranks(recipe_name)
-    device = devices.choose_vendor("nvidia").open(0, 1)
+    device = devices.choose_vendor("nvidia").open(local_rank=0, ranks_here=1)
     builder, fields = CASES[case]
     recipe = replace(cases.load(case).recipes[recipe_name], **fields)
-    recipe = replace(recipe, kernels=recipe.kernels or "library")
+    recipe = replace(recipe, kernels=recipe.kernels or "library")  # None: planning would choose
     if ranks > 1:
         join_alone(ranks, sharded=getattr(recipe, "fsdp", False))
     loaded, batch, predicted = builder(recipe, ranks)
@@ -292,9 +303,9 @@ def micro_batches(batch: Batch, accumulated: int, device: Device) -> Iterator[Ba
     """Return the micro-batches of a step; two if it accumulates, because more change nothing."""
     count = min(accumulated, 2)
     for number in range(count):
-        micro_batch = replace(
-            batch, step_samples=batch.step_samples * count, closes_step=number == count - 1
-        )
+        is_last = number == count - 1
+        step_samples = batch.step_samples * count
+        micro_batch = replace(batch, step_samples=step_samples, closes_step=is_last)
         yield map_tensors(micro_batch, device.place)
 
 
@@ -351,6 +362,7 @@ def format_table(tables: list[Table]) -> str:
 
 
 def format_peaks(row: Memory) -> tuple[str, str, str]:
+    """Return the cells of a recipe and a release: allocated, reserved and the deviation."""
     if row.allocated is None or row.reserved is None:
         return "out of memory", "", ""
     return format_gib(row.allocated), format_gib(row.reserved), f"{row.deviation:+.1%}"
@@ -412,7 +424,7 @@ def write_page(tables: list[Table], file: Path) -> None:
 
 
 if __name__ == "__main__":
-    *row_files, result = map(Path, sys.argv[1:])
+    *row_files, result = map(Path, sys.argv[1:])  # without row files, the result is one
     if row_files:
         write_page([read_rows(file) for file in row_files], result)
     else:

@@ -23,7 +23,7 @@ from trainmark.train.parameters import GradientWatch, TensorDigest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STEPS = 18  # the choices of the first and of the 17th step are compared with scores
+STEPS = 18  # the job compares the choices of the first and of the 17th step with the scores
 
 
 def list_routers(job: Any) -> list[Any]:
@@ -42,18 +42,18 @@ def replace_choice(
         layers: a slice of the layers that have experts.
     """
     for router in list_routers(job)[layers]:
-        calls = iter(range(10_000))
+        calls = iter(range(10_000))  # more numbers than a test has calls
 
-        def forward(
+        def forward(  # the defaults bind this turn's router
             tokens: Any,
             router: Any = router,
             router_forward: Any = router.forward,
             calls: Any = calls,
         ) -> Any:
-            scores, weights, chosen = router_forward(tokens)
-            del weights
+            scores, _weights, chosen = router_forward(tokens)
             chosen = choose(scores, chosen, next(calls))
-            return scores, scores.gather(1, chosen).softmax(1), chosen
+            weights = scores.gather(1, chosen).softmax(1)  # as the router weighs its own choice
+            return scores, weights, chosen
 
         router.forward = forward
 
@@ -66,13 +66,14 @@ def force_even_routing(job: Any) -> None:
 
 
 def force_routing_in_one_layer(job: Any) -> None:
+    """Give the experts of the second layer alone tokens in turn."""
     replace_choice(
         job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(1, 2)
     )
 
 
 def force_random_routing(job: Any) -> None:
-    """Choose two experts of each token at random."""
+    """Choose two experts of each token at random, in each call others."""
     replace_choice(
         job,
         lambda scores, _, call: (
@@ -99,8 +100,10 @@ def route_half_of_tokens(job: Any) -> None:
         def dispatch(
             experts: Any, tokens: Any, chosen: Any, weights: Any, dispatch_all: Any = dispatch_all
         ) -> Any:
+            # The experts' results (N, D); how many tokens were sent to each expert, and how many
+            # arrived, both (E,).
             summed, routed, received = dispatch_all(experts, tokens[::2], chosen[::2], weights[::2])
-            output = torch.zeros_like(tokens)
+            output = torch.zeros_like(tokens)  # of a skipped token the layer adds nothing
             output[::2] = summed
             return output, routed, received
 
@@ -116,12 +119,14 @@ def drop_tokens_beyond_capacity(job: Any) -> None:
             experts: Any, tokens: Any, chosen: Any, weights: Any, dispatch_all: Any = dispatch_all
         ) -> Any:
             summed, routed, received = dispatch_all(experts, tokens, chosen, weights)
-            return summed, routed, received.clamp(max=int(routed.sum()) // len(routed))
+            even_share = int(routed.sum()) // len(routed)  # tokens of all experts, by experts
+            return summed, routed, received.clamp(max=even_share)
 
         layer._dispatcher = dispatch
 
 
 def use_fewer_experts(job: Any) -> None:
+    """Let each token have one expert instead of two."""
     for router in list_routers(job):
         router.top_k = 1
 
@@ -147,41 +152,40 @@ def drop_gradient(job: Any, name: str, number: int, layers: Any) -> None:
     """Set the gradient of one expert to 0.
 
     Args:
-        name: of the experts' parameter.
+        name: of the experts' parameter, which has all experts of this rank in its first dimension.
         number: of the expert on this rank.
         layers: a slice of the layers that have experts.
     """
     for layer in list_routed_layers(job.model)[layers]:
 
         def zero_gradient(gradient: Any, number: int = number) -> Any:
-            copied_gradient = gradient.clone()
-            local = (
-                copied_gradient.to_local()
-                if hasattr(copied_gradient, "to_local")
-                else copied_gradient
-            )
+            changed = gradient.clone()
+            is_sharded = hasattr(changed, "to_local")
+            local = changed.to_local() if is_sharded else changed  # shares memory with ``changed``
             local[number] = 0
-            return copied_gradient
+            return changed
 
         getattr(layer.experts, name).register_hook(zero_gradient)
 
 
 def freeze_expert(job: Any) -> None:
-    drop_gradient(job, "gate_up_proj", 2, slice(None))
+    drop_gradient(job, "gate_up_proj", number=2, layers=slice(None))
 
 
 def freeze_expert_behind_gate(job: Any) -> None:
-    drop_gradient(job, "down_proj", 1, slice(0, 1))
+    """Freeze an expert's second projection, in the first layer alone."""
+    drop_gradient(job, "down_proj", number=1, layers=slice(0, 1))
 
 
 def freeze_bias(job: Any) -> None:
-    drop_gradient(job, "down_proj_bias", 3, slice(1, 2))
+    drop_gradient(job, "down_proj_bias", number=3, layers=slice(1, 2))
 
 
 def detach_experts_of_a_layer(job: Any) -> None:
+    """Let no parameter of the first layer's experts have a gradient."""
     layer = list_routed_layers(job.model)[0]
-    compute_locally = layer.experts._get_local
-    layer.experts._get_local = lambda parameter: compute_locally(parameter).detach()
+    get_local = layer.experts._get_local  # returns this rank's part of a parameter
+    layer.experts._get_local = lambda parameter: get_local(parameter).detach()
 
 
 def add_noise_of_rank(job: Any) -> None:
@@ -189,8 +193,8 @@ def add_noise_of_rank(job: Any) -> None:
     rank = job.context.rank
     for router in list_routers(job):
 
-        def forward(tokens: Any, router_forward: Any = router.forward, router: Any = router) -> Any:
-            del router_forward
+        def forward(tokens: Any, router: Any = router) -> Any:
+            """Route as the router does, with another bias."""
             noise = torch.randn(router.bias.shape, generator=torch.Generator().manual_seed(rank))
             scores = torch.nn.functional.linear(tokens, router.weight, router.bias + noise)
             top = scores.topk(router.top_k)
@@ -200,12 +204,14 @@ def add_noise_of_rank(job: Any) -> None:
 
 
 def change_weights_of_rank(job: Any) -> None:
+    """Begin with other weights of the routers on each rank but the first."""
     with torch.no_grad():
         for router in list_routers(job):
             router.weight += 0.01 * job.context.rank
 
 
 def change_bias_of_rank(job: Any) -> None:
+    """Begin with another bias of one expert in the second layer on each rank but the first."""
     with torch.no_grad():
         list_routers(job)[1].bias[0] += job.context.rank
 
@@ -223,8 +229,8 @@ def skip_synchronization(job: Any) -> None:
 def claim_flops(job: Any, num_experts: int, factor: float = 1.0) -> None:
     """Claim the FLOPs of a model that uses so many experts a token, times ``factor``."""
     recipe = replace(job.recipe, top_k=num_experts)
-    per_token, _ = recipe.flops_per_token
-    job.model_flops = lambda counts: factor * per_token * counts.tokens_padded
+    flops_per_token, _of_full_attention = recipe.flops_per_token
+    job.model_flops = lambda counts: factor * flops_per_token * counts.tokens_padded
 
 
 def claim_flops_of_all_experts(job: Any) -> None:
@@ -236,10 +242,12 @@ def claim_flops_of_twice_the_experts(job: Any) -> None:
 
 
 def claim_flops_of_all_parameters(job: Any) -> None:
+    """Claim 6 FLOP a parameter and token, as if each token used all experts."""
     job.model_flops = lambda counts: 6.0 * job.num_parameters * counts.tokens_padded
 
 
 def claim_flops_of_published_model(job: Any) -> None:
+    """Claim half as many FLOPs again."""
     claim_flops(job, job.recipe.top_k, factor=1.5)
 
 
@@ -286,7 +294,12 @@ TWO_RANKS = {
 
 
 def find_mistake(job: Any) -> dict[str, Any]:
-    """Train some steps as a rank does; return the code of what was found and its parameters."""
+    """Train some steps as a rank does; return what was found.
+
+    Returns:
+        ``code``: of the error, or of the broken rule; empty: nothing was found. If training went to
+        its end, also ``rank`` and ``parameters``: what the event ``parameters`` has.
+    """
     trained = job.trained_parameters()
     watch = GradientWatch(trained, num_steps=5)
     check = ParameterCheck(
@@ -295,6 +308,7 @@ def find_mistake(job: Any) -> dict[str, Any]:
     check.start()
     stream = job.batches(0)
     try:
+        # The first step alone, so that its FLOPs are counted.
         with StepWatch(dict) as step_watch:
             first = next(stream)
             job.step(iter([first]))
@@ -310,6 +324,7 @@ def find_mistake(job: Any) -> dict[str, Any]:
     counted = sum(step_watch.flops.values())
     if job.model_flops(first.counts) > (1 + findings._FLOPS_TOLERANCE) * counted:
         return {"code": "flops_above_counted"}
+    # A measured run of this rank alone, as far as the rule reads it.
     rank = SimpleNamespace(
         rank=job.context.rank,
         parameters=parameters,

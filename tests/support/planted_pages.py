@@ -24,14 +24,14 @@ class Card(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A workload: samples of a pass and passes, FLOP a sample, the quality it ends with."""
+    """A workload, and the quality that it ends with."""
 
     model: str
     dataset: str
     metric: str
-    samples: int
+    samples: int  # of a pass over the data
     passes: float
-    flops: float
+    flops: float  # of a sample
     quality: float
 
 
@@ -79,9 +79,10 @@ WORKS = (
         quality=0.72,
     ),
 )
-# fp8 on the MI300X was removed from the set: the device has it, so it is no error.
+# By card, a precision that it does not have. (The MI300X has fp8.)
 LACKING = {"V100": "bf16", "A100": "fp8", "H100": "fp4", "MI300X": "fp4"}
 WORLDS = ((1, 1), (1, 8), (2, 8))  # nodes and devices of each
+# By world: one machine with one card, one machine with eight, two machines with eight each.
 LABELS = {(1, 1): "单机单卡（1x1）", (1, 8): "单机8卡（1x8）", (2, 8): "两机8卡（2x8）"}
 
 
@@ -90,16 +91,17 @@ class PageRow:
     """A row of figures before it is printed."""
 
     card: str
-    label: str
+    label: str  # of ``LABELS``
     precision: str
-    e2e_time: float
+    e2e_time: float  # seconds
+    # Samples per second: over the whole time, over training, and over its steps alone.
     p_whole: float
     p_train: float
     p_core: float
     quality: float
-    used: float
+    used: float  # GiB of memory, of ``memory``
     memory: float
-    quality_text: str = ""
+    quality_text: str = ""  # instead of the number
 
     def text(self) -> str:
         """Return the row as pages print it."""
@@ -118,7 +120,11 @@ class PageRow:
 
 
 def make_page(work: Work, rows: list[PageRow], names: str) -> str:
-    """Return a page in the founding form; the table's first row is line 13."""
+    """Return a page in the founding form; the table's first row is line ``FIRST_LINE``.
+
+    Args:
+        names: of the cards, as the page's head has them.
+    """
     head = [
         "配置",
         "precision",
@@ -163,8 +169,10 @@ def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str
         devices = nodes * devices_per_node
         scaling *= 1.0 if devices == 1 else rng.uniform(0.8, 0.98)  # more devices lose a little
         core = card.peaks[precision] * 1e12 * share_of_peak / work.flops * devices * scaling
-        train = core * rng.uniform(0.93, 0.995)
-        samples = work.samples * work.passes * rng.uniform(0.98, 1.02)
+        train = core * rng.uniform(0.93, 0.995)  # time between steps is lost
+        samples = (
+            work.samples * work.passes * rng.uniform(0.98, 1.02)
+        )  # ends a little earlier or later
         evaluation_s = samples / train * rng.uniform(0.01, 0.08)
         start_s = rng.uniform(25, 110)
         e2e_time = round(samples / train + evaluation_s + start_s, 1)

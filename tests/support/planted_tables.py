@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Device(NamedTuple):
-    """A device: its name in tables, memory (GB), and dense peaks (TFLOP/s)."""
+    """A device: its name in tables, memory (GB), and dense peaks (TFLOP/s) by precision."""
 
     name: str
     memory_gb: float
@@ -41,7 +41,7 @@ class ImageModel(NamedTuple):
     accuracy: float
 
 
-IMAGENET = 1_281_167
+IMAGENET = 1_281_167  # training images
 DEVICES = (
     Device("A100-SXM4-80GB", 80, {"bf16": 312, "tf32": 156, "fp32": 19.5}),
     Device("H100 SXM", 80, {"bf16": 989, "fp32": 67}),
@@ -68,13 +68,13 @@ class LanguageRow:
     device: str
     gpus: int
     precision: str
-    sequence: int
+    sequence: int  # tokens
     micro_batch: int
-    tokens_gpu: float
-    tokens: float
+    tokens_gpu: float  # per second, of one device
+    tokens: float  # per second, of all devices
     step_ms: float
-    mfu: float
-    memory: float
+    mfu: float  # percent
+    memory: float  # GiB, the peak
 
     HEAD = (
         "Model",
@@ -100,7 +100,7 @@ class LanguageRow:
             self.precision,
             str(self.sequence),
             str(self.micro_batch),
-            "1",
+            "1",  # gradient accumulation
             f"{self.tokens_gpu:,.0f}",
             f"{self.tokens:,.0f}",
             f"{self.step_ms:,.1f}",
@@ -116,13 +116,13 @@ class ImageRow:
     model: str
     device: str
     nodes: int
-    per_node: int
+    per_node: int  # devices of a node
     precision: str
-    batch: int
+    batch: int  # of one device
     epochs: int
-    rate: float
-    hours: float
-    accuracy: float
+    rate: float  # images per second, of all devices
+    hours: float  # of the whole training
+    accuracy: float  # percent
 
     HEAD = (
         "model",
@@ -158,8 +158,8 @@ class PairRow:
     """A row with two precisions side by side."""
 
     gpus: int
-    batch: int
-    fp32: float
+    batch: int  # of one device
+    fp32: float  # sequences per second, of all devices
     mixed: float
 
     HEAD = (
@@ -176,7 +176,7 @@ class PairRow:
         return (
             str(self.gpus),
             str(self.batch),
-            "512",
+            "512",  # the sequence length
             f"{self.fp32:.2f}",
             f"{self.mixed:.2f}",
             f"{self.mixed / self.fp32:.2f}",
@@ -199,7 +199,7 @@ class SweepRow:
         return (
             self.device,
             str(self.gpus),
-            str(self.gpus * 64),
+            str(self.gpus * 64),  # the global batch: 64 samples on each device
             f"{self.tokens_gpu:.1f}",
             f"{self.auc:.4f}",
         )
@@ -232,7 +232,7 @@ def format_markdown(title: str, sections: list[Section]) -> Document:
         text += [f"## {section.title}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
         for index, row in enumerate(section.rows):
             text.append(f"| {' | '.join(row.cells())} |")
-            lines[number, index] = len(text)
+            lines[number, index] = len(text)  # the number of this line, from 1
         text.append("")
     return Document(".md", "\n".join(text), lines)
 
@@ -240,6 +240,7 @@ def format_markdown(title: str, sections: list[Section]) -> Document:
 def format_csv(section: Section) -> Document:
     """Return one section as CSV."""
     table = [section.rows[0].HEAD, *(row.cells() for row in section.rows)]
+    # Lines count from 1, and the first one is the head.
     lines = {(0, index): index + 2 for index in range(len(section.rows))}
     return Document(".csv", "\n".join(",".join(row) for row in table) + "\n", lines)
 
@@ -248,7 +249,7 @@ def make_language_rows(rng: random.Random) -> list[LanguageRow]:
     """Return honest rows of one model on one device, on 8, 16 and 32 devices."""
     model, device = rng.choice(LANGUAGE_MODELS), rng.choice(DEVICES)
     sequence, micro_batch = rng.choice((2048, 4096)), rng.choice((2, 4, 8))
-    counts_attention = rng.choice((False, True))
+    counts_attention = rng.choice((False, True))  # published MFU comes with and without it
     flops_per_token = 6 * model.parameters
     if counts_attention:
         flops_per_token += 12 * model.layers * model.width * sequence
@@ -273,7 +274,7 @@ def make_language_rows(rng: random.Random) -> list[LanguageRow]:
             )
         )
         share_of_peak *= rng.uniform(0.93, 0.99)  # more devices lose a little
-        memory *= rng.uniform(0.9, 0.99)
+        memory *= rng.uniform(0.9, 0.99)  # and need a little less memory each
     return rows
 
 
@@ -305,9 +306,9 @@ def make_image_rows(rng: random.Random) -> list[ImageRow]:
 
 def make_precision_pair_rows(rng: random.Random) -> list[PairRow]:
     """Return honest rows of BERT-large on V100 in fp32 and mixed precision."""
-    fp32, mixed = rng.uniform(7.5, 10.5), rng.uniform(28, 38)  # of one device
+    fp32, mixed = rng.uniform(7.5, 10.5), rng.uniform(28, 38)  # sequences/s of one device
     rows = []
-    scaling = 1.0
+    scaling = 1.0  # share of its rate that a device keeps
     for gpus in (1, 4, 8):
         rows.append(
             PairRow(
@@ -322,14 +323,14 @@ def make_precision_pair_rows(rng: random.Random) -> list[PairRow]:
 
 
 def make_sweep_rows(rng: random.Random) -> list[SweepRow]:
-    """Return honest rows of a recommender on one device."""
+    """Return honest rows of a recommender on 8 to 64 devices of one kind."""
     device = rng.choice(DEVICES)
-    rate = rng.uniform(2000, 9000)
+    rate = rng.uniform(2000, 9000)  # tokens/s of one device
     rows = []
     for gpus in (8, 16, 32, 64):
         auc = 0.8025 + rng.uniform(-0.0008, 0.0008)
         rows.append(SweepRow(device=device.name, gpus=gpus, tokens_gpu=rate, auc=auc))
-        rate *= rng.uniform(0.93, 0.99)
+        rate *= rng.uniform(0.93, 0.99)  # more devices lose a little
     return rows
 
 
@@ -509,7 +510,7 @@ SWEEPS: dict[str, TableMistake] = {
 
 
 def iterate_planted_documents() -> Iterator[Plant]:
-    """Yield files with one error each."""
+    """Yield files with one error each: the kinds above, then two kinds that span several rows."""
     rng = random.Random(4711)
     for mistakes, make_rows in (
         (LANGUAGE, make_language_rows),

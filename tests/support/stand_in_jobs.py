@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device, Job
 
 SITE = Path(__file__).parents[1] / "stand_in"
-OPERATION_NS = 1_000
+OPERATION_NS = 1_000  # device time of each operation
 STEPS = 4
 
 
@@ -33,11 +33,16 @@ def register() -> None:
 
 
 def open_stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> Any:
-    """Return the process's device with a new clock, empty and without anything queued."""
+    """Return the process's device with a new clock, empty and without anything queued.
+
+    Args:
+        fault: name of a planted fault of its timeline, see ``trainmark_stand_in.faults``.
+        operation_ns: device time of each operation.
+    """
     from trainmark_stand_in.faults import TIMELINES
     from trainmark_stand_in.vendor import StandIn
 
-    device = StandIn().open(0, 1)
+    device = StandIn().open(local_rank=0, ranks_here=1)
     clock = FakeClock()
     timeline = TIMELINES[fault](operation_ns=operation_ns, clock=clock, sleep=clock.advance)
     device.timeline = device.operations.timeline = timeline
@@ -46,7 +51,12 @@ def open_stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> A
 
 
 def new_job(case_name: str, device: Device, cache: Path, **changes: Any) -> Job:
-    """Return the job of the tiny recipe, without dropout: devices draw differently."""
+    """Return the job of the tiny recipe, without dropout: devices draw differently.
+
+    Args:
+        cache: folder of generated data.
+        changes: of fields of the recipe.
+    """
     import torch
 
     from trainmark.protocols import JobContext
@@ -54,6 +64,7 @@ def new_job(case_name: str, device: Device, cache: Path, **changes: Any) -> Job:
     case = cases.load(case_name)
     # A thread that reads ahead would place batches in any step; MMLU takes minutes.
     fields = {"read_ahead_batches": 0, "mmlu_mode": "off", **changes}
+    # Not every recipe has each of these fields.
     fields_of_recipe = {
         name: value for name, value in fields.items() if hasattr(case.recipe_type, name)
     }
@@ -89,6 +100,14 @@ def train(
     Args:
         device: None: the CPU.
         change_loop: a piece of the loop's source and what to write instead of it.
+        change_job: plants a mistake in the job before it trains.
+        changes: of fields of the recipe.
+
+    Returns:
+        ``losses`` of the steps; ``quality``: all figures of the evaluation that are finite;
+        ``windows`` and ``trained``: events; ``queued_before_ns``: when all work that was queued
+        before the loop is done; ``operations`` and ``synchronizations`` of each step; ``waits`` by
+        cause. Without a stand-in the last four are empty or 0.
     """
     from trainmark.devices.vendors.cpu import CpuDevice
     from trainmark.train.read_ahead import iterate_batches
@@ -104,6 +123,7 @@ def train(
     original_step = job.step
 
     def step(batches: Any) -> Any:
+        """Take a step and count its operations and waits."""
         if timeline is None:
             return original_step(batches)
         before = timeline.operations, timeline.waits.total()
@@ -115,6 +135,7 @@ def train(
     job.step = step
     loop = load_changed_loop(change_loop)
     events: list[dict[str, Any]] = []
+    # Not ``timeline.mark()``, which a planted fault may have replaced.
     queued_ns = 0 if timeline is None else Timeline.mark(timeline).reached_ns
     schedule = loop.Schedule(max_epochs=100, warmup_steps=2, window_steps=2, max_steps=STEPS)
     loop.MeasuredLoop(
@@ -148,7 +169,8 @@ def load_changed_loop(change: tuple[str, str] | None) -> Any:
     if change is None:
         return loop
     source = Path(loop.__file__).read_text()
-    assert source.count(change[0]) == 1, f"the loop has {source.count(change[0])} of {change[0]!r}"
+    piece, _replacement = change
+    assert source.count(piece) == 1, f"the loop has {source.count(piece)} of {piece!r}"
     changed = ModuleType("changed_loop")
     sys.modules[changed.__name__] = changed  # its dataclasses look themselves up
     exec(compile(source.replace(*change), loop.__file__, "exec"), changed.__dict__)
@@ -165,13 +187,17 @@ def train_on_stand_in(
 
 
 def list_wrong_figures(training: dict[str, Any]) -> list[str]:
-    """Return the names of figures that differ from what the operations of each step must take."""
+    """Return the names of figures that are not what the stand-in's clock shows.
+
+    Args:
+        training: result of ``train_on_stand_in``.
+    """
     windows = training["windows"]
     step_ns = [ns for window in windows for ns in window["step_ns"]]
     right = {
         "start_ns": training["trained"]["start_ns"] == training["queued_before_ns"],
         "step_ns": step_ns == [count * OPERATION_NS for count in training["operations"]],
-        "step_waits": not any(training["synchronizations"]),
+        "step_waits": not any(training["synchronizations"]),  # no step waits for the device
         # At both ends of training and at the end of each window.
         "loop_waits": training["waits"].get("synchronize()") == len(windows) + 2,
         "mark_waits": "mark()" not in training["waits"],
@@ -186,7 +212,7 @@ def read_each_loss(job: Any) -> None:
 
     def step(batches: Any) -> Any:
         loss = original_step(batches)
-        loss.item()
+        loss.item()  # waits for the device
         return loss
 
     job.step = step
@@ -204,7 +230,7 @@ def matmul_rate(fault: str) -> float | str:
 
 
 def list_faults() -> tuple[list[str], list[str]]:
-    """Return what the conformance checks find, by the real clock."""
+    """Return what the conformance checks find of the vendor, and of its device, by a real clock."""
     from trainmark.conformance.vendor_check import device_faults, vendor_faults
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn

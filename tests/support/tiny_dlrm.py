@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 
     from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 
-CARDINALITIES = (50, 3, 120, 7, 31, 1, 64)
-DIM, NUMERICAL, BATCH, STEPS, LAST, RATE, SEED = 8, 5, 24, 10, 3, 0.5, 11
+CARDINALITIES = (50, 3, 120, 7, 31, 1, 64)  # rows of each table
+DIM = 8  # numbers of a table's row
+NUMERICAL = 5  # numbers of a sample
+BATCH, LAST = 24, 3  # samples of a global batch, and of the last one
+STEPS = 10
+RATE = 0.5  # learning rate
+SEED = 11
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,10 @@ class Spread:
     """How a training is spread over ranks."""
 
     ranks: int = 1
-    row_budget: int = 1000
+    row_budget: int = 1000  # rows of tables that fit into a rank's memory
     cardinalities: tuple[int, ...] = CARDINALITIES
-    loss_scale: float = 1.0
-    dtype: torch.dtype = torch.float32
+    loss_scale: float = 1.0  # factor of gradients, as in mixed precision
+    dtype: torch.dtype = torch.float32  # of numbers that ranks exchange
 
     @property
     def placement(self) -> Placement:
@@ -54,6 +59,7 @@ class Spread:
 
 def make_rank_memory(rows: int, dim: int) -> RankMemory:
     """Return the memory of a rank that fits tables of so many rows."""
+    # Two bytes more, so that rounding does not take a row away.
     return RankMemory(int(rows * dim * FLOAT_BYTES / TABLES_SHARE) + 2)
 
 
@@ -68,7 +74,10 @@ SPREADS = {
 
 
 def make_batches(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return (numerical, labels, ids) of each global batch; the last one is short."""
+    """Return (numerical, labels, ids) of each global batch; the last one is short.
+
+    Shapes: (samples, NUMERICAL), (samples,) and (tables, samples).
+    """
     generator = torch.Generator().manual_seed(SEED)
     batches = []
     for step in range(STEPS):
@@ -87,10 +96,13 @@ class SentBytes:
 
     def __init__(self, rank: int) -> None:
         self.rank, self.total = rank, 0
-        self.exchange, dist.all_to_all_single = dist.all_to_all_single, self
+        self.exchange = dist.all_to_all_single
+        dist.all_to_all_single = self  # for the rest of this process
 
     def __call__(self, received: Tensor, sent: Tensor, *sizes: list[int], **more: Any) -> Any:
-        numbers = sum(size for rank, size in enumerate(sizes[1]) if rank != self.rank)
+        """Exchange; ``sizes``: numbers received from each rank, and sent to each."""
+        _received_sizes, sent_sizes = sizes
+        numbers = sum(size for rank, size in enumerate(sent_sizes) if rank != self.rank)
         self.total += numbers * sent.element_size()
         return self.exchange(received, sent, *sizes, **more)
 
@@ -98,11 +110,21 @@ class SentBytes:
 def train(
     spread: Spread = Spread(), *, rank: int = 0, group: Any = None, sent: SentBytes | None = None
 ) -> dict[str, Any]:
-    """Take the steps; return losses (sums), pieces of tables, dense weights, logits."""
+    """Take the steps; return what this rank has of them.
+
+    Args:
+        sent: counts the bytes that this rank sends.
+
+    Returns:
+        ``losses``: sums over the samples of each step; ``logits`` of each step; ``pieces`` of
+        tables, by table and first row; ``bytes``: of each step those sent, and those that the
+        tables claim to send; ``dense``: weights of the other layers.
+    """
     cardinalities, ranks = spread.cardinalities, spread.ranks
     dense: nn.Module = build_model(
         NUMERICAL, DIM, len(cardinalities), [16, DIM], [16, 1], seed=SEED
     )
+    # ``start`` begins a lookup, which on several ranks exchanges rows while the dense layers run.
     if ranks == 1:
         tables = start = FusedTables(cardinalities, DIM, seed=SEED)
     else:
@@ -197,7 +219,7 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     job = build(context, load_data(context))
     batches = list(job.batches(0))
     losses, stream = [], iter(batches)
-    while (loss := job.step(stream)) is not None:
+    while (loss := job.step(stream)) is not None:  # None: the epoch has ended
         losses.append(loss.item())
     quality = job.evaluate()
     return {
@@ -211,7 +233,10 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
 
 
 def train_rank(rank: int, clicks: Path, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train all spreads, then the job: starting ranks takes longer than training."""
+    """Train all spreads of this rank, then the job, on one start of the ranks.
+
+    Starting ranks takes longer than training. A spread over two of four ranks leaves two out.
+    """
     groups = {size: dist.new_group(list(range(size))) for size in (2, 4)}
     sent = SentBytes(rank)
     trainings = {

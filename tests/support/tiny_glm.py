@@ -17,7 +17,8 @@ from trainmark.cases.glm_superglue.job import GlmJob, build
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
-VOCAB, LENGTH, SAMPLES, VALIDATION = 40, 24, 22, 13
+VOCAB, LENGTH = 40, 24  # ids of tokens, and the longest sequence
+SAMPLES, VALIDATION = 22, 13  # of training and of the validation
 
 
 class DrawnExamples(Examples):
@@ -33,9 +34,10 @@ class DrawnExamples(Examples):
         self.num_choices = np.random.default_rng(seed).integers(1, max_choices + 1, samples)
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
+        """Return a sequence for each candidate; ids: 0 ends an answer, 1 starts one."""
         rng = np.random.default_rng([self.seed, row])
         context = rng.integers(2, VOCAB, rng.integers(5, 12))
-        mask = int(rng.integers(1, len(context)))
+        mask = int(rng.integers(1, len(context)))  # position of the gap in the context
         sequences = []
         for slot in range(self.num_choices[row]):
             answer = rng.integers(2, VOCAB, rng.integers(1, 5))
@@ -71,12 +73,16 @@ class NamedOften(Examples):
         self.num_choices = np.random.default_rng(seed).integers(3, 5, samples)
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
+        """Return a sequence for each name, which is one token; the first one is the right answer.
+
+        Ids: 0 ends a text, 1 starts an answer, 2 starts the context, 3 is the gap.
+        """
         rng = np.random.default_rng([self.seed, row])
         names = rng.choice(np.arange(4, 16), self.num_choices[row], replace=False)
         context = np.concatenate([[2], rng.permutation([*names, names[0], names[0]]), [3, 0]])
         if self.shuffled:
             names = rng.permutation(names)
-        block, mask = len(context), len(context) - 2
+        block, mask = len(context), len(context) - 2  # start of the answer, position of the gap
         positions = np.concatenate([np.arange(block), [mask, mask]])
         blocks = np.concatenate([np.zeros(block, np.int64), [1, 2]])
         return [
@@ -114,6 +120,12 @@ def make_recipe(**changes: Any) -> GlmRecipe:
 def new_job(
     *, rank: int = 0, world_size: int = 1, train: Any = None, validation: Any = None, **changes: Any
 ) -> GlmJob:
+    """Return the job of a rank.
+
+    Args:
+        train, validation: examples; None: those of ``DrawnExamples``.
+        changes: of fields of the recipe.
+    """
     context = JobContext(
         recipe=make_recipe(**changes),
         data_dir=Path(),
@@ -132,12 +144,12 @@ def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
     """Take the steps of some epochs; return losses and samples of each, weights, quality."""
     losses, samples = [], []
     for epoch in range(epochs):
-        stream = list(job.batches(epoch))
-        handed = iter(stream)
-        while (loss := job.step(handed)) is not None:
+        batches = list(job.batches(epoch))
+        stream = iter(batches)
+        while (loss := job.step(stream)) is not None:
             losses.append(loss.item())
-        num_samples = 0
-        for batch in stream:
+        num_samples = 0  # of the step whose micro-batches are counted
+        for batch in batches:
             num_samples += batch.counts.samples
             if batch.closes_step:
                 samples.append(num_samples)

@@ -29,7 +29,7 @@ VOCAB, SEQUENCE, SAMPLES = 100, 12, 20  # a table of 128 rows on one rank, of 25
 class Epoch:
     """Random tokens in the form of ``sampling.EpochIndex``."""
 
-    shuffle: Any
+    shuffle: Any  # numbers of the samples in the epoch's order
 
     def __len__(self) -> int:
         return len(self.shuffle)
@@ -79,6 +79,7 @@ def make_recipe(**changes: Any) -> GptRecipe:
 
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptJob:
+    """Return the job of a rank on random data; ``changes``: of fields of the recipe."""
     context = JobContext(
         recipe=make_recipe(**changes),
         data_dir=Path(),
@@ -100,6 +101,7 @@ def train(job: GptJob) -> dict[str, Any]:
     losses, samples = [], []
 
     def count(source: Any) -> Any:
+        """Yield the batches, and keep how many samples of this rank each has."""
         for batch in source:
             samples.append(batch.counts.samples)
             yield batch

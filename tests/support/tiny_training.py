@@ -42,6 +42,7 @@ def new_model() -> nn.Module:
 
 
 def make_context(precision: Precision, *, world_size: int = 1) -> JobContext:
+    """Return the context of a job on rank 0, without data."""
     device: Any = SyncDevice(FakeClock())
     return JobContext(
         recipe=Recipe(precision=precision),
@@ -61,6 +62,13 @@ def new_stepper(
     loss_sum: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
     **fields: Any,
 ) -> Stepper:
+    """Return a stepper that trains a model by SGD with momentum.
+
+    Args:
+        loss_sum: the loss, a sum over samples; None: the squared error.
+        fields: other arguments of ``Stepper``.
+    """
+
     def compute_squared_error(batch: Batch) -> torch.Tensor:
         if loss_sum is not None:
             return loss_sum(stepper.model, batch)
@@ -102,7 +110,12 @@ def train(
     rank: int = 0,
     epochs: int = 7,
 ) -> list[tuple[float, int]]:
-    """Return (mean loss, samples) of each step on this rank."""
+    """Return (mean loss, samples) of each step on this rank.
+
+    Args:
+        micro: samples of a micro-batch.
+        accumulate: micro-batches of a step.
+    """
     sharding = Sharding(
         num_rows=ROWS,
         micro_batch_size=micro,
@@ -115,10 +128,10 @@ def train(
     for epoch in range(epochs):
         source = list(make_batches(sharding, epoch))
         micro_batches = iter(source)
-        position = 0
+        position = 0  # of the next step's first micro-batch
         while (loss := stepper.step(micro_batches)) is not None:
             samples = 0
-            while True:
+            while True:  # over the micro-batches of the step that was taken
                 samples += source[position].counts.samples
                 position += 1
                 if source[position - 1].closes_step:
@@ -137,7 +150,8 @@ def train_rank(rank: int) -> dict[str, Any]:
     stepper = new_stepper(model, world_size=2)
     reductions = 0
 
-    def count(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
+    # Without annotations: DDP refuses a hook whose annotations are text, as they are here.
+    def count(state, bucket):  # type: ignore[no-untyped-def]
         nonlocal reductions
         reductions += 1
         return allreduce_hook(state, bucket)
@@ -147,8 +161,11 @@ def train_rank(rank: int) -> dict[str, Any]:
     steps = train(stepper, micro=5, accumulate=3, world_size=2, rank=rank)
     # An epoch of one row: rank 0 has none and takes part without weight.
     features, targets = make_rows()
-    single = Batch((features[:1], targets[:1]), Counts(samples=rank), 1, closes_step=True)
+    single = Batch(
+        (features[:1], targets[:1]), Counts(samples=rank), step_samples=1, closes_step=True
+    )
     stepper.step(iter([single]))
+    # The first number differs from rank to rank, the second is the same on both.
     total = add_over_ranks(rank + 1, 10, world_size=2, device=torch.device("cpu"))
     return {
         "steps": steps,
@@ -162,7 +179,7 @@ def measure_sharded_gradients(rank: int) -> dict[str, Any]:
     """Return the sizes of the gradients after each micro-batch of a sharded model, and the weights.
 
     The step's two micro-batches are the rows of data from 0 to 16 and from 16 to 32; each rank
-    takes half of both.
+    takes half of both. A size is the number of a gradient's numbers that this rank holds.
     """
     features, targets = make_rows()
     model = new_model()
@@ -179,13 +196,19 @@ def measure_sharded_gradients(rank: int) -> dict[str, Any]:
 
     def micro_batches() -> Iterator[Batch]:
         for first in (0, 16):
-            if first:
+            if first > 0:  # the first micro-batch was trained
                 sizes.append(
                     [_count_held_numbers(parameter.grad) for parameter in model.parameters()]
                 )
             rows = slice(first + 8 * rank, first + 8 * rank + 8)
-            yield Batch((features[rows], targets[rows]), Counts(8), 32, closes_step=first == 16)
+            yield Batch(
+                (features[rows], targets[rows]),
+                Counts(samples=8),
+                step_samples=32,
+                closes_step=first == 16,
+            )
 
+    # After the second micro-batch.
     stepper.optimizer.register_step_pre_hook(
         lambda *_: sizes.append(
             [_count_held_numbers(parameter.grad) for parameter in model.parameters()]
@@ -208,5 +231,6 @@ def train_step_and_read_buffer(rank: int) -> float:
     model.register_buffer("constant", torch.zeros(()))
     stepper = new_stepper(model, world_size=2)
     model.constant.fill_(rank + 1)  # type: ignore[operator,union-attr]
-    stepper.step(iter([Batch((features[:4], targets[:4]), Counts(4), 8, closes_step=True)]))
+    batch = Batch((features[:4], targets[:4]), Counts(samples=4), step_samples=8, closes_step=True)
+    stepper.step(iter([batch]))
     return float(model.constant)  # type: ignore[arg-type]

@@ -33,12 +33,20 @@ def write_text_file(file: Path, text: str = "") -> Path:
 def add_kfd_node(
     root: Path, number: int, *, vendor: int, minor: int = 0, bus: int = 0, unique_id: int = 0
 ) -> None:
-    """Add a compute device to KFD's list; with minor 0 a processor."""
+    """Add a compute device to KFD's list, AMD's interface of the kernel for computing.
+
+    Args:
+        root: of the machine.
+        number: of the node in the list.
+        vendor: number of the vendor on the PCI bus.
+        minor: number of its file in /dev/dri; 0: the node is a processor.
+        bus: number of its PCI bus.
+    """
     properties = {
         "cpu_cores_count": 0 if minor else 64,
         "simd_count": 304 if minor else 0,
         "vendor_id": vendor,
-        "location_id": bus << 8,
+        "location_id": bus << 8,  # bus, device and function; the latter are 0
         "domain": 0,
         "drm_render_minor": minor,
         "unique_id": unique_id,
@@ -59,7 +67,14 @@ def add_pci_card(
     driver: str = "",
     minor: int = 0,
 ) -> Path:
-    """Add a card to the PCI bus and return its folder."""
+    """Add a card to the PCI bus and return its folder.
+
+    Args:
+        vendor: its number.
+        kind: class of the device; the default is a display controller.
+        driver: name of the kernel's driver that the card has; empty: none.
+        minor: number of its file in /dev/dri; 0: it has none.
+    """
     folder = root / "sys/bus/pci/devices" / address
     write_text_file(folder / "vendor", f"0x{vendor:04x}\n")
     write_text_file(folder / "class", f"{kind}\n")
@@ -93,7 +108,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def set_torch_build(monkeypatch: pytest.MonkeyPatch, **what: str) -> None:
-    """Have the installed torch say that it was built for ``what``."""
-    build = accelerator.TorchBuild("2.13.0", what.pop("cuda", None), **what)
+def set_torch_build(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """Have the installed torch say that it was built for versions of ``cuda``, ``hip``, ``xpu``."""
+    build = accelerator.TorchBuild("2.13.0", versions.pop("cuda", None), **versions)
     monkeypatch.setattr(torch_vendor, "read_torch_build", lambda: build)
