@@ -144,7 +144,7 @@ def build_llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     config = PRESETS[recipe.model_size]
     loaded = SimpleNamespace(config=config, train=Rows(), mmlu=None)
     batch = Batch(
-        (ids, ids.clone(), 1e-3),  # ids, targets, and the weight of each target's loss
+        (ids, ids.clone(), 1e-3),  # ids, targets, and the factor of the summed loss
         make_token_counts(size, length),
         step_samples=size,
         closes_step=True,
