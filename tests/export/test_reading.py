@@ -56,7 +56,7 @@ def change_plan(run_dir: Path, **changes: Any) -> None:
 
 def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
-    # The first of two warm-up steps is faster.
+    # 16 steps on each rank; rank 1 differs in a step's time and in 13 losses.
     ranks[1][WARMUP_WINDOW]["step_ns"] = [S // 4, S // 2]
     ranks[1][MEASURED_WINDOW]["loss"] = [0.5] * 13
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
@@ -66,14 +66,15 @@ def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
     assert [step.values["train/loss"] for step in steps] == expected.loss
     times = [step.values["perf/step_time_seconds"] for step in steps]
     assert times == [time_ns / 1e9 for time_ns in expected.time_ns]
-    assert steps[-1].values["train/samples"] == sum(expected.samples) == 2048
-    # Dated back from the end of their window.
+    assert steps[-1].values["train/samples"] == sum(expected.samples) == 16 * 64 * 2
+    # A step ends when the slowest rank ends it, counted back from the end of its window.
     assert [steps[0].unix_ns, steps[1].unix_ns] == [UNIX_NS + 7 * S, UNIX_NS + 7 * S + S // 2]
     assert steps[-1].unix_ns == UNIX_NS + 8 * S + 13 * TICK
 
 
 def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
+    # A window of 13 steps of 1/8 s; its values are means over it and over both ranks.
     for rank in ranks:
         rank[MEASURED_WINDOW] |= {
             "tokens": 13_000,
@@ -82,8 +83,9 @@ def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
         }
     ranks[1][MEASURED_WINDOW]["used_bytes"] = 3 * GIB
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
-    change_plan(run_dir, peak_tflops=0.032)
+    change_plan(run_dir, peak_tflops=0.032)  # of a device, for the MFU
     steps = select_points(read_points(run_dir), "train/step")
+    # The windows have 1, 2 and 13 steps.
     assert [step.number for step in steps if "perf/tokens_per_second" in step.values] == [1, 3, 16]
     assert steps[-1].values == {
         "train/loss": 0.25,
@@ -96,11 +98,12 @@ def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
         "perf/model_tflops_per_second_per_device": 0.008,
         "perf/mfu": 25.0,
         "perf/data_wait_percent": 12.5,
-        "memory/used_gib": 3.0,
+        "memory/used_gib": 3.0,  # of the rank that uses most
     }
 
 
 def test_memory_of_processes_is_added(tmp_path: Path) -> None:
+    # Ranks that report the memory of their process, not of a device.
     ranks = [rank_events(), rank_events()]
     ranks[0][MEASURED_WINDOW]["used_bytes"], ranks[1][MEASURED_WINDOW]["used_bytes"] = GIB, 2 * GIB
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
@@ -109,6 +112,7 @@ def test_memory_of_processes_is_added(tmp_path: Path) -> None:
 
 def test_unknown_values_have_no_series(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(1)
+    # No tokens (0: the case has none), FLOPs and memory.
     ranks[0][MEASURED_WINDOW] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     last = select_points(read_points(run_dir), "train/step")[-1]
@@ -124,7 +128,7 @@ def test_unknown_values_have_no_series(tmp_path: Path) -> None:
 
 def test_nan_loss_is_exported(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(1)
-    ranks[0][MEASURED_WINDOW]["loss"] = [0.25] * 12 + [None]
+    ranks[0][MEASURED_WINDOW]["loss"] = [0.25] * 12 + [None]  # events cannot hold NaN
     last = select_points(
         read_points(write_sampled_run(tmp_path / "run", None, ranks=ranks)), "train/step"
     )[-1]
@@ -135,7 +139,7 @@ def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> N
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
         rank[EVALUATION] |= {
-            "detail": {"loss": 0.5, "F1 score": 0.75, "none": None},
+            "detail": {"loss": 0.5, "F1 score": 0.75, "none": None},  # None has no series
             "parts": {"subject": {"law": 0.25}},
         }
     (point,) = select_points(
@@ -176,7 +180,7 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
         ),
         make_devices_line(1.0, card, took_ns=2_000),
         make_devices_line(2.0, {"index": 1, "throttle_reasons": []}, {"index": 2, "power_w": 5.0}),
-        make_event("fault", 3 * S, source="monitor", kind="hung", said="no answer"),
+        make_event("fault", 3 * S, source="monitor", kind="hung", said="no answer"),  # no reading
         make_host_line(3.0, utilization_percent=25.0),
     ]
     points = read_points(write_sampled_run(tmp_path / "run", lines))
@@ -192,6 +196,7 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
         "sys/cpu/energy_joules": 3.0,
     }
     cards_read = select_points(points, "sys/gpu/reading")
+    # A reading that took 2,000 ns is dated to its middle.
     assert cards_read[0].unix_ns == UNIX_NS + S - 1_000
     assert cards_read[0].values == {
         "sys/gpu1/power_watts": 400.0,
@@ -212,6 +217,7 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
     source = write_sampled_run(tmp_path / "other", None)
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
     change_plan(run_dir, nnodes=2, nproc=1, launcher="slurm")
+    # Both nodes' own clocks show 1 s at the launch, but node 1 began a second later.
     for node in range(2):
         begin = launch_event(S, node=node, unix_ns=UNIX_NS + node * S)
         write_events(run_dir / f"events.node{node}.jsonl", [begin])
@@ -225,10 +231,9 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
         ("sys/node0/gpu/reading", UNIX_NS + S, {"sys/node0/gpu0/power_watts": 100.0}),
         ("sys/node1/gpu/reading", UNIX_NS + 2 * S, {"sys/node1/gpu0/power_watts": 101.0}),
     ]
-    assert (
-        select_points(points, "train/step")[0].unix_ns == UNIX_NS + 6 * S
-    )  # the first node's clock
-    assert reader.waits_for_nodes
+    # By the first node's clock.
+    assert select_points(points, "train/step")[0].unix_ns == UNIX_NS + 6 * S
+    assert reader.waits_for_nodes  # as neither node has finished
     for node in range(2):
         path = run_dir / f"events.node{node}.jsonl"
         path.write_text(path.read_text() + json.dumps(make_event("finished", 13 * S)) + "\n")
@@ -250,11 +255,13 @@ def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
     names = ("events.launcher.jsonl", "events.rank0.jsonl", "events.rank1.jsonl", "telemetry.jsonl")
     texts = {name: (whole_run / name).read_bytes() for name in names}
     points: list[Point] = []
+    # All files grow in steps of 300 bytes, which cut lines anywhere.
     for end in range(0, max(map(len, texts.values())) + 300, 300):
         for name, text in texts.items():
             (growing / name).write_bytes(text[:end])
         points += [point for part in reader.iterate_new() for point in part]
-    assert reader.take_rest() == []
+    assert reader.take_rest() == []  # all points were complete
+
     for axis in ("train/step", "eval/step", "sys/gpu/reading"):
         assert select_points(points, axis) == select_points(expected, axis) != []
         numbers = [point.number for point in select_points(points, axis)]
@@ -268,6 +275,7 @@ def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> N
     reader = RunReader(read_plan(run_dir), run_dir)
     complete = [point for part in reader.iterate_new() for point in part]
     assert [point.number for point in select_points(complete, "train/step")] == [1, 2, 3]
+    # At the end of the run, steps that only the other rank reported follow.
     remaining_points = reader.take_rest()
     assert [point.number for point in remaining_points] == list(range(4, 17))
     assert [point.values["train/loss"] for point in remaining_points] == [0.25] * 13
@@ -282,6 +290,7 @@ def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
     change_plan(run_dir, resumed=resumed)
     points = read_points(run_dir)
     first, last = select_points(points, "train/step")[0], select_points(points, "train/step")[-1]
+    # 2 x 64 samples a step, 64 steps an epoch.
     assert (first.number, first.values["train/samples"]) == (101, 6_400 + 128)
     assert (last.number, last.values["train/epoch"]) == (116, 116 / 64)
     assert select_points(points, "eval/step")[0].number == 116
@@ -290,8 +299,8 @@ def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
 def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Path) -> None:
     run_dir = write_sampled_run(tmp_path / "run", None)
     reader = RunReader(read_plan(run_dir), run_dir)
-    list(reader.iterate_new())
-    assert reader.read_result() is None
+    list(reader.iterate_new())  # the result is numbered by the last step that was read
+    assert reader.read_result() is None  # there is no record yet
     built = reduce.reduce(run_dir)
     record.write_record(built, run_dir)
     result = reader.read_result()
@@ -308,7 +317,7 @@ def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
     plan = json.loads((run_dir / "plan.json").read_text())
     change_plan(run_dir, recipe=plan["recipe"] | {"model_folder": "/home/someone/model"})
     reader = RunReader(read_plan(run_dir), run_dir)
-    list(reader.iterate_new())
+    list(reader.iterate_new())  # the start is known from the launch event
     described = reader.describe_run()
     assert described.started_unix_ns == UNIX_NS
     assert described.settings["precision"] == "fp32"
@@ -323,5 +332,6 @@ def test_lines_that_are_not_events_are_skipped(tmp_path: Path, place: str) -> No
     run_dir = write_sampled_run(tmp_path / "run", lines)
     expected = read_points(run_dir)
     path = run_dir / place
+    # Neither JSON, nor a known event, nor complete.
     path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + path.read_bytes() + b'{"event"')
     assert read_points(run_dir) == expected

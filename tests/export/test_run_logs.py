@@ -25,6 +25,7 @@ def run(tmp_path):
 
 
 def read_log_events(form, run):
+    """Return the events of a run's log; ``run`` is the record and its folder."""
     make, marker = FORMS[form]
     lines = make(*run).splitlines()
     assert all(line.startswith(marker) for line in lines)
@@ -38,12 +39,15 @@ def test_log_of_a_run_matches_its_golden_file(form, run):
 
 def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     record, folder = run
-    resumed = Resumed(runs=["first"], checkpoint="none", progress=Progress(20, 0, 20, 640))
-    on = replace_plan_fields(record, resumed=resumed)
-    assert find_differences(describe_work(record), describe_work(on)) == ["resumed_after"]
+    progress = Progress(steps=20, epoch=0, steps_of_epoch=20, samples=640)
+    resumed = Resumed(runs=["first"], checkpoint="none", progress=progress)
+    resumed_record = replace_plan_fields(record, resumed=resumed)
+    assert find_differences(describe_work(record), describe_work(resumed_record)) == [
+        "resumed_after"
+    ]
     with pytest.raises(RecordError, match="continues from a checkpoint"):
-        render_mlperf_log(on, folder)
-    assert render_perflog(on, folder) == render_perflog(record, folder)
+        render_mlperf_log(resumed_record, folder)
+    assert render_perflog(resumed_record, folder) == render_perflog(record, folder)
 
 
 def test_the_importer_finds_the_same_figures(run, tmp_path):
@@ -58,6 +62,7 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
         known_figures = {
             figure: entry for figure, entry in row.figures.items() if figure in record.figures
         }
+        # Figures that must come back exactly.
         same = {"p_whole", "p_train", "p_core", "e2e_time", "train_time", "final_loss"}
         if name == "mlperf.log":  # its lines hold only times and losses
             assert known_figures["p_train"].value == record.figure("p_train")
@@ -77,6 +82,7 @@ def test_interrupted_run_has_no_totals_and_is_aborted(events, tmp_path):
     run = write_two_ranks(tmp_path / "run", ends_after=events)
     assert not run[0].passed
     assert "FINISHED" not in {item["event"] for item in read_log_events("perflog", run)}
+    # MLPerf's last event says so; the samples until then are counted.
     *_, last = read_log_events("mlperf", run)
     assert (last["key"], last["metadata"]["status"]) == ("run_stop", "aborted")
     assert last["metadata"]["samples_count"] == run[0].counts.samples
@@ -89,6 +95,7 @@ def test_a_record_without_its_events_is_refused(run, tmp_path):
 
 def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
     _, folder = run
+    # The node began 5 s after the launcher of the golden run, by the wall clock.
     node = launch_event(0, unix_ns=10**18 + 5 * 10**9, node=0)
     write_events(folder / name_node_file(0), [node, make_event("finished", 12 * 10**9)])
     first = read_log_events("perflog", run)[0]
@@ -136,7 +143,7 @@ def test_damaged_event_is_one_error_with_its_line(form, damage, name, run):
     record, folder = run
     path = folder / name
     lines = path.read_bytes().splitlines(keepends=True)
-    number = 1 if name == "events.launcher.jsonl" else 3
+    number = 1 if name == "events.launcher.jsonl" else 3  # a line that both logs need
     lines[number - 1] = damage(lines[number - 1])
     path.write_bytes(b"".join(lines))
     with pytest.raises(RecordError) as fault:
@@ -150,6 +157,7 @@ def test_steps_that_the_record_does_not_have_are_an_error_with_their_line(form, 
     path = folder / "events.rank0.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     windows = [number for number, line in enumerate(lines, 1) if b'"window"' in line]
+    # The windows once more, so the first line too many is the first copy.
     path.write_bytes(b"".join([*lines, *(lines[number - 1] for number in windows)]))
     with pytest.raises(RecordError) as fault:
         FORMS[form][0](record, folder)

@@ -36,6 +36,7 @@ def stand_in_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
+    """Return a run of 16 steps that has ended, with its record."""
     folder = write_sampled_run(tmp_path / "run", None)
     record.write_record(reduce.reduce(folder), folder)
     return folder
@@ -47,7 +48,14 @@ def follow_finished_run(
     patience_s: float = 60.0,
     act: Callable[[psutil.Process], None] = lambda _: None,
 ) -> list[FollowerRemark]:
-    """Follow a run that has ended; return the remarks about the followers."""
+    """Follow a run that has ended; return the remarks about the followers.
+
+    Args:
+        args: targets; the destinations ``keep``, ``refuse``, ``die`` and ``block`` say what the
+            stand-in backend does.
+        patience_s: how long a follower may take after the end of the run.
+        act: is called with the process of each follower that is ready.
+    """
     with Followers(run_dir, parse_targets(args), patience_s) as followers:
         followers.wait_until_ready(StopRequest())
         for child in list_followers():
@@ -57,6 +65,7 @@ def follow_finished_run(
 
 
 def list_followers() -> list[psutil.Process]:
+    """Return the follower processes that this process has started and that still run."""
     followers = []
     for child in psutil.Process().children():
         with suppress(psutil.Error):  # it ended meanwhile
@@ -78,6 +87,7 @@ def test_successful_follower_exports_everything_without_a_remark(
     last = json.loads(stand_in_calls.read_text().splitlines()[-1])
     assert (last["exit_code"], last["status"]) == (0, "passed")
     log = (run_dir / "log.follow.wandb.txt").read_text()
+    # What the stand-in prints goes to a file, not to the terminal.
     assert "stands in the follower's log" in log
 
 
@@ -86,15 +96,15 @@ def test_steps_are_exported_during_the_run(
 ) -> None:
     live = tmp_path / "live"
     os.mkfifo(stand_in_calls)  # a read of it waits for the follower
-    with Followers(live, parse_targets(["wandb=keep"]), 60.0) as followers:
+    with Followers(live, parse_targets(["wandb=keep"]), patience_s=60.0) as followers:
         followers.wait_until_ready(StopRequest())
         live.mkdir()
         (live / "plan.json").write_bytes((run_dir / "plan.json").read_bytes())
-        write_part(live, run_dir, 7)
+        write_part(live, run_dir, 7)  # lines of each file: until the first window, which is a step
         first = json.loads(stand_in_calls.read_text().splitlines()[0])
         assert (first["train/step"], first["train/loss"]) == (1, 0.75)
         stand_in_calls.unlink()  # the rest goes into a file
-        write_part(live, run_dir, 99)
+        write_part(live, run_dir, 99)  # all lines
     assert list(followers.iterate_remarks()) == []
     assert list_steps(stand_in_calls)[-1] == 16
 
@@ -109,7 +119,7 @@ def test_steps_are_exported_during_the_run(
 def test_failed_follower_gives_one_remark(run_dir: Path, word: str, code: str, text: str) -> None:
     (remark,) = follow_finished_run(run_dir, word)
     assert (remark.message.code, remark.message.args["text"]) == (code, text)
-    for lang in ("en", "zh"):
+    for lang in ("en", "zh"):  # both name the command that exports the run later
         assert f"trainmark follow {run_dir} --to {word}" in remark.render(lang)
     assert remark.render("en") == str(remark) != remark.render("zh")
 
@@ -153,6 +163,7 @@ def test_run_that_did_not_start_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in_calls: Path) -> None:
+    # A launcher that starts a follower, prints its process id and sleeps.
     code = (
         "import sys, time; from pathlib import Path\n"
         "from trainmark.export.followers.starting import Followers\n"
@@ -169,7 +180,7 @@ def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in_calls: 
     launcher.communicate()
     psutil.wait_procs([follower])
     assert not follower.is_running()
-    assert list_steps(stand_in_calls)[-1] == 16
+    assert list_steps(stand_in_calls)[-1] == 16  # it exported what there was
 
 
 def test_every_remark_has_both_languages() -> None:

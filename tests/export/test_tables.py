@@ -36,6 +36,7 @@ def parse_csv(text):
 def test_json_is_an_array_of_whole_records():
     records = [read_golden_record(), read_golden_record(run_id="b")]
     entries = json.loads(render_json(records))
+    # Each entry is a record and says whether its evidence was checked.
     assert [entry.pop("verification") for entry in entries] == ["unverified"] * 2
     assert [Record.model_validate(entry) for entry in entries] == records
     assert json.loads(render_json([])) == []
@@ -52,13 +53,14 @@ def test_figures_of_a_case_come_last_with_their_unit():
         )
     )
     assert list(second)[-1] == "energy_J_per_sample"
+    # A record without the figure has an empty cell.
     assert (first["energy_J_per_sample"], second["energy_J_per_sample"]) == ("", "1.5")
 
 
 def test_cells_that_a_spreadsheet_would_run_are_text():
     plan = read_golden_record().plan.model_copy(update={"case_key": '=HYPERLINK("x")\n'})
     (row,) = parse_csv(render_csv([read_golden_record(plan=plan)]))
-    assert row["case_key"] == """'=HYPERLINK("x") """.strip()
+    assert row["case_key"] == """'=HYPERLINK("x")"""  # the quote makes it text
 
 
 def test_text_formats_match_their_golden_files():
@@ -73,7 +75,7 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
     names, rows = build_record_table(records)
     assert read_back.column_names == names
     assert [list(row.values()) for row in read_back.to_pylist()] == rows
-    assert names[: len(COLUMNS)] == list(COLUMNS)
+    assert names[: len(COLUMNS)] == list(COLUMNS)  # before the figures of cases
     kinds = {name: str(read_back.schema.field(name).type) for name in names}
     # The second is null in both.
     assert kinds["p_train_samples_per_s"] == kinds["energy_to_target_j"] == "double"
@@ -87,18 +89,19 @@ def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path)
     code, out, err = cli(*args)
     assert (code, err) == (0, "")
     assert out == render_text(form, [record], [str(folder)])
-    file.write_text("x" * 10**6)
+    file.write_text("x" * 10**6)  # longer than what replaces it
     assert cli(*args, "-o", file) == (0, "", f"{file}\n")
     assert file.read_text(encoding="utf-8") == out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "run"]
 
 
 def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
-    (tmp_path / "file").touch()
+    (tmp_path / "file").touch()  # nothing can be written below a file
     for form, args, reported in (
-        ("parquet", (), "-o FILE"),
+        ("parquet", (), "-o FILE"),  # it cannot be printed
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
+        # The same run twice.
         ("perflog", (run[1],), "2 runs do not fit into one log"),
     ):
         code, out, err = cli("export", run[1], *args, "--to", form)

@@ -57,12 +57,13 @@ def test_a_missing_program_is_refused_with_its_extra(
         require_backends(parse_targets([backend]))
     assert raised.value.fix == f"pip install 'trainmark[{backend}]'"
     extras = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert extras[backend]
+    assert extras[backend]  # the extra that the fix names exists
 
 
 def test_mlflow_database_needs_the_full_mlflow_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Only the small package is installed, which can send to a server.
     monkeypatch.setattr(targets, "find_spec", lambda name: name == "mlflow" or None)
     require_backends(parse_targets(["mlflow=http://host:5000"]))
     for word in ("mlflow", "mlflow=sqlite:///a.db"):
@@ -78,6 +79,7 @@ def test_run_refuses_a_missing_program_before_anything_starts(
     assert code == 2
     assert "openmetrics needs prometheus_client, which is not installed" in err
     assert not (tmp_path / "run").exists()
+    # In a plan file, the first run does not start either.
     plan = "device: cpu\nruns:\n- {case: toy}\n- {case: toy, name: b, follow: [wandb]}\n"
     (tmp_path / "plan.yaml").write_text(plan)
     code, _, err = cli("run", "plan.yaml")
@@ -95,6 +97,7 @@ def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> Non
     path.write_text(text + "- {case: toy, name: b, follow: mlflow}\n")
     entries = read_plan_file(RunRequest.build(case=str(path))).entries
     assert [entry.follow for entry in entries] == [["wandb", "tensorboard"]] * 2 + [["mlflow"]]
+    # The option of the command line replaces what the file says.
     planned_request = RunRequest.build(case=str(path), follow=["openmetrics"])
     assert [entry.follow for entry in read_plan_file(planned_request).entries] == [
         ["openmetrics"]
@@ -103,6 +106,7 @@ def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> Non
 
 def test_detached_job_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason="no prometheus_client (make test-nightly)")
+    # The launcher, which would start the follower, does not wait for the job.
     code, _, err = cli("run", "toy", "--detach", "--follow", "openmetrics", "--out", "run")
     assert code == 2
     assert "--follow cannot be used with --detach" in err

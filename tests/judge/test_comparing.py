@@ -34,6 +34,7 @@ def multiply(rates: list[float], factor: float) -> list[float]:
 @pytest.mark.parametrize(
     ("factor", "verdict", "code"),
     [
+        # Factor of side B, verdict and exit code; a difference below 3% does not count.
         (1.10, "faster", 0),
         (0.90, "slower", 1),
         (1.00, "no_difference", 0),
@@ -59,6 +60,7 @@ def test_verdict_needs_the_whole_interval_on_one_side(
 
 
 def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
+    # Repeat and minute of each launch; B runs after A.
     a = [
         make_launch(f"a{number}", number, number, figures={"e2e_time": 50.0, "mem": 1e9})
         for number in range(1, 6)
@@ -69,7 +71,7 @@ def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
     ]
     comparison = compare(a, b, figures=["e2e_time", "mem", "mem_total"])
     verdicts = [figure.verdict for figure in comparison.figures]
-    assert verdicts == ["slower", "worse", "no_direction"]
+    assert verdicts == ["slower", "worse", "no_direction"]  # a total is neither good nor bad
     assert [(figure.a, figure.b) for figure in comparison.figures[:2]] == [
         (pytest.approx(50.0), pytest.approx(60.0)),
         (pytest.approx(1e9), pytest.approx(2e9)),
@@ -86,6 +88,7 @@ def test_fewer_than_five_launches_have_too_little_data() -> None:
     )
     (figure, *_) = comparison.figures
     assert (figure.verdict, figure.launches) == ("too_little_data", (4, 5))
+    # There is a ratio, but no interval.
     assert (figure.ratio, figure.low, figure.high) == (pytest.approx(0.5, rel=1e-2), None, None)
     assert (comparison.exit_code, comparison.sentence.code) == (3, "compare_no_interval")
 
@@ -95,6 +98,7 @@ def test_alternating_launches_are_paired() -> None:
     drift = [100.0, 105.0, 110.0, 115.0, 120.0]
     comparison = compare(*make_alternating_launches(drift, multiply(drift, 0.95)))
     assert (comparison.paired, comparison.verdict) == (True, "slower")
+    # The same rates, but all launches of A before those of B.
     one_by_one = compare(
         make_series("a", drift), make_series("b", multiply(drift, 0.95), first_minute=10)
     )
@@ -102,6 +106,7 @@ def test_alternating_launches_are_paired() -> None:
 
 
 def test_incomplete_round_is_excluded() -> None:
+    # B's sixth launch fails, so A's sixth has no partner.
     a, b = make_alternating_launches([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
     b[5] = b[5].model_copy(
         update={"status": "oom", "cause": Cause(kind="oom", message=message("x"))}
@@ -120,6 +125,7 @@ def test_incomplete_round_is_excluded() -> None:
 
 
 def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> None:
+    # Doubtful: not to be quoted, but true. Refuted: its files were altered.
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
     refuted = grade_reasons([message("evidence_altered", file="plan.json")])
     b = make_series("b", RATES, first_minute=10, trust=doubtful)
@@ -134,6 +140,7 @@ def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> N
 
 
 def make_missed_target(record: Any) -> Any:
+    """Return the launch with its quality below the target."""
     quality = record.quality.model_copy(update={"reached": False})
     cause = Cause(kind="target_missed", message=message("x"))
     return record.model_copy(update={"quality": quality, "status": "target_missed", "cause": cause})
@@ -143,13 +150,14 @@ def make_early_failure(name: str) -> Record:
     """Return a launch that failed before its ranks reported devices and built the model."""
     failed = make_launch(
         name,
-        9,
-        50,
+        round_=9,
+        minute=50,
         status="failed",
         cause=Cause(kind="error", message=message("exception", text="x")),
     )
     device = failed.plan.device.model_copy(update={"product_names": []})  # of another machine
     plan = failed.plan.model_copy(update={"device": device})
+    # What the ranks would have reported.
     unknown = {"job": None, "devices": [None] * plan.world_size}
     return failed.model_copy(update={"plan": plan, "environment": failed.environment | unknown})
 
@@ -163,6 +171,7 @@ def test_launch_that_failed_before_its_model_was_built_is_excluded(failed_of: st
     for name in failed_of:
         sides[name].append(make_early_failure(f"{name}-failed"))
     comparison = compare(sides["a"], sides["b"])
+    # Unknown facts of the failed launch are no difference between the sides.
     assert (comparison.verdict, comparison.allowed) == ("slower", ())
     left_out = {
         name: [(excluded.name, excluded.reason.code) for excluded in side.left_out]
@@ -192,7 +201,7 @@ def test_side_with_only_failed_launches_has_too_little_data() -> None:
 def test_target_that_only_side_a_reaches_is_missed(
     of_a: int, of_b: int, verdict: str, code: int
 ) -> None:
-    """Return both sides with the given numbers of launches that miss the target."""
+    """``of_a`` and ``of_b`` of ten launches miss the target; at 4, of five launches."""
     a, b = make_series("a", RATES * 2), make_series("b", RATES * 2, first_minute=20)
     a[:of_a], b[:of_b] = map(make_missed_target, a[:of_a]), map(make_missed_target, b[:of_b])
     if of_b == 4:
@@ -219,6 +228,7 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
         ("compile", (False,), (True,)),
         ("max_steps", (None,), (7,)),
     ]
+    # The seed is no difference of the work.
     assert compare(a, make_series("b", RATES, recipe={"seed": 2})).allowed == ()
 
 
@@ -249,7 +259,7 @@ def test_only_differences_of_environment_are_listed() -> None:
     other = base | {
         "driver": "590.1",
         "variables": {},
-        "others_cpu_share": 0.5,
+        "others_cpu_share": 0.5,  # a state of the machine at that time, not a difference
         "packages": base["packages"] | {"torch": "2.11.0"},
     }
     comparison = compare(
@@ -260,18 +270,20 @@ def test_only_differences_of_environment_are_listed() -> None:
     } == {
         "driver": (("580.65.06",), ("590.1",)),
         "torch": (("2.13.0+cu130",), ("2.11.0",)),
-        "OMP_NUM_THREADS": (("8",), ()),
+        "OMP_NUM_THREADS": (("8",), ()),  # not set on side B
     }
 
 
 def test_trend_of_unpaired_side_is_too_noisy() -> None:
     """The machine slows down by 0.6% per launch: B equals A but seems 3% slower."""
+    # With a scatter of 0.05%.
     rates = [100 * 0.994**number * (1 + 0.0005 * (-1) ** number) for number in range(10)]
     comparison = compare(make_series("a", rates[:5]), make_series("b", rates[5:], first_minute=10))
     assert (comparison.verdict, comparison.exit_code) == ("too_noisy", 3)
     assert comparison.sentence.code == "compare_trend"
     assert comparison.sentence.args["change"] == pytest.approx(-0.006, rel=0.1)
     assert "alternate" in render(comparison.sentence, "en")
+    # Pairs are not disturbed by the trend.
     paired = compare(*make_alternating_launches(rates[:5], multiply(rates[:5], 0.9)))
     assert paired.verdict == "slower"
 
@@ -279,6 +291,7 @@ def test_trend_of_unpaired_side_is_too_noisy() -> None:
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_copied_step_times_are_refused(factor: float) -> None:
     rng = np.random.default_rng(1)
+    # Two sides of five launches with random times of 40 steps, about 0.1 s each.
     a, b = (
         [
             make_launch(
@@ -288,7 +301,7 @@ def test_copied_step_times_are_refused(factor: float) -> None:
         ]
         for x in "ab"
     )
-    compare(a, b)
+    compare(a, b)  # raises nothing
     b[4] = make_launch("b5", 5, steps_ns=[int(factor * time) for time in a[0].steps.time_ns])
     with pytest.raises(UsageError, match="a1 and b5 are the same or proportional"):
         compare(a, b)
@@ -304,20 +317,22 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
         fields = {"data": plan.data.model_copy(update={"content_id": "feed"})}
     launches = make_series("b", RATES, recipe={"max_steps": 7})
     b = [replace_plan_fields(launch, **fields) for launch in launches]
+    # Not even if it is allowed; the other difference of the work is not mentioned.
     for allow in ([], [key]):
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(make_series("a", RATES), b, allow=allow)
-        assert fault.value.fix is None
+        assert fault.value.fix is None  # nothing would help
 
 
 def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
     b = []
     for launch in make_series("b", RATES, recipe={"max_steps": 7}):
+        # Another number of parameters is another model.
         environment = launch.environment | {"job": {"parameters": 7}}
         b.append(launch.model_copy(update={"environment": environment}))
     with pytest.raises(UsageError, match="never compared") as fault:
         compare(make_series("a", RATES), b, allow=["max_steps"])
-    assert fault.value.fix is None
+    assert fault.value.fix is None  # nothing would help
 
 
 def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> None:
@@ -329,13 +344,18 @@ def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> N
     for allow in ([], ["bound"]):
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(make_series("a", RATES), b, allow=allow)
-        assert fault.value.fix is None
+        assert fault.value.fix is None  # nothing would help
 
 
 def make_series_at_ranks(
     name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any
 ) -> Any:
-    """Return launches on so many ranks, with these throughputs of all ranks."""
+    """Return launches on ``nproc`` ranks, with these throughputs of all ranks together.
+
+    Args:
+        minute: at which the first one starts.
+        recipe: changed fields of the recipe.
+    """
     records = []
     for record, rate in zip(
         make_series(name, rates, first_minute=minute, recipe=recipe), rates, strict=True
@@ -350,8 +370,8 @@ def make_series_at_ranks(
 @pytest.mark.parametrize("swapped", [False, True])
 def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
     sides = [
-        make_series_at_ranks("a", [100.0, 101.0, 99.0], 2),
-        make_series_at_ranks("b", [360.0, 356.4, 363.6], 8, 10),
+        make_series_at_ranks("a", [100.0, 101.0, 99.0], nproc=2),
+        make_series_at_ranks("b", [360.0, 356.4, 363.6], nproc=8, minute=10),
     ]
     comparison = compare(*(reversed(sides) if swapped else sides))
     assert (comparison.verdict, comparison.exit_code, comparison.figures) == ("other_world", 2, ())
@@ -359,6 +379,7 @@ def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
     assert comparison.scaling is not None
     small, large = comparison.scaling.worlds
     assert (small.name, small.efficiency, large.name) == ("1x2", 1.0, "1x8")
+    # 3.6 times the throughput of 4 times the ranks; the bounds combine the extremes of both.
     assert large.efficiency == pytest.approx(0.9, rel=1e-6)
     assert large.low == pytest.approx(0.25 * 356.4 / 101)
     assert large.high == pytest.approx(0.25 * 363.6 / 99)
@@ -367,8 +388,9 @@ def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
 
 
 def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
-    a = make_series_at_ranks("a", [100.0], 2, micro_batch_size=96)
-    b = make_series_at_ranks("b", [300.0], 8, 10, micro_batch_size=24)
+    # 192 samples a step on 2 and on 8 ranks.
+    a = make_series_at_ranks("a", [100.0], nproc=2, micro_batch_size=96)
+    b = make_series_at_ranks("b", [300.0], nproc=8, minute=10, micro_batch_size=24)
     comparison = compare(a, b)
     assert comparison.sentence.code == "compare_strong_scaling"
     assert comparison.sentence.args["efficiency"] == pytest.approx(0.75)
@@ -377,12 +399,12 @@ def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
 @pytest.mark.parametrize("key", ["max_epochs", "epochs"])
 def test_scaling_is_shown_with_allowed_differences(key: str) -> None:
     a, b = (
-        make_series_at_ranks("a", [100.0], 2, max_epochs=10),
-        make_series_at_ranks("b", [360.0], 8, 10, max_epochs=2),
+        make_series_at_ranks("a", [100.0], nproc=2, max_epochs=10),
+        make_series_at_ranks("b", [360.0], nproc=8, minute=10, max_epochs=2),
     )
     with pytest.raises(UsageError, match="max_epochs"):
         compare(a, b)
-    comparison = compare(a, b, allow=[key])
+    comparison = compare(a, b, allow=[key])  # the field's name or its short name
     assert comparison.sentence.code == "compare_weak_scaling"
     assert comparison.sentence.args["efficiency"] == pytest.approx(0.9)
     assert [difference.name for difference in comparison.allowed] == ["max_epochs"]
@@ -390,7 +412,8 @@ def test_scaling_is_shown_with_allowed_differences(key: str) -> None:
 
 def test_efficiency_above_one_has_a_doubt() -> None:
     comparison = compare(
-        make_series_at_ranks("a", [100.0], 1), make_series_at_ranks("b", [733.0], 2, 10)
+        make_series_at_ranks("a", [100.0], nproc=1),
+        make_series_at_ranks("b", [733.0], nproc=2, minute=10),
     )
     assert comparison.scaling is not None
     (doubt,) = comparison.scaling.doubts
@@ -400,16 +423,20 @@ def test_efficiency_above_one_has_a_doubt() -> None:
 
 
 def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
-    a, b = make_series_at_ranks("a", RATES, 2), make_series_at_ranks("b", RATES, 8, 10)
+    def make_b(**recipe: Any) -> Any:
+        return make_series_at_ranks("b", RATES, nproc=8, minute=10, **recipe)
+
+    a, b = make_series_at_ranks("a", RATES, nproc=2), make_b()
+    # With the number of ranks allowed, it is an ordinary comparison.
     comparison = compare(a, b, allow=["ran_world"])
     assert (comparison.scaling, comparison.verdict) == (None, "no_difference")
-    other = make_series_at_ranks("b", RATES, 8, 10, learning_rate=1.0)
     with pytest.raises(UsageError, match="learning_rate"):
-        compare(a, other)
+        compare(a, make_b(learning_rate=1.0))
     for unlike in ({"micro_batch_size": 11}, {"grad_accum_steps": 3}):  # no kind of scaling
         with pytest.raises(UsageError, match="different: "):
-            compare(a, make_series_at_ranks("b", RATES, 8, 10, **unlike))
-    failed = [sample.model_copy(update={"status": "failed"}) for sample in b]
+            compare(a, make_b(**unlike))
+    # Failed launches show no efficiency either.
+    failed = [launch.model_copy(update={"status": "failed"}) for launch in b]
     with pytest.raises(UsageError, match="ran_world"):
         compare(a, failed)
 

@@ -27,7 +27,7 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 def make_launch_with_plan(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
     """Return a launch of toy that follows all rules, with changed plan fields."""
     updates = {
-        "suite_version": __version__,
+        "suite_version": __version__,  # rules are those of the installed version
         "recipe": TOY.plan.recipe | (recipe or {}),
         **changes,
     }
@@ -81,8 +81,9 @@ def test_one_launch_of_five_that_breaks_a_rule_is_found(
     rule: str, launch: Record, *, in_open: bool
 ) -> None:
     assert list_broken_rules([*[make_launch_with_plan()] * 4, launch]) == {rule}
-    claims = replace_plan_fields(launch, **OPEN)
-    assert list_broken_rules([*[make_launch_with_plan(**OPEN)] * 4, claims]) == (
+    # ``in_open``: whether the open division has the rule too.
+    open_launch = replace_plan_fields(launch, **OPEN)
+    assert list_broken_rules([*[make_launch_with_plan(**OPEN)] * 4, open_launch]) == (
         {rule} if in_open else set()
     )
 
@@ -99,6 +100,7 @@ def test_all_launches_of_other_work_break_the_closed_rules(
     rule: str, changes: dict[str, Any]
 ) -> None:
     assert list_broken_rules([make_launch_with_plan(**changes)] * 5) == {rule}
+    # Launches that claim the open division break none.
     assert list_broken_rules([make_launch_with_plan(**changes | OPEN)] * 5) == set()
 
 
@@ -123,9 +125,10 @@ GENERAL = read_rules(None)
 def make_outside_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str | None], str]:
-    """Return what makes a case outside the package, with a ``rules.toml``."""
+    """Return a function that makes a case outside the package and returns its name."""
 
     def make(text: str | None) -> str:
+        """Write the case with this text as its ``rules.toml``; None: without the file."""
         name = f"ruled_{tmp_path.name}"  # modules of a case are imported once
         folder = tmp_path / name
         folder.mkdir()
@@ -148,6 +151,7 @@ def test_file_of_case_overrides_general_rules(
 ) -> None:
     rules = read_rules(cases.load(make_outside_case(text)))
     assert rules.closed == GENERAL.closed.model_copy(update={"launches": launches})
+    # A file without rules of the open division leaves them as they are.
     assert (rules.open, GENERAL.open.target) == (GENERAL.open, "any")
 
 
@@ -176,10 +180,12 @@ def test_exit_code_follows_claimed_division(
     (fault,) = [line for line in out.splitlines() if "FAULT" in line]
     assert code == 1
     assert "evidence_absent" in fault
+    # With their evidence taken for granted, the five launches comply.
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     code, out, _ = cli("audit", "--rules", folder)
     assert code == 0
     assert "closed: compliant" in out
+    # In Chinese, no English word is left.
     assert "ok " not in cli("audit", "--rules", folder, "--lang", "zh")[1]
     code, out, _ = cli("audit", "--rules", folder / "r1")
     assert code == 1

@@ -32,8 +32,15 @@ OOM = {"status": "oom", "cause": Cause(kind="oom", message=message("exception", 
 def make_launches(
     name: str, rates: Sequence[float], figure: str = "p_train", **changes: Any
 ) -> list[Record]:
+    """Return launches of one run, one for each value of ``figure``, one a minute."""
     return [
-        make_launch(f"{name}-r{number}", number, number, figures={figure: rate}, **changes)
+        make_launch(
+            f"{name}-r{number}",
+            round_=number,
+            minute=number,
+            figures={figure: rate},
+            **changes,
+        )
         for number, rate in enumerate(rates, 1)
     ]
 
@@ -47,9 +54,9 @@ def make_baseline(rates: Sequence[float], figure: str = "p_train") -> list[Recor
     ("rates", "worse", "better"),
     [
         ([100.0], 0.03, 0.1),  # one launch: nothing is known of its scatter
-        ([100.0, 100.4, 99.6], 0.03, 0.1),  # CV 0.4%, 6 of them
-        ([100.0, 102.0, 98.0], 0.12, 0.24),  # CV 2%
-        ([50.0, 100.0, 200.0], 1.0, 1.0),
+        ([100.0, 100.4, 99.6], 0.03, 0.1),  # CV 0.4%: six times it is below the minimum of 3%
+        ([100.0, 102.0, 98.0], 0.12, 0.24),  # CV 2%: six times it, and twice that for better
+        ([50.0, 100.0, 200.0], 1.0, 1.0),  # at most 100%
     ],
 )
 def test_tolerance_follows_scatter_of_launches(
@@ -57,32 +64,36 @@ def test_tolerance_follows_scatter_of_launches(
 ) -> None:
     args = judge_rates([100.0], make_baseline(rates)).message.args
     assert (args["worse_by"], args["better_by"]) == (worse, better)
+    # If the tolerance is wider than 10%, the launches are never better than noisy.
     assert judge_rates([100.0], make_baseline(rates)).verdict == (
         "noisy" if worse > 0.1 else "passed"
     )
-    assert (
-        judge_rates([100.0], make_baseline(rates), worse_by=0.07).message.args["worse_by"] == 0.07
-    )
+    given_tolerance = judge_rates([100.0], make_baseline(rates), worse_by=0.07)
+    assert given_tolerance.message.args["worse_by"] == 0.07
 
 
 @pytest.mark.parametrize(("count", "max_share"), [(3, 0.015), (5, 0.01), (10, 0.005)])
 def test_later_launch_rarely_exceeds_tolerance(count: int, max_share: float) -> None:
-    """With normal noise of 2%, for which the minimum tolerance does not matter."""
+    """With normal noise of 2%, for which the minimum tolerance does not matter.
+
+    ``count`` launches are the baseline; ``max_share`` of 20,000 later launches may be beyond it.
+    """
     rng = np.random.default_rng(7)
     launched = 1 + 0.02 * rng.standard_normal((20_000, count))
     cvs = launched.std(axis=1, ddof=1) / launched.mean(axis=1)
     tolerances = np.array([compute_tolerance(float(cv), count) for cv in cvs])
+    # Relative to the geometric mean of the baseline.
     later = (1 + 0.02 * rng.standard_normal(20_000)) / np.exp(np.log(launched).mean(axis=1))
     assert np.mean(later < 1 - tolerances) <= max_share
 
 
 def test_failed_or_refuted_run_is_rejected_as_baseline() -> None:
-    lying = grade_reasons([message("evidence_altered", file="events.rank0.jsonl")])
-    for bad in (make_launch("bad", **OOM), make_launch("bad", trust=lying)):
+    refuted = grade_reasons([message("evidence_altered", file="events.rank0.jsonl")])
+    for bad in (make_launch("bad", **OOM), make_launch("bad", trust=refuted)):
         with pytest.raises(RecordError) as caught:
             list(judge_against_baseline([read_golden_record()], [read_golden_record(), bad], []))
         assert caught.value.where == "bad"
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError):  # there is no baseline
         list(judge_against_baseline([read_golden_record()], [], []))
 
 
@@ -91,6 +102,7 @@ def test_run_is_not_its_own_baseline() -> None:
     with pytest.raises(UsageError) as caught:
         list(judge_against_baseline(runs, runs, ["p_train"]))
     assert caught.value.where == "a-r1"
+    # Among other launches, a run's own ones are left out of its baseline.
     others = make_launches("base", [200.0])
     (judgement,) = judge_against_baseline(runs, [*runs, *others], ["p_train"])
     assert (judgement.verdict, judgement.message.args["expected"]) == ("regressed", 200.0)
@@ -117,6 +129,7 @@ def judge_rates(
     worse_by: float | None = None,
     **changes: Any,
 ) -> Judgement:
+    """Judge launches with these values of ``figure``; return the judgement of all of them."""
     launches = make_launches("run", rates, figure, **changes)
     *_, judgement = judge_against_baseline(launches, baseline, [figure], worse_by=worse_by)
     return judgement
@@ -155,6 +168,7 @@ SCATTERED = [1.0, 1.01, 0.99, 1.005, 0.995]
     ],
 )
 def test_five_launches_are_judged_by_interval(factor: float, scatter: float, verdict: str) -> None:
+    # ``scatter`` is how many times as far the rates are from their mean as those of the baseline.
     rates = [100 * factor * (1 + scatter * (value - 1)) for value in SCATTERED]
     judgement = judge_rates(
         rates, make_baseline([100 * value for value in SCATTERED]), worse_by=0.03
@@ -171,16 +185,18 @@ def test_lower_time_is_better() -> None:
     baseline = make_baseline([100.0], "e2e_time")
     assert judge_rates([104.0], baseline, "e2e_time").verdict == "regressed"
     assert judge_rates([89.0], baseline, "e2e_time").verdict == "improved"
+    # A longer time is a change for the worse, so negative.
     assert judge_rates([104.0], baseline, "e2e_time").message.args["change"] == pytest.approx(-0.04)
 
 
 def test_quality_is_judged_by_its_direction() -> None:
-    lower = read_golden_record().plan.about.model_copy(update={"higher_is_better": False})
-    plan = read_golden_record().plan.model_copy(update={"about": lower})
-    worse = read_golden_record().quality.model_copy(update={"value": 0.8})
+    lower_is_better = read_golden_record().plan.about.model_copy(update={"higher_is_better": False})
+    plan = read_golden_record().plan.model_copy(update={"about": lower_is_better})
+    # Below the golden record's quality.
+    lower_quality = read_golden_record().quality.model_copy(update={"value": 0.8})
     for changed_plan, verdict in ((read_golden_record().plan, "regressed"), (plan, "improved")):
         (judgement,) = judge_against_baseline(
-            [make_launch("x", quality=worse).model_copy(update={"plan": changed_plan})],
+            [make_launch("x", quality=lower_quality).model_copy(update={"plan": changed_plan})],
             [read_golden_record()],
             ["quality"],
         )
@@ -198,6 +214,7 @@ def test_missing_figure_fails() -> None:
     )
     judgements = list(judge_against_baseline([gone], make_baseline([100.0]), ["p_train"]))
     assert read_verdicts(judgements) == [("p_train", "missing", 1)]
+    # A figure that the baseline does not have is judged only if it is asked for.
     unasked = judge_against_baseline([read_golden_record()], [gone], [])
     assert "p_train" not in [judgement.figure for judgement in unasked]
 
@@ -206,6 +223,7 @@ def test_other_work_names_the_key_and_both_values() -> None:
     other = make_launches("run", [100.0], recipe={"micro_batch_size": 8})
     (judgement,) = judge_against_baseline(other, make_baseline([100.0]), [])
     assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)
+    # ``entry`` describes the nearest work of the baseline in words.
     assert judgement.message.args | {"entry": ""} == {
         "key": "micro_batch_size",
         "known": "96",
@@ -227,19 +245,19 @@ def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
 
 
 def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
-    lying = make_launch(
-        "lying", trust=grade_reasons([message("evidence_altered", file="plan.json")])
+    refuted = make_launch(
+        "refuted", trust=grade_reasons([message("evidence_altered", file="plan.json")])
     )
     failed, good = make_launch("failed", **OOM), make_launch("good", figures={"p_train": 100.0})
     judgements = list(
-        judge_against_baseline([failed, lying, good], make_baseline([100.0]), ["p_train"])
+        judge_against_baseline([failed, refuted, good], make_baseline([100.0]), ["p_train"])
     )
     assert [(judgement.verdict, judgement.message.code) for judgement in judgements] == [
         ("failed", "gate_status"),
         ("failed", "gate_refuted"),
         ("passed", "gate_passed"),
     ]
-    assert [judgement.message.args["run"] for judgement in judgements[:2]] == ["failed", "lying"]
+    assert [judgement.message.args["run"] for judgement in judgements[:2]] == ["failed", "refuted"]
     judgements_alone = list(judge_against_baseline([failed], make_baseline([100.0]), []))
     assert read_verdicts(judgements_alone) == [("status", "failed", 1)]
 
@@ -260,8 +278,8 @@ def test_worst_exit_code_counts() -> None:
     assert combine_exit_codes([passed]) == 0
     assert combine_exit_codes([passed, noisy]) == 3
     assert combine_exit_codes([noisy, other]) == 2
-    assert combine_exit_codes([noisy, bad, other]) == 1
-    assert combine_exit_codes([]) == 3
+    assert combine_exit_codes([noisy, bad, other]) == 1  # in the order 1, 2, 3, 0
+    assert combine_exit_codes([]) == 3  # nothing was judged
 
 
 # ---- History
@@ -273,7 +291,7 @@ FIRST = datetime(2026, 1, 5, tzinfo=timezone.utc)
 def make_nights(
     rates: Sequence[float], *, repeat: int = 1, first: int = 0, **changes: Any
 ) -> list[Record]:
-    """Return a run each night, of ``repeat`` launches with the same rate."""
+    """Return a run each night, of ``repeat`` launches with the same rate; ``first``: its number."""
     return [
         make_launch(
             f"night{night}-r{number}",
@@ -312,13 +330,16 @@ def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -
         3,
     )
     assert judge_last_night(slow, repeat=5).verdict == "regressed"
+    # The night after a slow one is as usual.
     assert judge_last_night([*NOISE[:40], 90.0, NOISE[41]]).verdict == "passed"
 
 
 def test_step_fails_until_new_level_is_expected() -> None:
+    # From night 40 on, 5% slower; each of the next 20 nights is judged by those before it.
     stepped = [*NOISE[:40], *(0.95 * rate for rate in NOISE[40:])]
     judgements = [judge_last_night(stepped[: 40 + number]) for number in range(1, 21)]
     codes = [judgement.message.code for judgement in judgements]
+    # Two nights are not yet a step; after about 15 the new level is what is expected.
     assert codes[:2] == ["gate_usual_noisy"] * 2
     assert codes[3:12] == ["gate_step"] * 9
     assert codes[-4:] == ["gate_usual_passed"] * 4
@@ -329,6 +350,7 @@ def test_step_fails_until_new_level_is_expected() -> None:
 
 
 def test_slow_drift_fails() -> None:
+    # 0.1% a night slower, for 30 nights.
     drifting = [
         *NOISE[:40],
         *(rate * (1 - 0.001 * number) for number, rate in enumerate(NOISE[40:70])),
@@ -340,12 +362,12 @@ def test_slow_drift_fails() -> None:
         *NOISE[:40],
         *(rate * (1 + 0.001 * number) for number, rate in enumerate(NOISE[40:70])),
     ]
-    assert judge_last_night(rising).verdict == "passed"
+    assert judge_last_night(rising).verdict == "passed"  # a drift to faster
 
 
 def test_short_history_is_reported_once() -> None:
     records = make_nights(NOISE[:10])
-    (judgement,) = judge_against_history(records[-1:], records[:-1], [])
+    (judgement,) = judge_against_history(records[-1:], records[:-1], [])  # one for all figures
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (
         "no_history",
         "gate_no_history",
@@ -361,6 +383,7 @@ def test_short_history_is_reported_once() -> None:
 
 def test_only_earlier_passed_launches_of_same_work_count() -> None:
     past = make_nights(NOISE[:12])
+    # Launches at another rate which must not count: of other work, failed, later, altered.
     strange = [
         *make_nights([50.0] * 12, recipe={"micro_batch_size": 8}),
         *make_nights([50.0] * 12, **OOM),
@@ -378,6 +401,7 @@ def test_only_earlier_passed_launches_of_same_work_count() -> None:
 
 def test_known_figures_are_judged_and_missing_one_fails() -> None:
     past = make_nights(NOISE[:12])
+    # Without a named figure: those that have a value and a direction.
     judgements = list(judge_against_history(make_nights([100.0], first=13), past, []))
     assert [judgement.figure for judgement in judgements] == [
         "final_result",

@@ -38,11 +38,14 @@ def make_years(
     """Return the nights of ``count`` years at a level of 100.
 
     Args:
+        noise: standard deviation of a night, relative to the level.
+        outliers: share of nights that are 8% to 12% slower.
         rho1: correlation of a night with the next one.
     """
     rng = np.random.default_rng(seed)
     size = (count, len(NIGHTS))
     shocks = rng.standard_normal(size)
+    # A first-order autoregression with variance 1.
     for night in range(1, len(NIGHTS)):
         shocks[:, night] = rho1 * shocks[:, night - 1] + (1 - rho1**2) ** 0.5 * shocks[:, night]
     slow = 1 - rng.uniform(0.08, 0.12, size)
@@ -50,7 +53,11 @@ def make_years(
 
 
 def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool_], ...]]:
-    """Yield for each night whether each year has a step, a single slow value, and a drift."""
+    """Yield for each night whether each year has a step, a single slow value, and a drift.
+
+    Args:
+        data: (years, nights). A night is judged by those before it, ``MAX_RUNS`` at most.
+    """
     for night in nights:
         histories = data[:, max(0, night + 1 - MAX_RUNS) : night + 1]
         assessments = [
@@ -77,6 +84,7 @@ def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> Non
     step = np.stack([step_of_night for step_of_night, _, _ in nights])
     doubt = np.stack([doubt_of_night for _, doubt_of_night, _ in nights])
     drift = np.stack([drift_of_night for _, _, drift_of_night in nights])
+    # Every second night of 8 years was judged: at most one false alarm a year.
     assert 2 * (step | drift).sum() / 8 <= 1
     assert doubt.mean() <= 1.5 * OUTLIERS  # each outlier is doubted once, and nothing else is
 
@@ -84,8 +92,9 @@ def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> Non
 @pytest.mark.parametrize(("noise", "max_delay"), [(0.005, 5), (0.01, 6)])
 def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> None:
     data = make_years(20, noise, seed=2, outliers=OUTLIERS)
-    data[:, 150:] *= 0.95
+    data[:, 150:] *= 0.95  # night 150 is the first one of a slower level
     alarms = np.stack([step for step, _, _ in assess_nights(data, range(150, 164))])
+    # Nights until the first alarm, counted from 1; 99 if there is none.
     delays = np.where(alarms.any(axis=0), alarms.argmax(axis=0) + 1, 99)
     assert np.median(delays) <= 4
     assert np.mean(delays <= max_delay) >= 0.9
@@ -98,7 +107,7 @@ def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
     data = make_years(20, noise, seed=4, outliers=outliers)
     data[:, 150:180] *= 1 - 0.001 * np.arange(1, 31)
     alarms = np.stack([step | drift for step, _, drift in assess_nights(data, range(150, 180))])
-    assert alarms.any(axis=0).mean() >= 0.95
+    assert alarms.any(axis=0).mean() >= 0.95  # of the years
 
 
 def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
@@ -120,18 +129,21 @@ def _share(change: Change) -> float:
 
 def test_step_counts_until_level_returns_or_fifteen_runs_have_passed() -> None:
     level = [100.0, 100.2, 99.8, 100.1, 99.9]
+    # 30 runs at a level of 100, then ``runs_after`` runs at 90.
     for runs_after, step_index in ((5, 30), (14, 30), (15, None)):
         data = level * 6 + [value * 0.9 for value in level * 3][:runs_after]
         assessment = assess_newest(data)
         assert assessment.step_index == step_index
         assert assessment.expected == pytest.approx(100.0 if step_index else 90.0)
+        # The level of the runs since the step; without a step, the newest run alone.
         assert assessment.value == pytest.approx(90.0 if step_index else data[-1])
+    # The level returns with the newest run.
     returned = assess_newest([*data[:38], 100.0])
     assert (returned.step_index, returned.value) == (None, 100.0)
 
 
 def test_step_is_found_in_values_without_noise() -> None:
-    data = [5.0] * 12 + [5.0] * 3 + [6.0] * 9
-    assert change_points(range(24), data) == [Change(15, 15, 5.0, 6.0)]
+    data = [5.0] * 15 + [6.0] * 9
+    assert change_points(range(24), data) == [Change(time=15, index=15, before=5.0, after=6.0)]
     assert change_points(range(9), data[:9]) == []
     assert change_points([], []) == []

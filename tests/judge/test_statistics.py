@@ -25,6 +25,7 @@ def test_quantiles_of_students_distribution_match_the_tables() -> None:
     """Values of textbook tables."""
     for freedom, point in ((1, 12.7062), (4, 2.77645), (5.88, 2.45907), (30, 2.04227)):
         assert compute_student_quantile(freedom) == pytest.approx(point, rel=1e-4)
+    # Two-sided, 95% unless another confidence is given.
     assert compute_student_quantile(3, 0.99) == pytest.approx(5.84091, rel=1e-4)
 
 
@@ -60,6 +61,7 @@ def test_ratio_of_two_groups_has_welchs_interval() -> None:
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / sqrt(2.5)  # variance 1
     a, b = np.exp(sqrt(0.004) * spread), np.exp(0.1 + sqrt(0.001) * spread)
     value, low, high = estimate_ratio(a.tolist(), b.tolist())
+    # 2.45907 is t(5.88); the variances of the means add up to 0.001.
     half_width = 2.45907 * sqrt(0.001)
     assert value == pytest.approx(exp(0.1))
     assert (log(low or 0), log(high or 0)) == pytest.approx(
@@ -71,7 +73,9 @@ def test_trend_is_a_significant_change() -> None:
     rng = np.random.default_rng(3)
     noise = np.exp(0.002 * rng.standard_normal((2, 5)))
     drift = np.exp(0.006 * np.arange(10)).reshape(2, 5)
+    # Two sides of five launches, one after the other, with a trend of 0.6% a launch.
     assert estimate_trend(*(noise * drift).tolist()) == pytest.approx(0.006, rel=0.3)
+    # Without a trend, about 1% of pairs seem to have one: the level of significance.
     chance = np.exp(0.01 * rng.standard_normal((2_000, 2, 5)))
     assert (
         0.005 <= np.mean([estimate_trend(*pair) is not None for pair in chance.tolist()]) <= 0.015
@@ -83,10 +87,11 @@ def test_step_times_are_proportional_only_for_a_copy() -> None:
     times = (1e8 * (1 + 0.01 * rng.standard_normal(50))).astype(int)
     assert is_proportional(times.tolist(), (0.93 * times).astype(int).tolist())
     assert not is_proportional(times.tolist(), rng.permutation(times).tolist())
-    assert not is_proportional([5] * 50, [7] * 50)
+    assert not is_proportional([5] * 50, [7] * 50)  # constant times prove nothing
 
 
 def read_documented_table(name: str) -> list[list[float]]:
+    """Return the numbers of the row ``name`` of a table on the page, by cell."""
     (row,) = (
         line
         for line in PAGE.read_text(encoding="utf-8").splitlines()
@@ -97,12 +102,14 @@ def read_documented_table(name: str) -> list[list[float]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_of_intervals_matches_page(kind: str) -> None:
+    # The first two numbers of launches, with fewer repetitions than the page has, to be quick.
     for count, known in zip(LAUNCHES[:2], read_documented_table(kind), strict=False):
         share = measure_coverage(kind, count, repetitions=600, seed=3)
         assert [100 * x for x in share.values()] == pytest.approx(known, abs=3)
 
 
 def test_detected_differences_match_page() -> None:
+    # Five launches a side with 1% noise: losses found, equal sides found equal, false verdicts.
     loss, equal, false = measure_power(5, 0.01, repetitions=800, seed=9)
     assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(
         read_documented_table("1%")[0], abs=2.5
@@ -118,5 +125,5 @@ def test_drift_below_third_of_threshold_is_ignored() -> None:
     # Both rise with every launch, so both trends are significant; a third of the threshold is 1%.
     steady = [100.0 + 0.001 * index for index in range(5)]  # 0.005% over five launches
     drifting = [100.0 + index for index in range(5)]  # 1 of a mean of 102 a launch: 0.0098
-    assert find_suspicious_drift(steady, steady, 0.03) is None
+    assert find_suspicious_drift(steady, steady, threshold=0.03) is None
     assert find_suspicious_drift(steady, drifting, 0.03) == pytest.approx(0.0098, abs=2e-4)

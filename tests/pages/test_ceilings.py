@@ -13,6 +13,7 @@ from trainmark.spec import message
 
 
 def make_point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
+    """Return a measurement at one size; a rate of None is one that was not measured."""
     rates = None if rate is None else {"median": 3 * rate / 4, "max": rate}
     return {
         "size": size,
@@ -25,6 +26,7 @@ def make_point(size: list[int], rate: float | None, **more: Any) -> dict[str, An
 
 
 def make_kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the measurements of one kind of work on a rank; the first point is the best one."""
     return {
         "name": name,
         "unit": "FLOP/s" if name.startswith("matmul") else "bytes/s",
@@ -39,6 +41,7 @@ def make_kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]
 
 
 def make_ceilings(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the document of ``trainmark ceilings`` with these kinds of work on each rank."""
     return {
         "nproc": len(ranks),
         "others_cpu_share": 0.02,
@@ -54,6 +57,7 @@ def list_tables(document: dict[str, Any]) -> list[Table]:
 
 
 def list_lines(document: dict[str, Any]) -> list[str]:
+    """Return the lines of text outside of tables, in English."""
     return [
         translate(block.text, "en") for block in blocks(document) if isinstance(block, Paragraph)
     ]
@@ -69,11 +73,11 @@ def test_table_shows_the_slowest_rank_of_each_kind() -> None:
     assert [translate(x, "en") for x in row] == [
         "matmul bf16",
         "8x8x8",
-        "3.000",
+        "3.000",  # median and maximum of the slow rank
         "4.000",
         "TFLOP/s",
-        "5.0%",
-        "40.0%",
+        "5.0%",  # swing of the rates
+        "40.0%",  # share of the peak
     ]
 
 
@@ -83,6 +87,7 @@ def test_wrong_result_is_named_with_its_rank() -> None:
     wrong = make_kind("memory_copy", bad, best=None)
     ceilings = make_ceilings([right], [wrong], [wrong])
     assert has_wrong_results(ceilings)
+    # The first line names the device.
     assert list_lines(ceilings)[1:] == ["rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"]
     assert list_tables(ceilings) == []  # the slowest rank has no rate
     assert not has_wrong_results(make_ceilings([right], [right]))
@@ -109,6 +114,7 @@ def test_skipped_and_unsupported_measurements_are_listed() -> None:
 
 
 def test_notes_are_in_the_language_of_the_page() -> None:
+    # ``reason`` is the English text, ``why`` the message from which any language is made.
     why = asdict(message("ceiling_time", needed_s=3.0, left_s=1.0))
     skipped = make_point([8, 8, 8], None, reason="3 s needed, 1 s left", why=why)
     refused = make_kind(
@@ -122,6 +128,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     ceilings = make_ceilings(
         [make_kind("matmul_bf16", make_point([64, 64, 64], 2e12), skipped), refused, copied]
     )
+    # The first two blocks are the device and the table.
     assert [translate(x.text, "zh") for x in blocks(ceilings)[2:]] == [
         "rank 0：矩阵乘 bf16 已跳过：8x8x8（需要 3 s，剩余 1 s）",
         "rank 0：矩阵乘 fp8：该设备不能以 fp8 计算",
@@ -133,6 +140,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
 
 
 def test_a_collective_shows_its_bus_bandwidth() -> None:
+    # The factor converts bytes/s of the operation to those of each link.
     measured_point = make_point([1 << 20], 3e9)
     (table,) = list_tables(make_ceilings([make_kind("all_reduce", measured_point, bus_factor=1.5)]))
     (row,) = table.rows
@@ -141,7 +149,9 @@ def test_a_collective_shows_its_bus_bandwidth() -> None:
 
 def test_use_by_other_processes_is_reported() -> None:
     ceilings = make_ceilings([make_kind("memory_copy", make_point([1 << 20], 5e9))])
-    assert not any("other programs" in line for line in list_lines(ceilings))
+    assert not any(  # 2% is not worth a line
+        "other programs" in line for line in list_lines(ceilings)
+    )
     assert any(
         "other programs used 71%" in x for x in list_lines(ceilings | {"others_cpu_share": 0.71})
     )
@@ -160,6 +170,7 @@ def test_pairs_are_listed_from_the_slowest() -> None:
     }
 
     (links,) = list_tables(ceilings)
+    # Median and maximum rate, swing, and the maximum's share of the median of all pairs.
     assert [[translate(cell, "en") for cell in row] for row in links.rows] == [
         ["rank 0 - rank 2", "15.0", "20.0", "GB/s", "5.0%", "50%"],
         ["rank 0 - rank 1", "30.0", "40.0", "GB/s", "5.0%", "100%"],
@@ -178,6 +189,7 @@ def test_pairs_that_were_not_measured_have_a_reason() -> None:
     single_rank["links"] = {"reason": "one process", "why": asdict(why), "pairs": None}
     assert "pairs of ranks: one process" in list_lines(single_rank)
 
+    # A pair that received wrong numbers has no rate.
     wrong = make_ceilings([], [])
     fault = message("ceiling_numbers", wrong=1, of=9)
     faulty = {"status": "wrong", "reason": "1 of 9 numbers are wrong", "why": asdict(fault)}

@@ -49,10 +49,12 @@ def test_quality_is_shown_with_its_target(value, target, expected):
 
 
 def test_one_unit_for_all_values_of_a_row():
+    # The unit of the largest value; a missing value is a dash.
     assert cells.scale_to_unit([0.4096, None, 0.0015], "s") == (["409.6", "–", "1.500"], "ms")
     assert cells.scale_to_unit([4.93e13], "FLOP/s") == (["49.3"], "TFLOP/s")
     assert cells.scale_to_unit([2.5 * GIB], "bytes") == (["2.500"], "GiB")
     assert cells.scale_to_unit([None], "bytes") == (["–"], "GiB")
+    # A percentage is never scaled.
     assert cells.scale_to_unit([43.0], "%") == (["43.0"], "%")
 
 

@@ -39,6 +39,7 @@ TIMES_S = (0.0, 4.0, 8.0, 9.0, 12.0)
 
 
 def read_record(**changes: Any) -> Record:
+    """Return the golden record with changed fields of its steps."""
     golden_record = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
     return golden_record.model_copy(
         update={"steps": golden_record.steps.model_copy(update=changes)}
@@ -46,7 +47,7 @@ def read_record(**changes: Any) -> Record:
 
 
 def draw_chart(chart: Chart | None) -> Chart:
-    """Draw the chart in both languages and return it."""
+    """Draw the chart in both languages, as XML with numbers only, and return it."""
     assert chart is not None
     for lang in ("en", "zh"):
         picture = rendering.draw_static_picture(chart, lang)
@@ -56,13 +57,14 @@ def draw_chart(chart: Chart | None) -> Chart:
 
 
 def describe_first_layer(chart: Chart | None) -> Any:
-    """Return the first layer of a chart."""
+    """Return the data rows of the first layer of a chart."""
     assert chart is not None
     name = rendering.build_script_chart(chart, "en")["layer"][0]["data"]["name"]
     return read_datasets(chart)[name]
 
 
 def test_the_table_behind_a_chart_covers_every_step() -> None:
+    # 24 steps in 12 rows; a time of 0 is no time and is left out.
     nanoseconds = [int(1e6 * ms) for ms in (1.0, 5.0, 0.0, 2.0, *[3.0] * 20)]
     chart = steps.chart_step_time(read_record(time_ns=nanoseconds))
     assert chart is not None
@@ -76,7 +78,7 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
     gap = steps.chart_loss(read_record(loss=[1.0, None, 0.5]))
     assert gap is not None
     assert gap.table is not None
-    assert translate_rows(gap.table)[1] == ("2", "–", "–", "–")
+    assert translate_rows(gap.table)[1] == ("2", "–", "–", "–")  # the step without a loss
 
 
 def test_loss_chart_names_first_and_last_loss() -> None:
@@ -84,6 +86,7 @@ def test_loss_chart_names_first_and_last_loss() -> None:
     assert translate(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
     assert read_datasets(chart)["steps"][0] == {"step": 1, "value": 0.7815}
     assert steps.chart_loss(read_record(loss=[None, None])) is None
+    # A step without a finite loss is a gap in the line.
     gap = steps.chart_loss(read_record(loss=[1.0, 0.9, None, 0.7, 0.6]))
     assert [row["value"] for row in read_datasets(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
 
@@ -93,6 +96,7 @@ def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(chart, "en"))
     assert "8e+33" in labels
     assert max(map(len, labels)) <= 12
+    # An ordinary axis keeps whole numbers.
     linear = draw_chart(
         steps.chart_step_time(read_record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)]))
     )
@@ -110,6 +114,7 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6
     assert smoothed[10] == pytest.approx(2 / 5, abs=1e-6)  # of 9 to 13
     assert read_datasets(chart)["steps"][3] == {"step": 4, "value": None}
+    # Fewer than 40 steps are drawn as they are.
     short = steps.chart_loss(read_record(loss=losses[:39]))
     assert short is not None
     assert list(read_datasets(short)) == ["steps"]
@@ -129,6 +134,7 @@ def test_curves_of_several_runs_share_one_chart() -> None:
     loss = draw_chart(overlays["sides-loss"])
     labels = {row["side"] for row in read_datasets(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
+    # Of nine sides seven are drawn, as there are so many colours.
     many = {str(index): [record] for index in range(9)}
     (first, *_) = steps.chart_overlays(many, {side: f"run {side}" for side in many})
     assert {row["side"] for row in read_datasets(first)["steps"]} == {
@@ -143,13 +149,13 @@ def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPa
     draw = rendering._draw_svg
     monkeypatch.setattr(rendering, "_draw_svg", lambda spec: drawn_specs.append(spec) or draw(spec))
     pictures = {lang: rendering.draw_static_picture(chart, lang) for lang in ("en", "zh")}
-    assert len(set(drawn_specs)) == 1
+    assert len(set(drawn_specs)) == 1  # texts are put into the drawn picture
     assert ">step</text>" in pictures["en"]
     assert ">步数</text>" in pictures["zh"]
     assert pictures["zh"].replace("步数", "step") == pictures["en"]
     verdicts = phrase("compare.faster"), phrase("compare.slower")  # a legend, whose places differ
     spec = chart.spec | {"encoding": {"color": {"scale": {"domain": list(verdicts)}}}}
-    assert rendering._find_standalone_labels(spec, "zh") is None
+    assert rendering._find_standalone_labels(spec, "zh") is None  # it must be drawn anew
 
 
 def test_very_many_steps_and_evaluations_are_thinned() -> None:
@@ -166,11 +172,13 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     assert len(read_datasets(steps.chart_quality(record))["steps"]) <= 1000
     curve = steps.chart_loss(record)
     assert curve is not None
+    # 100,000 steps in 500 groups, with the extremes of each.
     assert "value in every 200 steps" in translate(curve.note, "en")
 
 
 def test_quality_chart_shows_its_target() -> None:
     chart = draw_chart(steps.chart_quality(read_record()))
+    # The first layer is the line of the target, if there is one.
     assert describe_first_layer(chart) == [{"value": 0.91, "label": "target 0.91"}]
     assert translate(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
     bare = read_record().quality.model_copy(update={"target": None})
@@ -186,15 +194,18 @@ def test_the_warm_up_is_shaded() -> None:
     chart = draw_chart(steps.chart_step_time(read_record()))
     assert describe_first_layer(chart) == [{"step": 1, "to": 10.5}]
     assert translate(chart.title, "en") == "Step time (ms); shaded: warm-up"
+    # The first layer is the shade, if there is a warm-up.
     chart_without_warmup = steps.chart_step_time(read_record(warmup=0))
     assert chart_without_warmup is not None
     assert len(chart_without_warmup.spec["layer"]) == 1
     assert steps.chart_step_time(read_record(time_ns=[0, 0])) is None
+    # A step 21 times as long as the others needs a logarithmic axis.
     spiked = draw_chart(steps.chart_step_time(read_record(time_ns=[10] * 8 + [10 * 21])))
     assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；阴影部分为预热"
 
 
 def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:
+    """Return the record of a run with readings of ``world`` devices, hot at 9 s, and the host."""
     lines = [make_start_line(*range(world))]
     for t_s in TIMES_S:
         hot = {"throttle_reasons": ["thermal"]} if t_s == 9.0 else {}
@@ -230,13 +241,13 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
         {"s": 8.0, "v": 10.0, "of": "0"},
         {"s": 9.0, "v": 10.0, "of": "0"},
     ]
+    # The time of the steps that count is shaded.
     assert read_datasets(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
     sentence = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
     assert translate(heat.description, "en") == sentence
     (tmp_path / "many").mkdir()
-    many = list_charts(
-        steps.chart_over_time(read_sampled_record(tmp_path / "many", 10))
-    )  # of which there are three lines
+    # Of many devices there are three lines: lowest, median and highest.
+    many = list_charts(steps.chart_over_time(read_sampled_record(tmp_path / "many", world=10)))
     sentence = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
     assert translate(draw_chart(many["time-device-temperature"]).description, "en") == sentence
     host_load = draw_chart(many["time-host-busy"])
@@ -253,8 +264,10 @@ def test_ranks_are_listed_from_the_slowest() -> None:
     assert table is not None
     (rank_table,) = table.blocks
     assert isinstance(rank_table, Table)
+    # By the time of a step; equal ones by their number.
     assert [row[0] for row in translate_rows(rank_table)] == ["2", "0", "1"]
-    assert translate_rows(rank_table)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
+    # Data wait per step (350 ms in 50 steps) and the rate in TFLOP/s of rank 1.
+    assert translate_rows(rank_table)[2][3:5] == ("7", "2")
 
 
 def test_missing_value_of_a_rank_has_a_reason() -> None:
@@ -285,20 +298,21 @@ def test_picture_uses_colours_of_the_page() -> None:
         "var(--rule)",
         "var(--soft)",
     }
-    assert " id=" not in inner
+    assert " id=" not in inner  # ids of several pictures on a page would collide
     assert "style=" not in inner
 
 
 def test_script_is_complete_and_safe_inside_html() -> None:
     script = rendering.build_chart_script()
     assert "figure.chart" in script
-    assert "</script" not in script
-    assert len(script.encode()) < 1_000_000
+    assert "</script" not in script  # it would end the element early
+    assert len(script.encode()) < 1_000_000  # each page contains it
 
 
 def test_title_is_never_evaluated_and_has_no_control_character() -> None:
     chart = steps.chart_loss(read_record())
     assert chart is not None
+    # Vega makes labels from titles by an expression, which the first title tries to end.
     for word in ('\\" + datum.x + "', "a\nb\u202e"):
         spec = {
             "mark": {"type": "bar", "tooltip": {"content": "encoding"}, "aria": True},
