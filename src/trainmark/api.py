@@ -190,7 +190,11 @@ def _report_unusable_vendors(show_remark: ShowRemark) -> None:
 
 @contextmanager
 def _record_failed_planning(*, show_remark: ShowRemark, dry_run: bool) -> Iterator[None]:
-    """Write the record of a run whose planning, in the block, fails in the code of its case."""
+    """Write the record of a run whose planning, in the block, fails in the code of its case.
+
+    Args:
+        dry_run: write nothing; the error is raised all the same.
+    """
     try:
         yield
     except UnplannableError as error:
@@ -297,6 +301,7 @@ def launch_once(
 
     Args:
         label: name of the run in the line that shows the progress.
+        quiet: show no such line.
     """
     # Without node processes, the launcher starts the ranks on this machine itself.
     runs_on_this_machine = plan_of_launch.node_processes == 0
@@ -371,6 +376,7 @@ def run_entries(
     with note_stop_signals(deliver=deliver) as stop:
 
         def launch(plan: Plan, cluster: Cluster, label: str, follow: list[str]) -> Record:
+            """Do one launch of an entry; ``follow`` names its programs as the plan file does."""
             targets = parse_targets(follow)
             return launch_once(
                 plan, cluster, label, stop, quiet=quiet, show_remark=show_remark, follow=targets

@@ -233,6 +233,7 @@ def require_form(pattern: str, form: str) -> AfterValidator:
     compiled = re.compile(pattern)
 
     def validate(text: str) -> str:
+        """Return ``text`` if it matches; pydantic turns the ValueError into a validation error."""
         if not compiled.fullmatch(text):
             raise ValueError(f"it must be {form}")
         return text

@@ -72,12 +72,14 @@ class Replicated(ParallelStyle):
             module.register_parameter(name, replicated)
 
         def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[DTensor, ...]:
+            """Make DTensors of the inputs, because the module's parameters are DTensors."""
             return tuple(
                 DTensor.from_local(x, device_mesh, [self._input_placement], run_check=False)
                 for x in inputs
             )
 
         def leave(_module: nn.Module, _inputs: Any, output: DTensor) -> Tensor:
+            """Return this rank's part of the output as a plain tensor."""
             return output.redistribute(placements=[self._output_placement]).to_local()
 
         module.register_forward_pre_hook(enter)

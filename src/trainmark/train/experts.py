@@ -183,6 +183,7 @@ class _Exchanged(Function):
     def forward(  # noqa: PLR0917  autograd passes no keywords
         ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: Any, timed: Timed
     ) -> Tensor:
+        """Send rows to other ranks; return those that they sent to this rank."""
         # The backward pass sends gradients where the rows came from.
         ctx.arguments = received, sent, group, timed
         return _exchange(rows, sent, received, group, timed)

@@ -121,6 +121,7 @@ class StepDigests:
 
         @torch.no_grad()
         def note_gradient(leaf: Tensor) -> None:
+            """Digest the gradient of a micro-batch; torch calls this for the watched parameter."""
             assert leaf.grad is not None, "the hook follows the accumulation of a gradient"
             total = digest_tensor(leaf.grad)
             gradients = self._gradients[-1]

@@ -70,6 +70,7 @@ def compute_sink_attention(
         query: (B, H, T, W).
         key, value: (B, K, T, W); K divides H.
         sinks: the score of each head's sink, (H,).
+        scaling: factor of the scores of positions, but not of the sinks' scores.
         window: number of positions that a query attends to, with its own; None: all before it.
 
     Returns:

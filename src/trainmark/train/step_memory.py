@@ -345,6 +345,7 @@ def make_fit_check(
     """
 
     def check_fit(folder: Path, recipe: R, world_size: int, memory: RankMemory) -> int:
+        """Return the bytes that a rank needs; refuse a recipe that needs more than ``memory``."""
         del folder  # the recipe has all sizes
 
         # A refusal also predicts variants of the recipe, to name the settings that would fit.

@@ -25,6 +25,9 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     With a single rank, its load is the mean, as its note says. A note on the run names the load of
     the busiest rank or expert. The result is empty if a rank ended before its job reported its
     facts.
+
+    Args:
+        known: the common figures of the run, by name.
     """
     if not all("loads_of_ranks" in rank.facts for rank in ranks):
         return OwnFigures({})

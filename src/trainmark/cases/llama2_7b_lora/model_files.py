@@ -264,6 +264,7 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
     """
 
     def is_unused(name: str) -> bool:
+        """Tell whether a file may have a tensor ``name`` that the model does not need."""
         if name == "lm_head.weight":
             return bool(config.tie_embeddings)  # then the embedding table is used instead
         return name.endswith(".rotary_emb.inv_freq")  # computed from the sizes

@@ -46,7 +46,7 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
     """Return the model in train mode, without memory for its weights."""
     with torch.device("meta"):
         model = CausalModel(LlamaForCausalLM(build_config(recipe)), kernels)
-    if recipe.precision == "fp8":
+    if recipe.precision == "fp8":  # a CPU has no fp8 matmuls
         _convert_to_fp8(model.blocks, emulate=torch_type == "cpu")
     if recipe.checkpoint_activations != "none":
         recompute_blocks(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")

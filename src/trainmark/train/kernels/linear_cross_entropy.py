@@ -38,7 +38,8 @@ def library_cross_entropy_sum(
 ) -> Tensor:
     """Return the same as ``linear_cross_entropy_sum``, computed with torch's operations.
 
-    All scores are in memory at once; if the weight is sharded over ranks, on every rank.
+    All scores are in memory at once; if the weight is sharded over ranks, on every rank. By default
+    no row is ignored, because no class is -100.
     """
     del scores_at_once  # torch has no operation that computes a part of them
     if isinstance(weight, DTensor):
@@ -117,6 +118,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         first_class: int,
         ignored: int | None,
     ) -> Tensor:
+        """Return the sum of losses; keep the gradients of ``hidden`` and ``weight`` in ``ctx``."""
         needs_gradient = any(ctx.needs_input_grad[:2])  # of ``hidden`` or ``weight``
         needs_weight_gradient = ctx.needs_input_grad[1]
         # A factor that keeps small gradients above fp16's smallest numbers, undone in ``backward``.
@@ -156,6 +158,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the gradients that ``forward`` computed by the gradient of the loss."""
         scale = grads[0] / ctx.boost
         d_hidden, d_weight = ctx.gradients
         if d_hidden is not None:

@@ -141,7 +141,11 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
 
 
 def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
-    """Refuse a split without one whole sample, before the tokens are read."""
+    """Refuse a split without one whole sample, before the tokens are read.
+
+    Args:
+        splits: the numbers of each split's documents.
+    """
     for name, documents in splits.items():
         if name == "validation" and not recipe.evaluates:
             continue  # never read
