@@ -328,6 +328,7 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         timeline, steps = read_rank(run_dir, number)
         ranks.append(timeline)
         series.add(steps)
+        del steps  # a million steps take 32 MB, and the next rank's as much again
     node_timelines = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align_clocks(node_timelines, [rank.clock_sync for rank in ranks])
     launch_events = merge_launch_events(launcher, node_timelines, run_dir)
