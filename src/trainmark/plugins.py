@@ -20,6 +20,7 @@ def _has_any_plugin() -> bool:
     """Tell whether an installed package has an entry point of a group ``trainmark.…``."""
     for folder in sys.path:
         try:
+            # The folders of metadata: NAME.dist-info or NAME.egg-info.
             packages = [item.path for item in scandir(folder) if item.name.endswith("-info")]
         except OSError:  # the entry is a zip file or does not exist
             continue

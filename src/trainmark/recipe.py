@@ -31,11 +31,12 @@ def recipe_field(default: Any, doc: str, *, rule: Rule = "open") -> Any:
     Args:
         default: the value in recipes that do not set the field.
         doc: one line for ``trainmark list fields``, with the unit.
-        rule: what changing it means. ``closed``: the closed rules allow it, listed as
-            ``fix_hp``. ``open``: it changes the work, listed as ``extra``. ``scope``: it sets
-            how much of the work is done and what is evaluated, listed as ``extra`` if the
-            user changed it, not if a shipped recipe sets it. ``free``: the work stays
-            the same. ``fixed``: the user cannot change it.
+        rule: what it means to change the field. A plan lists changes under ``fix_hp`` or ``extra``;
+            with the latter, results belong to the open division. ``closed``: the closed division
+            allows the change, listed under ``fix_hp``. ``open``: it changes the work, listed under
+            ``extra``. ``scope``: it sets how much of the work is done and what is evaluated, listed
+            under ``extra`` if the user changed it, not if a shipped recipe sets it. ``free``: the
+            work stays the same. ``fixed``: the user cannot change it.
     """
     return field(default=default, metadata={"doc": doc, "rule": rule})
 

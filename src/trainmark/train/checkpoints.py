@@ -241,7 +241,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until the last checkpoint is saved."""
-        if self._pending is not None:
+        if self._pending is not None:  # else a span without any work would be reported
             with self._open_span("checkpoint"):
                 self._wait()
 

@@ -66,7 +66,7 @@ def _note_row(rows: list[int], batch: Batch) -> None:
     """Append to ``rows`` a digest of the first row of a batch that counts samples."""
     if not batch.counts.samples or len(rows) >= MAX_ROWS:
         return
-    rows.append(0)
+    rows.append(0)  # the crc32 of nothing, to which ``add_to_digest`` adds the row's tensors
 
     def add_to_digest(tensor: Tensor) -> Tensor:
         """Add the tensor's first row to the last digest; return the tensor for ``map_tensors``."""

@@ -183,7 +183,7 @@ def _estimate_forward_bytes(
         saved = sizes.num_layers * block
         # Gradients of the feed-forward layers and of the block's result.
         temporary = sizes.tokens * (sizes.wide * number_bytes // tensor_parallel) + stream
-    if sizes.scores:
+    if sizes.scores:  # else there is no head
         # Copies of the weights in half precision, which autocast keeps until the forward pass
         # ends; a compiled model keeps none.
         weight_copies = 0
@@ -243,7 +243,7 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
         number_bytes: bytes of a number in matmuls.
     """
     hidden = sizes.hidden_size
-    wide = sizes.wide
+    wide = sizes.wide  # of the feed-forward layers
     tensor_parallel = sizes.tensor_parallel
     # All sizes below are bytes per token.
     # Query, key, value and result, and a sum of the softmax for each head.
