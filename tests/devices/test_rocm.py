@@ -90,6 +90,9 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, [0]),
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, []),
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, []),
     ],
 )
 def test_both_runtimes_hide_devices(
@@ -104,7 +107,12 @@ def test_both_runtimes_hide_devices(
     assert vendor.list_visible() == visible_devices
     assert vendor.count() == len(visible_devices)
     assert vendor.monitored(2) == [1 - number for number in visible_devices]
-    assert (vendor.unusable() is None) is bool(visible_devices)
+    refusal = vendor.unusable()
+    if visible_devices:
+        assert refusal is None
+    else:
+        assert refusal is not None
+        assert all(f"{name}={value!r}" in refusal.why for name, value in variables.items())
 
 
 @pytest.mark.parametrize(

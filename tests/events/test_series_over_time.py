@@ -105,15 +105,16 @@ def test_a_counter_is_interpolated_at_both_edges(
     if times[0] > edges[0] or times[-1] < edges[1]:
         assert difference == Energy(reason=message("counter_not_around"))
         return
-    # Times between the readings around an edge, unless there is one exactly at the edge.
-    around = [
-        next(b - a for a, b in pairwise(times) if a < edge < b)
+    # The gaps between readings that contain an edge; one gap may contain both.
+    gaps = {
+        next((a, b) for a, b in pairwise(times) if a < edge < b)
         for edge in edges
         if edge not in times
-    ]
-    assert difference.between_s == sum(around)
+    }
+    between_s = sum(b - a for a, b in gaps)
+    assert difference.between_s == between_s
     # Interpolated over too much of the interval.
-    if sum(around) > 0.1 * (edges[1] - edges[0]):
+    if between_s > 0.1 * (edges[1] - edges[0]):
         assert difference.joules is None
         assert difference.reason is not None
         assert difference.reason.code == "counter_read_seldom"
@@ -143,3 +144,8 @@ def test_unknown_difference_is_none_with_a_reason(
     assert difference.joules is None
     assert difference.reason is not None
     assert difference.reason.code == reason
+
+
+def test_a_gap_that_contains_both_edges_counts_once() -> None:
+    difference = interpolate_counter((0, 10), [(-1, 1.0), (11, 5.0)])
+    assert difference.between_s == 12.0

@@ -140,21 +140,27 @@ class TorchVendor:
             return denied_shared_files + denied_device_files
         return []
 
+    def _list_hiding_variables(self) -> list[str]:
+        """Return the variables that are set and apply, in the order in which they apply."""
+        groups = self.hiding_variables
+        if not groups and self.visible_devices is not None:
+            groups = ((self.visible_devices,),)
+        set_names = [[name for name in names if name in os.environ] for names in groups]
+        return [names[0] for names in set_names if names]
+
     def list_visible(self) -> list[int]:
         """Return the numbers of the devices that environment variables leave to ranks.
 
         They are in the order in which ranks use them.
         """
-        groups = self.hiding_variables
-        if not groups and self.visible_devices is not None:
-            groups = ((self.visible_devices,),)
+        identities = self.list_identities()
         visible_numbers = list(range(len(self.list_device_files())))
-        for names in groups:
-            values = [os.environ[name] for name in names if name in os.environ]
-            if not values:
-                continue
+        for name in self._list_hiding_variables():
+            # A variable counts only the devices that the variables before it have left.
             selected_places = select_visible(
-                values[0], len(visible_numbers), self.list_identities()
+                os.environ[name],
+                len(visible_numbers),
+                [identities[number] for number in visible_numbers] if identities else [],
             )
             visible_numbers = [visible_numbers[place] for place in selected_places]
         return visible_numbers
@@ -249,10 +255,12 @@ class TorchVendor:
                 f"{', '.join(str(file) for file in denied_files)}",
                 "ask to be added to the group that owns the file, and log in again",
             )
+        names = self._list_hiding_variables()
+        settings = " and ".join(f"{name}={os.environ[name]!r}" for name in names)
         return Refusal(
-            f"{self.visible_devices}={os.environ.get(self.visible_devices or '')!r} matches "
-            f"none of the {len(files)} {self.name} devices on this machine",
-            f"unset {self.visible_devices}, or set it to device numbers starting from 0",
+            f"{settings} {'leave' if len(names) > 1 else 'leaves'} none of the {len(files)} "
+            f"{self.name} devices on this machine",
+            f"unset {' and '.join(names)}, or use device numbers starting from 0",
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:

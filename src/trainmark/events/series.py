@@ -205,11 +205,13 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     times_s = times_s[first : last + 1]
     joules = joules[first : last + 1]
     gaps_s = np.diff(times_s)
-    between_s = 0.0  # time between the readings around both edges; 0 if a reading is at the edge
+    gaps_with_edge: set[int] = set()  # a set: one gap may contain both edges
     if times_s[0] < start_s:
-        between_s += float(gaps_s[0])
+        gaps_with_edge.add(0)
     if times_s[-1] > end_s:
-        between_s += float(gaps_s[-1])
+        gaps_with_edge.add(len(gaps_s) - 1)
+    # Time between the readings around both edges; 0 if a reading is at each edge.
+    between_s = float(sum(gaps_s[gap] for gap in gaps_with_edge))
     start_joules, end_joules = np.interp(interval, times_s, joules)
     rise = end_joules - start_joules
     has_fallen = (np.diff(joules) < 0).any()  # it was reset, or overflowed
