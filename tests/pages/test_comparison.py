@@ -17,6 +17,8 @@ from trainmark.spec import message
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
+    # Side B is slower, on a busy machine with another driver, trains fewer steps, and has a sixth
+    # launch that failed.
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
     noisy = Trust(grade="noisy", reasons=[message("machine_busy", share=0.25)])
     a = make_series("a", rates)
@@ -48,6 +50,7 @@ def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
 
 def test_sentences_name_their_side() -> None:
     a, b = make_series("a", [100.0]), make_series("b", [100.0])
+    # The second side is named C, as on a page with several comparisons.
     text = show(build_comparison(compare(a, b), "C"), width=200)
     assert "p_core of C is 1.000 times A's" in text
     assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text
@@ -74,5 +77,6 @@ def test_ratios_are_drawn_with_good_and_bad_marked(
     assert (name, ratio) == ("B p_core", f"{times:.3f}")
     assert translate(mark_and_verdict, "en") == expected
     assert str(low) < ratio < str(high)
+    # A ratio far from 1 needs a logarithmic axis.
     scale = chart.spec["layer"][0]["encoding"]["x"]["scale"]
     assert (scale.get("type") == "log") is logarithmic

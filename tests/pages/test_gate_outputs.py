@@ -18,6 +18,7 @@ SUITE = {"name", "tests", "failures", "errors", "skipped", "time"}
 
 
 def make_judgements(word: str = "p_train") -> list[Judgement]:
+    """Return a judgement of each kind; ``word`` is every name in it."""
     args: dict[str, Any] = {
         "figure": word,
         "value": 90.0,
@@ -46,13 +47,14 @@ def test_junit_has_one_test_case_per_judgement(word: str) -> None:
     assert suite.tag == "testsuite"
     assert set(suite.attrib) <= SUITE
     counts = [suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")]
+    # A regression fails; other work is an error; noise is skipped; the other two passed.
     assert counts == ["5", "1", "1", "1"]
     tags = [[part.tag for part in case] for case in suite]
     assert tags == [["failure"], [], ["skipped"], ["error"], []]
     for case in suite:
         assert set(case.attrib) == {"name", "classname", "time"}
         assert all(set(part.attrib) == {"message", "type"} for part in case)
-    if word == "p_train":
+    if word == "p_train":  # in the hostile word, parts are replaced
         assert suite[0][0].attrib["type"] == "regressed"
         assert "90" in suite[0][0].attrib["message"]
 

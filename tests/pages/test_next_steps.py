@@ -14,6 +14,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def make_trial(**changes):
+    """Return a passed run on generated data, with changed fields of its plan."""
     data = read_golden_record().plan.data.model_copy(update={"origin": "generated"})
     return read_golden_record(
         plan=read_golden_record().plan.model_copy(update={"data": data} | changes)
@@ -49,11 +50,11 @@ def test_case_without_real_data_has_no_command():
     toy = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     assert toy.plan.data.origin == "generated"
     blocks = suggest_next_steps([toy])
-    assert (len(blocks), list_commands(blocks)) == (1, [])
+    assert (len(blocks), list_commands(blocks)) == (1, [])  # one sentence only
 
 
 def test_run_that_is_real_or_failed_or_of_an_unknown_case_has_no_next_steps():
-    assert read_golden_record().plan.data.origin == "real"
+    assert read_golden_record().plan.data.origin == "real"  # so it is no trial
     failed = make_trial().model_copy(update={"status": "failed"})
     for record in (read_golden_record(), failed, make_trial(case="not_installed_here")):
         assert suggest_next_steps([record]) == []

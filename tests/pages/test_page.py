@@ -59,6 +59,7 @@ def drop_figures():
 
 
 def make_failed_record(**changes):
+    """Return a run whose rank 1 ran out of memory while it built the model, so without figures."""
     record = make_record()
     cause = Cause(
         kind="oom",
@@ -116,6 +117,7 @@ def test_each_language_has_its_own_script():
         to_page_html(make_failed_record()),
     ):
         assert CJK.findall(page_of_record) == []
+    # In Chinese pages, each heading has Chinese characters.
     headings = re.findall(
         r"^## (.*)$", to_page_markdown(make_failed_record(), lang="zh"), re.MULTILINE
     )
@@ -131,8 +133,9 @@ def test_published_rows_of_other_work_are_marked():
 
 
 def read_visible(document, lang="en"):
-    """Return the words and the numbers of the unfolded part of a page."""
+    """Return the words and the numbers of the unfolded part of a page's first screen."""
     body = to_body_html(document, lang)
+    # The first screen is the header; of what is folded, only the summary shows.
     body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
     body = re.sub(r"<svg .*?</svg>", "", body, flags=re.DOTALL)  # nobody reads axes first
     body = re.sub(
@@ -140,11 +143,13 @@ def read_visible(document, lang="en"):
     )
     words = Reader(f"{body}</header>").texts
     text = " ".join(word for word in words if word.strip())
+    # With sign and decimals, but not as a part of a word such as "x86".
     numbers = re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)
     return text.split(), numbers
 
 
 def test_the_first_screen_has_few_words_and_figures():
+    # With results to compare, failed, with telemetry, and of a small case.
     others = [make_record(run_id=name, plan=read_record().plan) for name in ("x", "y")]
     for document in (
         page.build_document([make_record()], others),
@@ -153,7 +158,7 @@ def test_the_first_screen_has_few_words_and_figures():
         page.build_document([read_record("toy")]),
     ):
         words, numbers = read_visible(document)
-        assert len(words) <= 180, words
+        assert len(words) <= 180, words  # limits of our own: more would not be read
         assert len(numbers) <= 50, numbers
 
 
@@ -166,6 +171,7 @@ def test_first_screen_shows_speed_and_rating_and_limit():
     assert "Training speed p_train 457 samples/s 1 launch" in text
     assert "2 x H100 (own run, noisy) × 1.00" in text
     assert "computing + communication 89%" in text
+    # The only other result is of another case.
     first_screen = " ".join(
         read_visible(page.build_document([make_record()], [make_planned_record("z", case="toy")]))[
             0
@@ -181,6 +187,7 @@ def make_token_record(**changes):
 
 
 def test_token_case_shows_tokens_first_and_its_cost_per_token():
+    # Tokens are counted per device, so two devices for 36 EUR an hour.
     document = page.build_document([make_token_record()], price=Price.of("36 EUR"))
     text = to_markdown([document])
     assert "5,710 tokens/s per device; reached acc" in text
@@ -206,6 +213,7 @@ def test_token_case_shows_tokens_first_and_its_cost_per_token():
     ],
 )
 def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
+    # ``job`` is what the job reports; a size near the standard one, or none, is not named.
     record = make_planned_record(**changes)
     record = record.model_copy(update={"environment": record.environment | {"job": job}})
     assert translate(build_title(record), lang).startswith(size_name)
@@ -217,6 +225,7 @@ def test_open_rules_are_shown_in_every_title(lang, word):
     assert translate(build_title(record), lang).endswith(f" · {word}")
     assert f" · {word}\n" in to_page_markdown(record, lang=lang)
     assert f" · {word}</h1>" in to_page_html(record, lang=lang)
+    # Closed rules are what one expects.
     assert word not in translate(build_title(make_record()), lang)
 
 
@@ -233,6 +242,7 @@ def make_run_and_published_row():
         x for x in read_published(["distilbert_sst2"]) if (x.nproc, x.changes) == (8, {"bs": "96"})
     )
     plan = read_record().plan
+    # SST-2 has 67,349 training samples; the row was trained with bs=96 and a rate of 5e-5.
     data = plan.data.model_copy(update={"train_samples": 67_349})
     recipe = plan.recipe | {"learning_rate": 5e-5}
     changes = {"micro_batch_size": 96}
@@ -241,6 +251,7 @@ def make_run_and_published_row():
 
 def test_a_published_row_is_compared_with_a_run_of_the_same_work():
     run, row = make_run_and_published_row()
+    # The page prints fp32, but its program trained with TF32, which is what is compared.
     assert (row.nnodes, row.precision, row.stated.precision) == (1, "fp32", "tf32")
     text = " ".join(read_visible(page.build_document([run], [row]))[0])
     assert "A100 1 node x 8 (1x8) (published) × 0.214" in text  # 457.2 / 2135.8
@@ -259,6 +270,7 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
 )
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
     run, row = make_run_and_published_row()
+    # ``plan`` holds recipe fields, and two values of other parts of the plan.
     samples = plan.pop("train_samples", run.plan.data.train_samples)
     changes = {
         "nproc": plan.pop("nproc", 8),
@@ -273,21 +285,24 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
     )
     text = " ".join(read_visible(page.build_document([run], [row]))[0])
     assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {expected}" in text
-    assert "×" not in text
+    assert "×" not in text  # no ratio is shown
 
 
 def test_published_row_is_assumed_to_use_the_standard_model():
     run, row = make_run_and_published_row()
+    # A row of other people, which does not state how it was trained.
     foreign = row.model_copy(update={"stated": None, "precision": "tf32"})
     assert find_row_differences(run, foreign) == {}
     small = run.model_copy(update={"environment": run.environment | {"job": {"parameters": 610}}})
     assert find_row_differences(small, foreign) == {"parameters": (610, 66_955_010)}
+    # Other data is a difference by itself; the model is then no longer compared.
     generated = foreign.model_copy(update={"data_origin": "generated"})
     assert find_row_differences(small, generated) == {"data": ("real", "generated")}
 
 
 def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     rows = list(read_published(["dlrm_criteo"]))
+    # DLRM's rows count the samples of all ranks on each rank, twice.
     assert [row.stated.sample_count for row in rows] == [2, 16, 32, 16, 2, 32]
     assert [row.stated.micro_batch_size for row in rows] == [
         65_536,
@@ -307,14 +322,16 @@ def test_failed_run_shows_cause_rank_and_advice_first():
     assert f"not checked against raw events {expected} What to try lower bs" in text
     assert text.count(expected) == 1
     assert "Training" not in text
+    # No tiles of figures either.
     assert "tile-" not in to_body_html(document, "en")
 
 
 def test_each_trust_reason_is_shown_once_on_a_page():
     busy = message("machine_busy", share=0.81)
     reasons = [message("trust_generated_data"), busy, message("trust_cv", cv=0.3)]
+    # The busy machine is a reason, a finding and a fact of the environment.
     doubtful = make_record(trust=Trust(grade="do_not_quote", reasons=reasons), findings=[busy])
-    doubtful.environment["others_cpu_share"] = 0.8
+    doubtful.environment["others_cpu_share"] = 0.8  # rounded otherwise, so that it would show
     document = page.build_document([doubtful])
     assert [(translate(x.short, "en"), x.is_grave) for x in document.doubts] == [
         ("generated data", True),
@@ -326,13 +343,14 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     assert text.count(full) == 1
     assert text.count("81%") == 1
     body = to_body_html(document, "en")
-    assert '<span class="more">+1 more</span></summary>' in body
+    assert '<span class="more">+1 more</span></summary>' in body  # the third one is folded
     assert body.count("<li>step time CV 30.0%</li>") == 1
 
 
 def test_trust_reason_of_some_launches_shows_their_number():
     launch = make_record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
     calm = make_record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
+    # The second reason is that of all pages with few launches.
     busy, few = page.build_document([launch, calm]).doubts
     assert translate(busy.full, "en").endswith("during the run (1 of 2 launches)")
     assert translate(few.full, "en") == "fewer than 5 launches (2)"
@@ -348,7 +366,7 @@ def test_facts_of_a_run_are_shown_with_its_figures():
     facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {
         "model": "67.0M parameters",
-        "samples per step": "192 = 96 x 2",
+        "samples per step": "192 = 96 x 2",  # batch x devices
         "sequence length": "512",
         "data": "SST-2",
         "device memory": "40 GiB",
@@ -382,7 +400,7 @@ def test_device_utilization_has_a_tile_or_a_reason(values, expected):
     }
     run = make_record(figures=figures)
     assert expected in to_page_markdown(run)
-    if len(values) > 1:
+    if len(values) > 1:  # nothing is known: the table has the reason as well
         assert '<abbr title="no dense bf16 peak is known for X">–</abbr>' in to_page_html(run)
 
 
@@ -394,6 +412,7 @@ def test_unmeasured_figure_has_its_reason_as_a_tooltip():
 
 
 def make_waiting_record(share):
+    """Return a run that waited for data in this share of its time and computed in the rest."""
     record = read_record()
     parts = {"data_wait": int(share * 1e9), "compute": int((1 - share) * 1e9), "other": 0}
     spans = record.spans.model_copy(
@@ -409,6 +428,7 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     assert translate(describe_dominant_limit(make_waiting_record(0.04)), "en") == (
         "96% of the time is compute, at 41% of the device's matmul rate; no bottleneck found."
     )
+    # A slow rank costs more than the wait for data: both rules show, it comes first.
     slow = make_waiting_record(0.1).model_copy(
         update={"findings": [message("slow_rank", rank=2, share=0.6)]}
     )
@@ -433,6 +453,7 @@ def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advis
     plan = read_record().plan
     device = plan.device.model_copy(update={"torch_type": torch_type})
     facts = {"others_cpu_share": 0.47, "variables": {"OMP_NUM_THREADS": threads}}
+    # Other programs used 47% of the cores; the rule is the one about them.
     busy = make_record(
         plan=plan.model_copy(update={"device": device}),
         environment=read_record().environment | facts,
@@ -454,6 +475,7 @@ def test_a_quality_that_was_not_measured_has_its_reason():
     )
     text = to_page_markdown(make_record(quality=quality))
     assert "Not measured: acc (a rank did not report its training time)" in text
+    # It has no row in the table of figures.
     assert "| acc |" not in text.split("## Figures")[1].split("##")[0]
 
 
@@ -484,22 +506,29 @@ def test_spans_are_in_milliseconds_with_their_rank_named_once():
     text = to_page_markdown(make_record(spans=spans_of_run))
     assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
     assert "| measured steps | 0.001 | s | 0.0% |" in text
-    assert "| set-up |" not in text
+    assert "| set-up |" not in text  # less than a millisecond is not shown
 
 
 def test_earlier_evaluations_link_to_the_full_record():
     (point, *_) = read_record().quality.history
     record = make_record(quality=read_record().quality.model_copy(update={"history": [point] * 7}))
+    # Of 7 evaluations, the last 5 are on the page.
     link = '<a href="{}">2 earlier evaluations are in record.json.</a>'
     assert link.format("record.json") in render_html([record])
     other_record = make_record(run_id="other", quality=record.quality)
-    assert "<a href=" not in render_html([record, other_record])  # whose folder has no record
+    assert "<a href=" not in render_html(
+        [record, other_record]
+    )  # a page of several runs has no record beside it
     site = build_run_page(record, [record.run_id], Links("runs/x.html", "zh"))
     assert f'href="../../runs/{make_safe_file_name(record.run_id)}.json">另有 2 次' in site
 
 
 def make_throttled_record(**shares):
-    """Return a run whose devices were throttled for the given shares of its intervals."""
+    """Return a run whose devices were throttled for some shares of its intervals.
+
+    Args:
+        shares: by interval and device (``measured1``): shares by reason.
+    """
     record = read_record("sampled")
     devices = [
         device.model_copy(
@@ -525,6 +554,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     assert [limit.rule for limit in find_limits(hot)] == ["clocks"]
     (clocks,) = find_limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% > 1%")
+    # 1% of the time is too little to name, and a power cap is how a device is meant to work.
     assert (
         find_limits(make_throttled_record(measured0={"hot": 0.01}, measured1={"power_cap": 0.9}))
         == []
@@ -565,6 +595,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     ],
 )
 def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):
+    # ``medians_ms``: median step time of each rank; None: it measured no step.
     record = read_record()
     ranks = [
         rank.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
@@ -584,6 +615,7 @@ def test_larger_batch_is_advised_for_an_underused_device():
     }
     small = make_waiting_record(0.01).model_copy(update={"figures": figures})
     assert [limit.rule for limit in find_limits(small)] == ["batch"]
+    # With three quarters of the memory used, a larger batch may not fit.
     full = figures | {"mem": figures["mem"].model_copy(update={"value": 30e9})}
     assert find_limits(small.model_copy(update={"figures": full})) == []
 
@@ -595,12 +627,14 @@ def test_price_gives_the_cost_per_million_samples():
         Price.of("free")
     text = to_markdown([document])
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
+    # The page shows the arithmetic.
     how = "36 / 3600 s / 457.2 samples/s x 1,000,000"
     assert f"| Cost of a million samples | 21.9 | EUR | {how} |" in text
     assert how in to_body_html(document, "en")
 
 
 def test_hang_of_many_ranks_has_one_row_per_position():
+    # 700 ranks hang in a barrier; one does not answer.
     waiting = ",".join(str(rank) for rank in range(10, 1410, 2))
     groups = [
         {"ranks": waiting, "state": "collective", "call": "barrier", "where": "a.py:1 f"},
@@ -610,6 +644,7 @@ def test_hang_of_many_ranks_has_one_row_per_position():
     cause = Cause(kind="timeout", message=message_of_cause, stacks=["a", "b"], hang=groups)
     page_text = to_page_markdown(make_record(status="timed_out", cause=cause), lang="zh")
     assert "stacks.rank&lt;N>.txt (2)" in page_text
+    # The list of ranks is cut.
     first = "10,12,14,16,18,20,22,24,26,28,30,32,34,3…"
     assert f"| {first} | 正在进行集合通信 barrier | a.py:1 f |" in page_text
     assert "| 9 | 未响应 | zombie |" in page_text
@@ -623,19 +658,23 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
     style = page_text[page_text.index("<style>") : page_text.index("</style>")]
     assert "url(" not in style
     assert ":root:has(#lang-zh:checked) .in-en" in style.replace(", ", " ")
+    # Only this script may run, by its hash.
     (program,) = re.findall(r"<script>(.*?)</script>", page_text, re.DOTALL)
     digest = b64encode(sha256(program.encode()).digest()).decode()
     (policy,) = [value for value in reader.list_attributes("content") if "default-src" in value]
     assert f"script-src 'sha256-{digest}';" in policy
     ids = reader.list_attributes("id")
     assert len(ids) == len(set(ids))
+    # Links lead to places on the page itself.
     assert {link[1:] for link in reader.list_attributes("href")} <= set(ids)
+    # What is chosen when the page opens: the language, and the colours of the system.
     checked = [place for place, pair in enumerate(reader.attributes) if pair == ("checked", None)]
     assert [reader.attributes[place - 1] for place in checked] == [
         ("value", "zh"),
         ("value", "auto"),
     ]
     assert reader.tags.count("table") == reader.tags.count("caption") > 10
+    # Each head of a table says whether it is of a column or a row.
     scopes = page_text.count('<th scope="col">') + page_text.count('<th scope="row">')
     assert page_text.count("<th>") + page_text.count("<th ") == scopes
 
@@ -644,7 +683,7 @@ def test_page_rendering_reports_its_progress():
     reports = []
     pages = page.build_documents([make_record(), make_planned_record("b", case="other")])
     rendering.to_html(pages, progress=lambda *report: reports.append(report))
-    assert len(pages) == 3
+    assert len(pages) == 3  # an overview and a page for each case
     # 6 reports: three for each of two cases.
     assert reports == [(number, 6) for number in range(1, 7)]
     assert list(pictures.list_charts(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
@@ -680,6 +719,7 @@ def test_several_launches_share_a_page_with_their_median():
     assert "2 of 3 launches passed" in text
     assert "excluded from every figure: third (out of memory)" in text
     assert "- Training speed: 478 samples/s (457 – 500 (range), 2 launches)\n" in text
+    # Ids of the launches' parts do not collide.
     ids = Reader(to_page_html(*launches)).list_attributes("id")
     assert len(ids) == len(set(ids))
 
@@ -698,17 +738,20 @@ def test_different_work_gets_a_table_and_one_page_each():
         read_record("sampled"),
     ]
     documents = page.build_documents(records)
+    # An overview, and five pages: runs of the same work and machine share one.
     assert len(documents) == 1 + 5
     text = render_markdown(records, "zh")
     assert "[模拟设备" in text
     bodies = "".join(to_body_html(document, "en", live=True) for document in documents)
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
+    # The same run given twice counts once.
     assert render_markdown([make_record(), make_record()]) == render_markdown([make_record()])
 
 
 def test_interrupted_run_has_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
+    # ``Reader`` raises if the HTML is not well-formed.
     for document in page.build_documents([make_record(), broken]):
         Reader(to_body_html(document, "en", live=True))
 
@@ -744,6 +787,7 @@ SPREAD = PageSpec(
 
 
 def make_spread_model_record(**job):
+    """Return a run of a case whose page is ``SPREAD``, with these facts of its job."""
     record = make_record()
     about = record.plan.about.model_copy(update={"page": SPREAD})
     job_facts = {**(record.environment["job"] or {}), **job}
@@ -758,6 +802,7 @@ def test_lists_and_tables_of_a_case_are_filled_from_the_run():
         in to_page_markdown(spread)
     )
     assert "- rank 划分：data 4，tensor 2，fsdp 是" in to_page_markdown(spread, lang="zh")
+    # A fact that is None was not used, one that is missing is not known.
     none = to_page_markdown(make_spread_model_record(parallel=None))
     assert "- Ranks: none\n- Share: not known\n- Batch: 192\n- Width: not known\n" in none
     page_text = to_page_markdown(
@@ -767,11 +812,12 @@ def test_lists_and_tables_of_a_case_are_filled_from_the_run():
         "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | not known |\n"
         in page_text
     )
+    # A table without rows is not shown.
     assert "### Layers" not in to_page_markdown(make_spread_model_record())
 
 
 @pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "lowest expected")])
-def test_advice_states_its_gain_as_an_expectation(higher, words):
+def test_verdict_names_the_expected_best_quality(higher, words):
     run = read_record("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = replace_plan_fields(run, about=about)
@@ -783,17 +829,20 @@ def test_automatic_kernel_choice_shows_the_kernels_that_ran():
     job = (record.environment.get("job") or {}) | {
         "kernels": {"attention": "own", "cross_entropy": "library"}
     }
+    # None: the job chooses.
     recipe = record.plan.recipe | {"kernels": None}
     changes = {"plan": record.plan.model_copy(update={"recipe": recipe})}
     ran = make_record(environment=record.environment | {"job": job}, **changes)
     text = to_page_markdown(ran)
     assert "Kernels: attention: Trainmark's CPU kernel, cross_entropy: PyTorch" in text
     assert "kernels=none" not in text
+    # A job that did not report its kernels.
     assert "kernels=none" in to_page_markdown(make_record(**changes))
 
 
 def test_data_set_described_in_words_is_chinese_on_chinese_pages():
     toy = read_record("toy")
+    # The golden record is older than the Chinese description.
     about = toy.plan.about.model_copy(update={"dataset": cases.load("toy").dataset})
     name = describe_dataset(replace_plan_fields(toy, about=about))
     assert not re.search("[A-Za-z]", translate(name, "zh"))
@@ -823,11 +872,13 @@ def test_page_shows_the_gain_of_balanced_experts():
     expected = (
         "is 1.250 times as fast: 571.5 samples/s with the balanced bound and 457.2 samples/s with"
     )
+    # On the page of either run, compared with the other.
     for run, other in ((make_moe_record(), bound), (bound, make_moe_record())):
         assert expected in to_markdown([page.build_document([run], [other])])
         assert expected in "\n".join(list_first_lines([run], [other]))
     both = to_markdown(page.build_documents([make_moe_record(), bound]))
     assert both.count(expected) == 2  # once on the page of each run
+    # Another trained run is no bound.
     document = page.build_document(
         [make_moe_record()], [make_record(run_id="other", plan=make_moe_record().plan)]
     )
@@ -837,6 +888,7 @@ def test_page_shows_the_gain_of_balanced_experts():
 def test_balanced_run_of_other_work_does_not_show_the_gain():
     plan = make_balanced_record().plan
     longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
+    # A run of more steps, and a failed bound.
     for other in (make_record(run_id="x", plan=longer), make_balanced_record(status="failed")):
         document = page.build_document([make_moe_record()], [other])
         assert "Speedup from perfect balance" not in to_markdown([document])

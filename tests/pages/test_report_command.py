@@ -29,7 +29,10 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 
 @pytest.fixture
 def run_report(tmp_path: Path, cli: Call) -> Call:
-    """Write three runs; return a function that calls the verb."""
+    """Write three runs; return a function that calls the verb.
+
+    ``other`` is the work of ``bert`` on a machine with another kernel.
+    """
     other = BERT.model_copy(
         update={"run_id": "other", "environment": BERT.environment | {"kernel": "9.9 other"}}
     )
@@ -44,6 +47,7 @@ def test_report_compares_with_chosen_runs_or_published_rows(
 ) -> None:
     assert run_report("bert", "-o", "page.html", "--against", "other")[0] == 0
     assert "(own run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
+    # Without --against: published rows, of which none is comparable.
     assert run_report("bert", "-o", "page.html")[0] == 0
     page_text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "No comparable result. Closest: A100" in page_text
@@ -52,7 +56,7 @@ def test_report_compares_with_chosen_runs_or_published_rows(
 def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     env = {**os.environ, "TERM": "xterm"}
-    env.pop("NO_COLOR", None)
+    env.pop("NO_COLOR", None)  # which would turn colours off
     with subprocess.Popen([*PROGRAM, "report", "toy"], stdout=terminal, cwd=tmp_path, env=env):
         os.close(terminal)
         output = b""
@@ -62,12 +66,14 @@ def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
                 output += part
     os.close(controller)
     assert output.startswith(b"\x1b[")
-    assert rb"\u001b" not in output
+    assert rb"\u001b" not in output  # our colours are not escaped as foreign text is
 
 
 def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
     run_report: Call, tmp_path: Path
 ) -> None:
+    # Folders named by the time of their start, as the program names them; the newest record
+    # is damaged.
     case = BERT.plan.case
     for place, is_on_ruler in (("01", True), ("03", True), ("04", False)):
         folder = tmp_path / f"202611{place}T000000Z-{case}-a"
@@ -91,7 +97,7 @@ def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Pat
     (tmp_path / "a-failed").mkdir()  # any name; sorted before toy's, whose time is the same
     (tmp_path / "a-failed" / "record.json").write_text(failed.model_dump_json())
     assert "the other runs of this case did not pass" in run_report("toy")[1]
-    assert "--all" in run_report("toy")[1]
+    assert "--all" in run_report("toy")[1]  # the hint at all figures
     assert "step_time_p50" in run_report("toy", "--all")[1]
 
 
@@ -101,7 +107,7 @@ def test_chart_is_a_separate_file(run_report: Call, tmp_path: Path) -> None:
     assert run_report("bert", "-o", "steps.svg", "--chart", "step_time", "--lang", "zh")[0] == 0
     drawn = (tmp_path / "steps.svg").read_text(encoding="utf-8")
     assert ">步耗时（ms）；阴影部分为预热</text>" in drawn
-    assert "var(--" not in drawn
+    assert "var(--" not in drawn  # colours of a page's style sheet, which is not there
     code, out, _ = run_report("bert", "--format", "svg")
     assert code == 0
     assert out.startswith("<svg ")
@@ -133,7 +139,7 @@ def test_unknown_format_is_refused(
     assert (code, out) == (2, "")
     assert where in err
     assert expected_error in err
-    assert not [*tmp_path.glob("x.*")]
+    assert not [*tmp_path.glob("x.*")]  # nothing was written
 
 
 @pytest.mark.parametrize(
@@ -147,6 +153,7 @@ def test_unknown_format_is_refused(
 def test_what_cannot_be_compared_is_refused(
     run_report: Call, tmp_path: Path, args: list[str], expected_error: str
 ) -> None:
+    # The form md has no comparison; the second page of results has none at all.
     code, _, err = run_report("bert", *args)
     assert code == 2
     assert not (tmp_path / "x.html").exists()

@@ -27,13 +27,23 @@ def make_record(
     changes: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Record:
-    """Return a record of ``world``, of so many samples a second; ``changes`` are recipe fields."""
+    """Return a record of ``world`` (nodes x ranks of each) at ``rate`` samples/s.
+
+    Args:
+        number: of the launch.
+        micro: micro-batch size.
+        changes: of recipe fields.
+        fields: other fields of the record.
+    """
     nnodes, nproc = map(int, world.split("x"))
     recipe = TEMPLATE.plan.recipe | {"micro_batch_size": micro, "world": world} | (changes or {})
     plan = TEMPLATE.plan.model_copy(update={"recipe": recipe, "nnodes": nnodes, "nproc": nproc})
     result = TEMPLATE.figures["final_result"].model_copy(update={"value": rate, "reason": None})
-    entries = {"final_result": result}
-    known = {"plan": plan, "run_id": f"{world}-r{number}", "figures": TEMPLATE.figures | entries}
+    known = {
+        "plan": plan,
+        "run_id": f"{world}-r{number}",
+        "figures": TEMPLATE.figures | {"final_result": result},
+    }
     return TEMPLATE.model_copy(update=known | fields)
 
 
@@ -68,6 +78,7 @@ def list_worlds(section: Section) -> list[tuple[str, ...]]:
 def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> None:
     (section,) = list_scaling_sections(make_weak_scaling_records())
     assert translate(section.heading, "en").endswith("weak scaling")
+    # World, launches, micro-batch, geometric mean and range of throughput, efficiency and range.
     assert list_worlds(section) == [
         ("1x1", "3", "32", "100.0 (80.0 – 125.0)", "100.0%"),
         ("1x8", "1", "32", "760.0 (1 launch)", "95.0%"),
@@ -79,6 +90,7 @@ def test_strong_scaling_keeps_the_global_batch() -> None:
     (section,) = list_scaling_sections(
         [make_record("1x2", 200.0, micro=64), make_record("2x4", 640.0, micro=16)]
     )
+    # Micro-batch and efficiency: 128 samples a step in both worlds.
     assert [(row[2], row[4].split()[0]) for row in list_worlds(section)] == [
         ("64", "100.0%"),
         ("16", "80.0%"),
@@ -105,6 +117,7 @@ def test_runs_with_two_batch_sizes_show_weak_and_strong_scaling() -> None:
             make_record("1x8", 6.0, number=1, micro=4),
         ]
     )
+    # On eight ranks: 32 a rank (weak) and 32 in all (strong); one rank is in both tables.
     assert [len(list_worlds(section)) for section in scaling_sections] == [2, 2]
 
 
@@ -130,6 +143,7 @@ def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) ->
 
 
 def grade_scaling(grade: str) -> Trust:
+    """Return trust of this grade, with a reason that gives it."""
     reasons = {
         "usable": [],
         "noisy": [message("machine_busy", share=0.25)],

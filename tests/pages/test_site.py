@@ -24,6 +24,7 @@ FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x"
 
 
 def make_index(folder, *documents):
+    """Write documents as records below ``folder``, each at its place, and return their index."""
     for place, record_document in documents:
         write_record_file(folder / place, record_document)
     index = Index(str(folder))
@@ -33,7 +34,8 @@ def make_index(folder, *documents):
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(lists, "ROWS", 5)
+    """Return an index of six runs of two cases with hostile names, and a run of two launches."""
+    monkeypatch.setattr(lists, "ROWS", 5)  # rows of a list, so that some are left out
     documents = [
         (
             str(number),
@@ -59,8 +61,9 @@ def read_page(path):
 
 def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     site = tmp_path / "www" / "public"
-    assert writing.write_site(runs, site) == (8, 8)
+    assert writing.write_site(runs, site) == (8, 8)  # launches, and pages written for them
     pages = sorted(site.rglob("*.html"))
+    # In two languages: the list, 8 launches, 3 cases, and the machines.
     assert len(pages) == 2 * (1 + 8 + 3 + 1)
     for page in pages:
         reader = read_page(page)
@@ -70,13 +73,14 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
             *reader.list_values("script", "src"),
         ]:
             parts = urlsplit(address)
-            if parts.scheme:
+            if parts.scheme:  # another site
                 assert parts.scheme == "https"
             elif parts.path:
                 assert (page.parent / unquote(parts.path)).is_file(), (page, address)
     assert json.loads((site / "runs" / "s-1.json").read_bytes())["run_id"] == "s-1"
     assert json.loads((site / "runs.json").read_bytes())["total"] == 8
     for file in (site / "runs.json", site / "runs" / "s-1.json"):
+        # Paths of the machine are not published.
         assert str(tmp_path) not in file.read_text(encoding="utf-8")
 
 
@@ -86,8 +90,9 @@ def test_list_has_one_row_per_run_with_the_newest_first(runs, tmp_path):
     assert "5 of 7 runs" in first.texts
     whens = [x for x in first.texts if x.startswith("2026-11-01 00:")]
     assert whens == sorted(whens, reverse=True)
-    assert len(whens) == 4
+    assert len(whens) == 4  # of the single runs; the fifth row is the run of two launches
     assert first.list_values("input", "type").count("checkbox") == 0
+    # Only a server can compare, so only its pages have boxes to choose runs.
     writing.write_site(runs, tmp_path / "served", served=True)
     served = Reader(gzip.decompress((tmp_path / "served/zh/index.html.gz").read_bytes()).decode())
     assert served.list_values("input", "type").count("checkbox") == 5
@@ -111,6 +116,7 @@ def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
 
 def test_run_has_the_same_badge_in_the_list_and_on_its_page():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
+    # Few launches are a reason of doubt, until there are five.
     tones = [lists._choose_badge([entry] * launches)[2] for launches in (1, 5)]
     assert lists._choose_badge([entry | {"status": "imported"}])[2] == "plain"
     assert [*tones, lists._choose_badge([entry | {"trust": "do_not_quote"}])[2]] == [
@@ -125,6 +131,7 @@ def test_only_changed_runs_are_rebuilt_and_deleted_runs_removed(runs, tmp_path):
     writing.write_site(runs, site)
     page = site / "runs" / "run-1.html"
     before = page.stat().st_mtime_ns
+    # A third launch of a run is new, another run is deleted.
     write_record_file(tmp_path / "runs" / "s" / "r3", make_document("s-3", plan__repeat_index=3))
     (tmp_path / "runs" / "0" / "record.json").unlink()
     runs.refresh()
@@ -141,6 +148,7 @@ def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
     for folder in (tmp_path / "mine", tmp_path / "mine" / "a.txt"):
         with pytest.raises(UsageError, match="contains no site"):
             writing.write_site(runs, folder)
+    # Nothing was changed.
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
 
 
@@ -165,6 +173,7 @@ def test_hostile_text_of_a_record_stays_text(tmp_path):
         text = page.read_text(encoding="utf-8")
         assert "<script>alert" not in text
         assert "\u202e" not in text
+        # A template in the text is not evaluated.
         assert "7*7" in text or "49" not in Reader(text).texts
 
 
@@ -191,6 +200,8 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
         for number in range(20)
     ]
     database = make_index(tmp_path, *runs)
+    # Two machines with 20 nightly runs each: from the tenth on, half as fast again; the last
+    # failed.
     case = runs[0][1]["plan"]["case"]
     page = Reader(
         lists.build_case_page(
@@ -200,12 +211,12 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     assert "../runs/run-h100-17.html" in page.list_values("a", "href")
     assert page.texts.count("122.1") == 2  # the mean of 19 launches
     positions = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
-    assert positions == sorted(positions)
-    assert "case" not in page.texts
+    assert positions == sorted(positions)  # columns in this order
+    assert "case" not in page.texts  # the column would have one value only
     assert page.texts.count("H100") > 19  # in each row of the history, by what differs alone
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     words = [text for text in page.texts if text.strip()]
-    change = words.index("+49.5%")
+    change = words.index("+49.5%")  # beside it: the night, and the commit
     assert (words[change - 3], words[change + 1]) == ("2026-11-11 00:00", "new")
     assert page.list_values("figure", "id") == ["chart-history"]
     assert {"H100", "H200"} <= set(page.texts)
@@ -228,6 +239,7 @@ def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
     ]
     all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
+    # Case a reached its target on both machines, case b did not.
     assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
     assert "100.0 samples/s [not to be quoted]" in page.texts
     assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(
@@ -257,12 +269,14 @@ def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
     ]
     all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
+    # The A100's run may not be quoted, but is the only one of that machine.
     assert {"runs/h100.html", "runs/a100.html"} <= set(page.list_values("a", "href"))
     assert any("1,181 samples/s" in text for text in page.texts)
 
 
 def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
     doubtful = {"grade": "do_not_quote", "reasons": []}
+    # Run b, the faster one, failed.
     database = make_index(
         tmp_path,
         ("a", make_document("run-a", trust=doubtful, figures={"p_train": 100.0})),
@@ -277,6 +291,7 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
 
 def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
+    # Three runs of five launches: b has another driver than a, c another batch size.
     rates = {"a": 100.0, "b": 120.0, "c": 120.0}
     runs = [
         (
@@ -294,6 +309,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
         for number in range(1, 6)
     ]
     database = make_index(tmp_path, *runs)
+    # One launch chooses its run; A, B, C are the sides in this order.
     page = Reader(views.build_comparison_page(database, ["a1", "b3", "c2"]))
     assert page.list_values("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
@@ -313,6 +329,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "Allowed differences between the workloads:" in allowed.texts
     assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.list_values("figure", "id"))
     assert "✓ faster" in allowed.texts
+    # One run, the same one twice, and too many.
     for chosen in (
         ["a1"],
         ["a1", "a1"],
@@ -340,6 +357,7 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
     ]
     page = Reader(views.build_comparison_page(make_index(tmp_path, *runs), ["a1", "b1"]))
     assert {"1x2", "1x4"} <= set(page.texts)
+    # 402 or 401 of 2 x 202 or 201 samples/s.
     assert {"100.0%", "99.6% (99.3% – 100.0%)"} <= set(page.texts)
 
 
@@ -349,6 +367,7 @@ def test_addresses_are_relative_and_names_are_safe():
     assert links.get_record_address("b") == "../../runs/b.json"
     assert links.translations == [("en", "../../runs/a.html"), ("zh", "../../zh/runs/a.html")]
     assert make_safe_file_name("20261123T120000Z-toy-1") == "20261123T120000Z-toy-1"
+    # Different ids have different names, also where a file system ignores case.
     assert (
         len(
             {
@@ -360,6 +379,7 @@ def test_addresses_are_relative_and_names_are_safe():
         )
         == 4
     )
+    # An id that is no safe name becomes a hash.
     assert re.fullmatch("[0-9a-f]{24}", make_safe_file_name("../../etc"))
 
 
@@ -383,7 +403,8 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     case = " ".join(read_page(tmp_path / "site" / "cases" / "toy.html").texts)
     assert "5,000" in case
     assert "imported/rows.csv:2" in case
-    assert len([*(tmp_path / "site" / "runs").iterdir()]) == 2
+    assert len([*(tmp_path / "site" / "runs").iterdir()]) == 2  # page and record of run a
+    # Rows go with their file.
     (runs / "imported" / "rows.csv").unlink()
     database.refresh()
     assert list_runs(database, ["status=imported"]).total == 0
@@ -406,6 +427,7 @@ def test_site_style_sheet_uses_no_class_of_the_report():
         for class_names in re.findall(r'class="([^"{}]*)', markup)
         for word in class_names.split()
     }
+    # The search found the classes.
     assert {"title-row", "bar", "columns", "badge"} <= classes_in_use
     site = (Path(lists.__file__).with_name("static") / "site.css").read_text(encoding="utf-8")
     assert not list_single_class_rules(site) & classes_in_use
@@ -413,11 +435,13 @@ def test_site_style_sheet_uses_no_class_of_the_report():
 
 def test_run_is_named_by_the_end_of_its_id():
     ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
+    # Of an id that is not ours, nothing can be left out.
     matches = [lists._RUN_ID.fullmatch(run_id) for run_id in ids]
     assert [run_id[1] if run_id else None for run_id in matches] == ["25b06f", "25b06f", None]
 
 
 def make_three_batch_sizes(tmp_path):
+    """Return an index of runs of one case with three batch sizes, one under open rules, and another."""
     documents = [
         (
             str(size),
@@ -449,6 +473,7 @@ def test_lists_show_the_settings_in_which_rows_differ(tmp_path):
     assert [text for text in case.texts if text.startswith("bs=")] == ["bs=64", "bs=16", "bs=8"]
     assert any(text.endswith(" · bs=64") for text in case.texts)  # a series of the history
     other = read_page(tmp_path / "site" / "cases" / "other.html")
+    # A single run differs in nothing, and has no MFU.
     assert not {"settings that differ", "share of peak"} & set(other.texts)
 
 
@@ -456,6 +481,7 @@ def test_rows_of_the_list_have_what_the_filter_compares(tmp_path):
     writing.write_site(make_three_batch_sizes(tmp_path / "runs"), tmp_path / "site")
     page = read_page(tmp_path / "site" / "index.html")
     values = [json.loads(text) for text in page.list_values("tr", "data-values")]
+    # Figures by name, recipe fields by both of their names.
     first = next(row for row in values if row["case"] == "toy")
     assert (first["p_core"], first["bs"], first["micro_batch_size"]) == (1422.0, 64, 64)
     assert (first["case"], first["status"], first["rules"]) == ("toy", "do_not_quote", "open")

@@ -14,6 +14,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def make_launch_record(number, p_core, **changes):
+    """Return the golden record as launch ``number`` with this p_core."""
     golden_record = read_golden_record()
     entry = golden_record.figures["p_core"].model_copy(update={"value": p_core})
     figures = golden_record.figures | {"p_core": entry}
@@ -21,6 +22,7 @@ def make_launch_record(number, p_core, **changes):
 
 
 def change_recipe(**fields):
+    """Return the golden record as another run with changed recipe fields."""
     plan = read_golden_record().plan
     return read_golden_record(
         run_id="other", plan=plan.model_copy(update={"recipe": plan.recipe | fields})
@@ -51,7 +53,7 @@ def test_failed_launches_are_named_and_never_averaged_in():
     ]
     launches.append(make_launch_record(3, 2.0, status="target_missed"))
     summary = build_summary(launches)
-    assert summary.figures["p_core"].mean == pytest.approx(101.98039)
+    assert summary.figures["p_core"].mean == pytest.approx(101.98039)  # of 100 and 104
     assert summary.figures["p_core"].launches == 2
     assert (len(summary.passed), len(summary.records)) == (2, 4)
     table, *lines = build_repeats(summary)
@@ -71,6 +73,7 @@ def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
     summary = build_summary(
         [make_launch_record(0, 1.0, status="failed"), make_launch_record(1, 1.0, status="oom")]
     )
+    # Of failed launches alone, there are sentences, but no figures.
     assert (summary.figures, len(build_repeats(summary))) == ({}, 3)
 
 
@@ -99,17 +102,19 @@ def test_another_world_or_other_data_is_other_work():
 
 
 def test_only_launches_of_the_same_work_have_a_summary():
-    assert (
-        len(build_summary([read_golden_record(), change_recipe(seed=2, timeout_s=60.0)]).records)
-        == 2
-    )
+    # The seed and the time limit are no part of the work.
+    summary = build_summary([read_golden_record(), change_recipe(seed=2, timeout_s=60.0)])
+    assert len(summary.records) == 2
+    # A patch version of the program does not change the work, a minor version may.
     suite = read_golden_record().suite
-    by = {
-        x: read_golden_record(run_id=x, suite=suite.model_copy(update={"version": x}))
-        for x in ("0.1.0", "0.1.1", "0.2.0")
+    by_version = {
+        version: read_golden_record(
+            run_id=version, suite=suite.model_copy(update={"version": version})
+        )
+        for version in ("0.1.0", "0.1.1", "0.2.0")
     }
-    assert len(group_by_work([by["0.1.0"], by["0.1.1"]])) == 1
-    assert len(group_by_work([by["0.1.0"], by["0.2.0"]])) == 2
+    assert len(group_by_work([by_version["0.1.0"], by_version["0.1.1"]])) == 1
+    assert len(group_by_work([by_version["0.1.0"], by_version["0.2.0"]])) == 2
     with pytest.raises(UsageError, match="twice"):
         build_summary([read_golden_record(), read_golden_record()])
     with pytest.raises(RecordError, match="no record"):

@@ -214,6 +214,7 @@ def test_a_founding_page_equals_our_table_cell_by_cell(case):
     columns, printed = PAGES_OF_FOUNDING_DOCUMENTS[case]
     table = tables.build_reference_table(reference.read_references(case))
     assert translate_headers(table, "zh") == ["配置", *columns]
+    # Without the world (row[1]), which the page prints in the configuration.
     assert translate_rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
     # None of the published cells needs escaping: what Markdown shows is what was printed.
     assert all(escape_markdown(cell) == cell for row in translate_rows(table, "zh") for cell in row)
@@ -247,6 +248,7 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         quality=record.quality.model_copy(update={"value": 0.908, "target": None}),
     )
     (row,) = translate_rows(tables.build_performance_table([record]), "zh")
+    # The second row of the page's table (columns, rows).
     printed = PAGES_OF_FOUNDING_DOCUMENTS["distilbert_sst2"][1][1]
     assert row == (printed[0], *printed[2:])
     (row,) = translate_rows(tables.build_performance_table([record]))
@@ -267,6 +269,7 @@ def test_only_a_published_name_replaces_a_precision():
         )
         return tables.format_precision(read_golden_record(plan=plan))
 
+    # The pages of these cases print amp for fp16.
     assert format_label("dlrm_criteo", "fp16") == format_label("glm_superglue", "fp16") == "amp"
     assert format_label("dlrm_criteo", "bf16") == "bf16"
     assert format_label("gpt_megatron", "fp16") == "fp16"
@@ -277,6 +280,7 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 def test_fine_tuning_page_has_other_columns():
     record = read_golden_record()
+    # The columns of the page of another case.
     other_references = record.plan.about.references.model_copy(
         update={"columns": PAGES_OF_FOUNDING_DOCUMENTS["llama2_7b_lora"][0]}
     )
@@ -308,6 +312,7 @@ def test_the_references_choose_the_column_set():
         tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["dlrm_criteo"][0]))
         == tables.PERFORMANCE
     )
+    # A column that no table of ours has.
     with pytest.raises(RecordError, match="acc, p_hole"):
         tables.list_columns(make_references("acc", "p_hole"))
 
@@ -336,4 +341,5 @@ def test_only_the_published_form_shows_slashes_for_missing_values():
         "/",
         "/",
     )
+    # Everywhere else, a dash.
     assert (translate(None, "en"), format_memory(None, None)) == ("–", "–")

@@ -23,6 +23,7 @@ from trainmark.spec import FigureSpec, PageSpec, Text, message
 
 
 def make_hostile_record():
+    """Return a failed run with texts that a terminal or rich would obey, and very long ones."""
     name = "[bold red]X[/]\x1b[2J" + "|wide 宽" * 30
     cause = Cause(
         kind="error",
@@ -63,12 +64,13 @@ def test_summary_of_a_run_rates_the_result():
     ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
     assert line == f"p_train relative to comparable results: {ratio}"
     many = [read_golden_record(run_id=f"r{number}") for number in range(20)]
-    assert len(list_first_lines(many, [other])) <= 11  # and two paths
+    assert len(list_first_lines(many, [other])) <= 11  # the run adds two lines with paths
     assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in list_first_lines(many)
 
 
 def test_result_not_to_be_quoted_has_a_hint():
     odd = read_golden_record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
+    # Whichever side is not to be quoted.
     for chosen, others in (([read_golden_record()], [odd]), ([odd], [read_golden_record()])):
         for lang, words in (("en", "For orientation only: p_train"), ("zh", "仅供参考：p_train")):
             assert any(x.startswith(words) for x in list_first_lines(chosen, others, lang))
@@ -78,10 +80,10 @@ def test_result_not_to_be_quoted_has_a_hint():
 
 def test_table_cells_wrap_at_blanks_if_that_suffices():
     listed = Listing(
-        1,
-        ["case", "device", "trust", "path"],
-        [""] * 4,
-        [
+        total=1,
+        columns=["case", "device", "trust", "path"],
+        units=[""] * 4,
+        rows=[
             [
                 "toy",
                 "AMD EPYC 9V74 Processor",
@@ -98,17 +100,18 @@ def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
     heads = ["case", "device", "world", "precision", "status", "trust", "verification", "p_core"]
     row = ["distilbert_sst2", "A100-SXM4-40GB", "2x8", "bf16", "passed", "do_not_quote"]
     path = "runs/20261126T155330Z-toy-f3c135"
-    sound = [*row[:-1], "usable", "verified", 604.0, path]
+    verified_row = [*row[:-1], "usable", "verified", 604.0, path]
     listed = Listing(
-        2,
-        [*heads, "path"],
-        [""] * 7 + ["samples/s", ""],
-        [[*row, "unverified", 604.0, path], sound],
+        total=2,
+        columns=[*heads, "path"],
+        units=[""] * 7 + ["samples/s", ""],
+        rows=[[*row, "unverified", 604.0, path], verified_row],
     )
     text = build_listing_table(listed, "zh", width=80)
     assert {"do_not_quote", "(unverified)", "usable", "*f3c135"} <= set(text.split())
-    assert "verified" not in text.split()
-    listing = Listing(1, ["verification"], [""], [["verified"]])
+    assert "verified" not in text.split()  # which is not worth a word
+    # Unless the verification is all that was asked for.
+    listing = Listing(total=1, columns=["verification"], units=[""], rows=[["verified"]])
     assert build_listing_table(listing, "zh").split()[0] == "核验"
 
 
@@ -122,7 +125,7 @@ def test_table_whose_words_do_not_fit_is_split_after_its_first_column():
     names = ["name", *(f"column_{number}" for number in range(6))]
     rows = [[f"row_{m}", *(f"value_{m}_{number}" for number in range(6))] for m in range(3)]
     text = show([build_table(names, rows)], width=40)
-    assert text.split().count("row_2") == 2
+    assert text.split().count("row_2") == 2  # two tables, each with the first column
     assert {x for row in [names, *rows] for x in row} <= set(text.split())
     assert max(map(cell_len, text.splitlines())) <= 40
 
@@ -135,7 +138,9 @@ def test_lines_end_between_words_and_between_chinese_characters():
         "step_time_cv",
         "很大。",
     ]
+    # A full stop does not begin a line.
     assert wrap("步步步。", 6) == ["步步", "步。"]
+    # A word that is too long is cut, after a slash if possible.
     assert wrap("a/very/long/path", 6) == ["a/very", "/long/", "path"]
     assert wrap("", 6) == [""]
 
@@ -147,7 +152,7 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
     for record in (read_golden_record(), sampled):
         screen = show_page(build_document([record]), lang, width=width)
         everything = show_page(build_document([record]), lang, width=width, extent="all")
-        assert len(screen.splitlines()) <= 40
+        assert len(screen.splitlines()) <= 40  # of a usual terminal
         assert "--all" in screen
         assert "step_time_p50" not in screen
         assert "step_time_p50" in everything
@@ -175,6 +180,7 @@ def test_page_states_what_device_and_launcher_were_tested_on(lang, line):
     )
     text = to_markdown([build_document([made])], lang)
     assert line in text.replace("\\", "")
+    # A run on what is well tested has no such line.
     assert line.split(maxsplit=1)[0] not in to_markdown(
         [build_document([read_golden_record()])], lang
     )
@@ -196,7 +202,7 @@ def test_key_figures_of_a_case_follow_those_of_all_cases():
         unit="x",
         label=Text("overload", "过载"),
         definition=Text("load of the busiest rank over the mean", "最忙 rank 的负载与均值之比"),
-        first_screen=True,
+        first_screen=True,  # a key figure
     )
     about = read_golden_record().plan.about.model_copy(
         update={"page": PageSpec(figures=(overload,))}
@@ -240,7 +246,7 @@ def test_summary_of_a_run_that_missed_its_target_says_so_once():
     assert not any(line.startswith("Cause: ") for line in lines)
     (advice,) = [line for line in lines if line.startswith("What to try: ")]
     assert "train longer: raise max_epochs (now " in advice
-    assert "you changed bs=96" in advice
+    assert "you changed bs=96" in advice  # which may be why
 
 
 def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
@@ -254,6 +260,7 @@ def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
         "    return x / y",
         r"ZeroDivisionError: \u001b[2J",
     ]
+    # The lines at the end of a run do not have it.
     assert "job.py" not in show_record(record, extent="head")
 
 
@@ -276,7 +283,7 @@ def test_text_of_a_record_is_escaped():
 def test_colour_is_used_only_on_request(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     lines = [Paragraph("DistilBERT", "warn")]
-    assert show(lines, colour=True) == "\x1b[33mDistilBERT\x1b[0m"
+    assert show(lines, colour=True) == "\x1b[33mDistilBERT\x1b[0m"  # yellow for a warning
     assert show(lines) == "DistilBERT"
 
 
@@ -298,6 +305,7 @@ def test_figures_of_repeated_launches_are_their_means():
     assert row.startswith("geometric mean: ")
     text = to_markdown([build_document(many)])
     assert "| p_train | 500.0 |" in text
+    # Not those of a single launch.
     assert "p_train | 400.0" not in text.split("## Figures")[1]
 
 
@@ -316,7 +324,8 @@ def test_narrow_list_moves_columns_with_one_value_below_the_table():
         ]
         for bs in (8, 32)
     ]
-    listed = Listing(2, heads, ["", "", "", "", "", "", "samples/s", ""], rows, ["bs"])
+    units = ["", "", "", "", "", "", "samples/s", ""]
+    listed = Listing(total=2, columns=heads, units=units, rows=rows, settings=["bs"])
     wide = build_listing_table(listed, width=100)
     assert "The same in all rows" not in wide
     narrow = build_listing_table(listed, width=40)

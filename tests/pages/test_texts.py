@@ -16,11 +16,12 @@ def list_placeholders(sentence):
 
 
 def test_every_text_exists_in_both_languages_with_the_same_placeholders():
-    odd = ("reference.as_printed", "spans.name", "nodes.", "configuration.", "sep.space")
+    # Parts of sentences that one of the languages does not need, or builds otherwise.
+    exceptions = ("reference.as_printed", "spans.name", "nodes.", "configuration.", "sep.space")
     for key, texts in TEXTS.items():
         assert texts.en, key
         assert not CJK.search(texts.en), key
-        if not key.startswith(odd):
+        if not key.startswith(exceptions):
             assert texts.zh, key
             assert list_placeholders(texts.en) == list_placeholders(texts.zh), key
 
@@ -37,7 +38,9 @@ def test_every_text_is_used():
     unused = []
     for key in TEXTS:
         kind, _, name = key.partition(".")
+        # The name occurs in the source as a word, or all its words do.
         known = name in words or all(word in words for word in re.split("[ -]", name))
+        # Its kind is put together with a name.
         composed = (
             f'f"{kind}.{{' in report or f'("{kind}", ' in report or f'"{kind}." ~' in report
         ) and known
@@ -48,6 +51,6 @@ def test_every_text_is_used():
 
 def test_names_of_counts_fit_on_one_line_of_a_narrow_terminal() -> None:
     names = {key: text for key, text in TEXTS.items() if key.startswith("count.")}
-    assert len(names) == 8
+    assert len(names) == 8  # all were found
     for key, text in names.items():
         assert max(measure_width(text.en), measure_width(text.zh)) <= 24, key
