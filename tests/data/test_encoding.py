@@ -14,10 +14,10 @@ from itertools import repeat
 from multiprocessing import active_children
 from pathlib import Path
 
-from trainmark.data.encoding import BEGIN, Block, BlockEncoder, encode_blocks
+from trainmark.data.encoding import CORPUS_BEGIN, Block, BlockEncoder, encode_blocks
 
 if __name__ == "__main__":
-    block = Block([b'{"text": "hello"}'], Path("corpus"), 1, BEGIN)
+    block = Block([b'{"text": "hello"}'], Path("corpus"), 1, CORPUS_BEGIN)
     encoder = BlockEncoder(Path(sys.argv[1]), "text", ends=True)
     encoded = encode_blocks(repeat(block), encoder, 2)
     next(encoded)

@@ -18,8 +18,8 @@ from trainmark.cases.distilbert_sst2.data.model_files import ModelConfig as Dist
 from trainmark.cases.llama2_7b_lora.model_files import ModelConfig as LlamaKeys
 from trainmark.data.model_folder import (
     DEFAULTS,
-    INDEX,
-    SINGLE,
+    INDEX_FILE,
+    SINGLE_FILE,
     ConfigKeys,
     ModelWeights,
     Share,
@@ -238,7 +238,7 @@ def test_files_must_hold_the_tensors_of_their_index(
     # File 1 holds tensor a, file 2 holds b; ``listed`` is what the index says.
     for number, name in enumerate("ab", 1):
         save_file({name: torch.ones(2)}, tmp_path / f"{number}.safetensors")
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": listed}))
+    (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": listed}))
     if where is None:
         assert {tensor.key for tensor in list_folder_tensors(tmp_path, FAULT)} == set(listed)
         return
@@ -256,7 +256,7 @@ def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
     # module: weights within a checkpoint, beside other tensors and arrays; old: torch's form before
     # zip archives.
     state = {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.ones(())}
-    file = tmp_path / (SINGLE if kind == "safetensors" else "weights.pt")
+    file = tmp_path / (SINGLE_FILE if kind == "safetensors" else "weights.pt")
     if kind == "safetensors":
         save_file(state, file)
     elif kind == "module":
@@ -271,12 +271,12 @@ def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", [SINGLE, "weights.pt"])
+@pytest.mark.parametrize("name", [SINGLE_FILE, "weights.pt"])
 @pytest.mark.parametrize("size", [0, 300])
 def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None:
     file = tmp_path / name
     state = {f"a.{number}": torch.ones(9) for number in range(9)}
-    save_file(state, file) if name == SINGLE else torch.save(state, file)
+    save_file(state, file) if name == SINGLE_FILE else torch.save(state, file)
     file.write_bytes(file.read_bytes()[:size])  # nothing, or a part of the header
     with pytest.raises(DataError, match=r"empty|not readable|damaged") as caught:
         read_stored_weights(file)
@@ -296,8 +296,8 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
 
 
 def test_each_file_of_an_index_is_listed_once(tmp_path: Path) -> None:
-    index = tmp_path / INDEX
+    index = tmp_path / INDEX_FILE
     names = {"a": "part-2.safetensors", "b": "part-1.safetensors", "c": "part-2.safetensors"}
     index.write_text(json.dumps({"weight_map": names}))
-    files = find_weight_files(tmp_path, (SINGLE, INDEX), FAULT)
+    files = find_weight_files(tmp_path, (SINGLE_FILE, INDEX_FILE), FAULT)
     assert [file.name for file in files] == ["part-1.safetensors", "part-2.safetensors"]

@@ -104,7 +104,7 @@ def damage_part(raw):
 
 
 def damage_state(raw):
-    (raw.parent / ".data.partial" / prepared.STATE).write_text("{")
+    (raw.parent / ".data.partial" / prepared.STATE_FILE).write_text("{")
     return {}
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from support.gpt_tokenizers import END, encode_by_hand, write_one_file, write_two_files
 from trainmark.data.tokenizer import (
-    FAST,
-    WORDPIECE,
+    FAST_FILE,
+    WORDPIECE_FILE,
     make_corpus_error,
     open_corpus_tokenizer,
     open_wordpiece,
@@ -86,7 +86,7 @@ def test_missing_prefix_space_is_refused(tmp_path, write):
     assert f"{settings}, add_prefix_space: add_prefix_space is true" in read_fault(tmp_path)
 
 
-@pytest.mark.parametrize("form", [WORDPIECE, FAST])
+@pytest.mark.parametrize("form", [WORDPIECE_FILE, FAST_FILE])
 @pytest.mark.parametrize(
     ("key", "value", "refused"),
     [
@@ -102,12 +102,12 @@ def test_missing_prefix_space_is_refused(tmp_path, write):
 def test_bert_settings_that_contradict_its_tokenizer_are_refused(
     tmp_path, form, key, value, refused
 ):
-    (tmp_path / WORDPIECE).write_text(
+    (tmp_path / WORDPIECE_FILE).write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     )
     # A lower-casing BERT tokenizer, as a vocabulary and as the library's own file.
-    library = open_wordpiece(tmp_path / WORDPIECE, make_corpus_error)
-    library.save(str(tmp_path / FAST))
+    library = open_wordpiece(tmp_path / WORDPIECE_FILE, make_corpus_error)
+    library.save(str(tmp_path / FAST_FILE))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: value}))
     refusal = pytest.raises(DataError, match=f"{key} is")
     with refusal if refused else nullcontext():

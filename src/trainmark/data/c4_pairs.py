@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from trainmark.data.prepared import Say
 
 LAYOUT = "megatron-indexed"
-INDICES = "indices"  # subfolder of a data folder for caches
+CACHE_FOLDER = "indices"  # subfolder of a data folder for caches
 # The published pairs: README.md of the reference, section 3; no digests are published.
-TRAIN = "c4-train.en_6_text_document"
-VALIDATION = "c4-validation-91205-samples.en_text_document"
+TRAIN_PREFIX = "c4-train.en_6_text_document"
+VALIDATION_PREFIX = "c4-validation-91205-samples.en_text_document"
 TRAIN_SHARDS = range(768, 1024)  # numbers of the shards that are trained
 VALIDATION_DOCUMENTS = 91_205
 VALIDATION_TOKENS = 47_186_855
-VOCABULARY = 128_256  # tokens of Llama 3.1's tokenizer
+PUBLISHED_VOCABULARY_SIZE = 128_256  # tokens of Llama 3.1's tokenizer
 GENERATED_VALIDATION_DOCUMENTS = 64
-SHARD = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(?:\.gz)?")
+SHARD_NAME = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(?:\.gz)?")
 
 
 def generate(folder: Path, recipe: Any) -> None:
     """Write both pairs with generated text; see ``trainmark.data.language``."""
-    language.generate(folder, vocab_size=recipe.vocab_size, seed=recipe.seed, prefix=TRAIN)
+    language.generate(folder, vocab_size=recipe.vocab_size, seed=recipe.seed, prefix=TRAIN_PREFIX)
     language.generate(
         folder,
         vocab_size=recipe.vocab_size,
         seed=recipe.seed + 1,  # other text of the same language
-        prefix=VALIDATION,
+        prefix=VALIDATION_PREFIX,
         documents=GENERATED_VALIDATION_DOCUMENTS,
     )
 
@@ -80,9 +80,9 @@ def load(folder: Path, recipe: Any) -> Splits:
     Raises:
         DataError: the first fault, with file, rule and fix.
     """
-    train, train_digest = _load_split(folder, recipe, "train", TRAIN)
+    train, train_digest = _load_split(folder, recipe, "train", TRAIN_PREFIX)
     validation, validation_digest = _load_split(
-        folder, recipe, "validation", VALIDATION, max_samples=recipe.eval_samples
+        folder, recipe, "validation", VALIDATION_PREFIX, max_samples=recipe.eval_samples
     )
     return Splits(train, validation, content_id=f"{train_digest}-{validation_digest}")
 
@@ -107,10 +107,10 @@ def _load_split(
             rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
             fix="lower seq_length, or use more text",
         )
-    content = check_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
+    content = check_tokens(reader, folder / CACHE_FOLDER / word, vocab_size=recipe.vocab_size)
     digest = content.digest[:16]  # enough characters to tell data sets apart
     # The folder's name contains all that the orders depend on, but the seed.
-    cache = folder / INDICES / f"{digest}-{recipe.seq_length}-{recipe.shuffled_together}"
+    cache = folder / CACHE_FOLDER / f"{digest}-{recipe.seq_length}-{recipe.shuffled_together}"
     samples = Samples(
         reader,
         range(reader.num_documents),
@@ -148,7 +148,9 @@ def check(folder: Path, recipe: Any) -> DataFacts:
         changed_rules["validation_documents"] = num_documents
     num_tokens = loaded.validation.num_tokens
     # The number of tokens is known for the published documents and tokenizer only.
-    is_published = num_documents == VALIDATION_DOCUMENTS and recipe.vocab_size == VOCABULARY
+    is_published = (
+        num_documents == VALIDATION_DOCUMENTS and recipe.vocab_size == PUBLISHED_VOCABULARY_SIZE
+    )
     if is_published and num_tokens != VALIDATION_TOKENS:
         raise DataError(
             f"the data has {num_tokens:,} validation tokens",
@@ -179,7 +181,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
     """
     files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
     for name, file in find_source_files(raw).items():
-        match = SHARD.fullmatch(name)
+        match = SHARD_NAME.fullmatch(name)
         if match is None:
             continue
         split, number = match.groups()
@@ -209,7 +211,10 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
         case=case,
         ends=False,
         train_shards=num_train_shards,
-        pairs={TRAIN: files_by_split["train"], VALIDATION: files_by_split["validation"]},
-        max_lines={VALIDATION: VALIDATION_DOCUMENTS},
+        pairs={
+            TRAIN_PREFIX: files_by_split["train"],
+            VALIDATION_PREFIX: files_by_split["validation"],
+        },
+        max_lines={VALIDATION_PREFIX: VALIDATION_DOCUMENTS},
         **options,
     )

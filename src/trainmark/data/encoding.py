@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from trainmark.data.tokenizer import CorpusTokenizer
 
 SAVE_EVERY_TOKENS = 1 << 26  # after so many tokens, an interrupted call can resume
-COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
-FORMAT = 4
-TOKENIZER = "tokenizer"
+COUNT_NAMES = ("documents", "empty_texts", "tokens", "largest_token_id")
+FORMAT_VERSION = 4
+TOKENIZER_FOLDER = "tokenizer"
 BLOCK_BYTES = 1 << 21
 WORKER_BYTES = 1 << 25  # one worker for this many bytes of a corpus
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
@@ -91,14 +91,16 @@ def write_pairs(
     sources: dict[str, Path] = {}
     for files_of_pair in pairs.values():
         sources |= files_of_pair
-    copies = {f"{TOKENIZER}/{name}": file for name, file in find_corpus_files(tokenizer).items()}
+    copies = {
+        f"{TOKENIZER_FOLDER}/{name}": file for name, file in find_corpus_files(tokenizer).items()
+    }
     with prepared.write_data_folder(
         data,
         raw,
         {**sources, **copies},
         say,
         case=case,
-        form=FORMAT,
+        form=FORMAT_VERSION,
         text_key=text_key,
         vocab_size=corpus_tokenizer.vocab_size,
         end_of_document={
@@ -161,7 +163,7 @@ class CorpusPosition(NamedTuple):
     read_bytes: int = 0
 
 
-BEGIN = CorpusPosition()  # the start of a corpus
+CORPUS_BEGIN = CorpusPosition()  # the start of a corpus
 
 
 class Block(NamedTuple):
@@ -316,8 +318,8 @@ class _PairWriter:
         self.total_bytes = sum(file.stat().st_size for file in files)
         self.tokens_file = partial_folder.folder / f"{name}.bin"
         self.sizes_file = partial_folder.work / f"{name}.sizes"
-        self.position = BEGIN
-        self.counts = dict.fromkeys(COUNTS, 0)
+        self.position = CORPUS_BEGIN
+        self.counts = dict.fromkeys(COUNT_NAMES, 0)
         saved = partial_folder.state["stages"].get(name)
         if saved is not None and self._has_saved_bytes(saved["counts"]):
             self.position = CorpusPosition(*saved["place"])
@@ -440,7 +442,7 @@ def _read_lines(stream: Any) -> list[bytes]:
 
 
 def read_blocks(
-    files: Sequence[Path], begin: CorpusPosition = BEGIN, max_lines: int | None = None
+    files: Sequence[Path], begin: CorpusPosition = CORPUS_BEGIN, max_lines: int | None = None
 ) -> Iterator[Block]:
     """Yield the lines of all files in order, about 2 MiB at a time.
 

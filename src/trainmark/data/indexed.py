@@ -22,7 +22,7 @@ import numpy as np
 
 from trainmark.data import splits
 from trainmark.data.cache import Extremes, compute_extremes, load_or_scan
-from trainmark.data.prepared import MANIFEST, read_manifest
+from trainmark.data.prepared import MANIFEST_FILE, read_manifest
 from trainmark.data.tokenizer import refuse_short_vocabulary
 from trainmark.digests import hash_stream
 from trainmark.errors import DataError
@@ -40,7 +40,7 @@ _make_pair_error = partial(
     DataError, fix="copy both files of the pair again, or prepare the data again"
 )
 
-PADDED_TO = 128  # Megatron pads to this multiple: 50257 tokens of GPT-2, a table of 50304
+PADDING_MULTIPLE = 128  # Megatron pads to this multiple: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
 BLOCK_SEQUENCES = 1 << 20  # sequences of an index that are checked at a time
 
@@ -356,11 +356,11 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
         )
     if tokenizer_size is not None:
         refuse_short_vocabulary(
-            folder / MANIFEST,
+            folder / MANIFEST_FILE,
             entries=tokenizer_size,
             vocab_size=vocab_size,
             of="the recipe",
-            multiple=PADDED_TO,
+            multiple=PADDING_MULTIPLE,
             fix=f"set vocab_size={tokenizer_size}",
         )
     return content

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from trainmark.errors import Fault
 
-CONFIG = "config.json"
-SINGLE = "model.safetensors"  # all weights in one file
-INDEX = "model.safetensors.index.json"  # lists the files that have the weights
+CONFIG_FILE = "config.json"
+SINGLE_FILE = "model.safetensors"  # all weights in one file
+INDEX_FILE = "model.safetensors.index.json"  # lists the files that have the weights
 Size = Annotated[int, Field(gt=0, description="must be a whole number above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
 _SHOWN_CHARACTERS = 80
@@ -82,7 +82,7 @@ def read_config(folder: Path, keys: type[Keys], make_error: Fault) -> Keys:
         DataError: the file is missing or not JSON, or a key is missing, unknown or invalid; the
             error names the first one.
     """
-    file = folder / CONFIG
+    file = folder / CONFIG_FILE
     raw = read_json(file, make_error)
     try:
         config = keys.model_validate(raw)
@@ -167,7 +167,7 @@ def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> N
     if seq_length > positions:
         raise DataError(
             f"the recipe's seq_length is {seq_length}",
-            where=f"{folder / CONFIG}, max_position_embeddings",
+            where=f"{folder / CONFIG_FILE}, max_position_embeddings",
             rule=f"the model has only {positions} positions",
             fix=f"add seq={positions}, or use another model folder",
         )
@@ -280,7 +280,7 @@ def find_weight_files(folder: Path, names: tuple[str, ...], make_error: Fault) -
         rule = "only init=random, which is labelled performance-only, starts without weights"
         raise make_error(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
     file = existing_files[0]
-    if file.name != INDEX:
+    if file.name != INDEX_FILE:
         return [file]
     listed_names = set(_read_weight_map(file, make_error).values())
     return [folder / name for name in sorted(listed_names)]
@@ -301,18 +301,18 @@ def list_folder_tensors(folder: Path, make_error: Fault) -> list[StoredTensor]:
     Raises:
         DataError: a file is missing or damaged, or its tensors are not those that the index lists.
     """
-    files = find_weight_files(folder, (SINGLE, INDEX), make_error)
+    files = find_weight_files(folder, (SINGLE_FILE, INDEX_FILE), make_error)
     tensors = [tensor for file in files for tensor in list_stored_tensors(file, make_error)]
-    if files == [folder / SINGLE]:
+    if files == [folder / SINGLE_FILE]:
         return tensors  # there is no index
-    listed = set(_read_weight_map(folder / INDEX, make_error).items())
+    listed = set(_read_weight_map(folder / INDEX_FILE, make_error).items())
     stored = {(tensor.key, tensor.file.name) for tensor in tensors}
     for name, file in sorted(listed ^ stored):  # in one of them only; the first is reported
-        what = "is missing" if (name, file) in listed else f"is not listed in {INDEX}"
+        what = "is missing" if (name, file) in listed else f"is not listed in {INDEX_FILE}"
         raise make_error(
             f"{name} {what}",
             where=f"{folder / file}, {name}",
-            rule=f"each file must contain exactly the weights that {INDEX} lists for it",
+            rule=f"each file must contain exactly the weights that {INDEX_FILE} lists for it",
         )
     return tensors
 

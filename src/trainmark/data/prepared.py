@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     Say = Callable[[str], None]
 
 T = TypeVar("T")
-MANIFEST = "manifest.json"
-STATE = "unfinished.json"  # in a partial folder: what it is made of, and what is finished
-WORK = "work"  # subfolder of a partial folder for intermediate files
+MANIFEST_FILE = "manifest.json"
+STATE_FILE = "unfinished.json"  # in a partial folder: what it is made of, and what is finished
+WORK_FOLDER = "work"  # subfolder of a partial folder for intermediate files
 BLOCK_BYTES = 1 << 24  # that are read at a time
 
 
@@ -82,13 +82,13 @@ class PartialFolder:
     @property
     def work(self) -> Path:
         """Folder for intermediate files; it is removed when the data folder is finished."""
-        work = self.folder / WORK
+        work = self.folder / WORK_FOLDER
         work.mkdir(exist_ok=True)
         return work
 
     def save(self) -> None:
         """Write the state to disk, completely or not at all."""
-        with write_atomically(self.folder / STATE) as stream:
+        with write_atomically(self.folder / STATE_FILE) as stream:
             stream.write(json.dumps(self.state).encode())
 
     def discard_results(self) -> None:
@@ -316,7 +316,7 @@ def _lock_folder(data: Path) -> Iterator[None]:
 def _read_state(folder: Path) -> dict[str, Any]:
     """Return the state that an earlier call left; empty if there is none that can be used."""
     try:
-        state = json.loads((folder / STATE).read_bytes())
+        state = json.loads((folder / STATE_FILE).read_bytes())
         if state.keys() == {"made_of", "stages", "files", "stats"}:
             return dict(state)
     except (OSError, ValueError, AttributeError):
@@ -363,7 +363,7 @@ def _finish(partial_folder: PartialFolder, data: Path) -> None:
     files = {}  # of the finished folder, by path: neither the state nor intermediate files
     for file in folder.rglob("*"):
         name = file.relative_to(folder).as_posix()
-        if file.is_file() and not name.startswith((STATE, f"{WORK}/")):
+        if file.is_file() and not name.startswith((STATE_FILE, f"{WORK_FOLDER}/")):
             files[name] = file
     fingerprints = partial_folder.state["files"]
     # Files that were not written with ``write_file`` have no fingerprint yet.
@@ -376,9 +376,9 @@ def _finish(partial_folder: PartialFolder, data: Path) -> None:
         partial_folder.save()  # an interrupted call continues with the next file
     manifest = partial_folder.manifest | {"files": {name: fingerprints[name] for name in files}}
     text = json.dumps(manifest, indent=2, sort_keys=True)
-    (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
-    shutil.rmtree(folder / WORK, ignore_errors=True)
-    (folder / STATE).unlink()
+    (folder / MANIFEST_FILE).write_text(f"{text}\n", encoding="utf-8")
+    shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+    (folder / STATE_FILE).unlink()
     folder.rename(data)  # this also replaces an empty folder
 
 
@@ -409,7 +409,7 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return a folder's manifest; empty if there is none, or none that can be read."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError):
         return {}
     return manifest if isinstance(manifest, dict) else {}

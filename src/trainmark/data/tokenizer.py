@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from trainmark.errors import Fault
 
-FAST = "tokenizer.json"
-WORDPIECE = "vocab.txt"  # of BERT
-BPE = ("vocab.json", "merges.txt")  # of GPT-2
-BERT_FILES = (FAST, WORDPIECE)  # the first that exists is used
-SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")  # the first that names a token
+FAST_FILE = "tokenizer.json"
+WORDPIECE_FILE = "vocab.txt"  # of BERT
+BPE_FILES = ("vocab.json", "merges.txt")  # of GPT-2
+BERT_FILES = (FAST_FILE, WORDPIECE_FILE)  # the first that exists is used
+# The first that names a token is used.
+SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 END_OF_DOCUMENT = "<|endoftext|>"
 make_corpus_error = partial(
     DataError,
@@ -68,11 +69,11 @@ def open_tokenizer(file: Path, make_error: Fault, *, plain: bool = True) -> Toke
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     try:
-        if file.name == WORDPIECE:  # `vocab.txt` of BERT, a token a line
+        if file.name == WORDPIECE_FILE:  # `vocab.txt` of BERT, a token a line
             vocabulary = {token: row for row, token in enumerate(split_lines(read_text(file)))}
             library = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-        elif file.name == BPE[0]:  # `vocab.json` of GPT-2, beside `merges.txt`
-            merges = read_merges(file.with_name(BPE[1]))
+        elif file.name == BPE_FILES[0]:  # `vocab.json` of GPT-2, beside `merges.txt`
+            merges = read_merges(file.with_name(BPE_FILES[1]))
             library = Tokenizer(models.BPE(json.loads(read_text(file)), merges))
             library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             library.decoder = decoders.ByteLevel()
@@ -123,7 +124,7 @@ def open_wordpiece(file: Path, make_error: Fault, *, plain: bool = False) -> Tok
     if missing:
         rule = "a BERT vocabulary must contain the five special tokens"
         raise make_error(f"the vocabulary lacks {', '.join(missing)}", where=str(file), rule=rule)
-    if file.name == WORDPIECE:  # a bare list of tokens; ``tokenizer.json`` has all this itself
+    if file.name == WORDPIECE_FILE:  # a bare list of tokens; ``tokenizer.json`` has all this itself
         library.add_special_tokens(list(_BERT_TOKENS))
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
         library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -145,7 +146,7 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
     Raises:
         DataError: the first key that differs, with its value.
     """
-    settings = file.with_name(SETTINGS[0])  # ``tokenizer_config.json``
+    settings = file.with_name(SETTINGS_FILES[0])  # ``tokenizer_config.json``
     if not settings.is_file():
         return
     document = json.loads(library.to_str())
@@ -166,7 +167,7 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
                 f"{key} is {json.dumps(requested[key])}",
                 where=f"{settings}, {key}",
                 rule=f"{file.name} implies {key} {json.dumps(value)}",
-                fix=f"use the {FAST} that the library saved with these settings",
+                fix=f"use the {FAST_FILE} that the library saved with these settings",
             )
 
 
@@ -175,7 +176,7 @@ def read_special_token(folder: Path, key: str, make_error: Fault) -> str | None:
 
     None: no file of settings has it.
     """
-    for name in SETTINGS:
+    for name in SETTINGS_FILES:
         file = folder / name
         if file.is_file():
             token = read_json(file, make_error).get(key)
@@ -241,11 +242,11 @@ def find_corpus_files(folder: Path) -> dict[str, Path]:
     Raises:
         DataError: the folder has neither ``tokenizer.json`` nor GPT-2's two files.
     """
-    names = (FAST, *BPE, *SETTINGS)
+    names = (FAST_FILE, *BPE_FILES, *SETTINGS_FILES)
     files = {name: folder / name for name in names if (folder / name).is_file()}
-    if FAST in files or set(BPE) <= set(files):
+    if FAST_FILE in files or set(BPE_FILES) <= set(files):
         return files
-    rule = f"a tokenizer folder must contain {FAST}, or {' and '.join(BPE)}"
+    rule = f"a tokenizer folder must contain {FAST_FILE}, or {' and '.join(BPE_FILES)}"
     raise make_corpus_error("the folder has no tokenizer", where=str(folder), rule=rule)
 
 
@@ -260,7 +261,7 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
             vocabulary.
     """
     files = find_corpus_files(folder)
-    file = files[FAST] if FAST in files else files[BPE[0]]
+    file = files[FAST_FILE] if FAST_FILE in files else files[BPE_FILES[0]]
     library = open_tokenizer(file, make_corpus_error)
     refuse_other_settings(file, library, make_corpus_error)
     vocab_size = max(library.get_vocab().values()) + 1  # ids may have gaps
@@ -274,6 +275,6 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
             f"the end-of-document token {end_token!r} is missing",
             where=str(file),
             rule="each document ends with a token that does not occur in text",
-            fix=f"set eos_token in {SETTINGS[0]} to the token, or add it to the vocabulary",
+            fix=f"set eos_token in {SETTINGS_FILES[0]} to the token, or add it to the vocabulary",
         )
     return CorpusTokenizer(library, vocab_size, end_token, end_id)

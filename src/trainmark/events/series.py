@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 Columns = dict[str, dict[str, Array]]  # by the name of a device or host, then of the quantity
 Interval = tuple[Number, Number]  # start and end in seconds; the end is later
 # Largest share of an interval that may lie between two readings, where values are interpolated.
-MAX_UNSEEN = 0.1
+MAX_UNSEEN_SHARE = 0.1
 MAX_POINTS = 1000  # of a line over steps
 MAX_LINE_POINTS = 200  # of a line over time
 MAX_LINES = 8  # of one quantity in a chart
@@ -217,7 +217,7 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     has_fallen = (np.diff(joules) < 0).any()  # it was reset, or overflowed
     if rise <= 0 or has_fallen:
         return Energy(reason=message("counter_wrong"))
-    if between_s > MAX_UNSEEN * (end_s - start_s):
+    if between_s > MAX_UNSEEN_SHARE * (end_s - start_s):
         reason = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)
         return Energy(between_s=between_s, reason=reason)
     return Energy(joules=rise, between_s=between_s)

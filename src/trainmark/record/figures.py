@@ -18,7 +18,7 @@ import numpy as np
 
 from trainmark import cases
 from trainmark.devices import peaks
-from trainmark.events.series import MAX_UNSEEN
+from trainmark.events.series import MAX_UNSEEN_SHARE
 from trainmark.record.record import FigureEntry
 from trainmark.record.stats import summarize_step_times
 from trainmark.record.witnessed import withhold_figures
@@ -475,7 +475,7 @@ def _estimate_energy(uses: list[Use], duration_s: float) -> tuple[float, float] 
     """
     powers = [use.quantities["power_w"] for use in uses if "power_w" in use.quantities]
     longest_gap_s = max((power.longest_gap_s for power in powers), default=0.0)
-    if len(powers) < len(uses) or longest_gap_s > MAX_UNSEEN * duration_s:
+    if len(powers) < len(uses) or longest_gap_s > MAX_UNSEEN_SHARE * duration_s:
         return None
     total_power_w = sum(power.mean for power in powers)
     return total_power_w * duration_s, longest_gap_s

@@ -25,7 +25,7 @@ from trainmark.cases.llama2_7b_lora.model_files import (
     count_parameters,
     read_config,
 )
-from trainmark.data.model_folder import INDEX, SINGLE
+from trainmark.data.model_folder import INDEX_FILE, SINGLE_FILE
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import DataError
 
@@ -53,13 +53,15 @@ def write_folder(
         name: (1 + 0.1 * torch.randn(shape) if len(shape) == 1 else 0.2 * torch.randn(shape))
         for name, shape in compute_expected_shapes(config).items()
     }
-    names = [SINGLE] if shards == 1 else [f"part-{number}.safetensors" for number in range(shards)]
+    names = (
+        [SINGLE_FILE] if shards == 1 else [f"part-{number}.safetensors" for number in range(shards)]
+    )
     file_by_weight = {name: names[index % shards] for index, name in enumerate(weights)}
     for file in names:
         part = {name: x.to(dtype) for name, x in weights.items() if file_by_weight[name] == file}
         save_file(part, folder / file, metadata={"format": "pt"})
     if shards > 1:
-        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": file_by_weight}))
+        (folder / INDEX_FILE).write_text(json.dumps({"metadata": {}, "weight_map": file_by_weight}))
     return config
 
 

@@ -58,7 +58,7 @@ def prepared_folder(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_published_documents_become_two_splits_without_end_tokens(prepared_folder: Path) -> None:
     train, validation = (
         read_texts(IndexedReader.open(prepared_folder / name))
-        for name in (data.TRAIN, data.VALIDATION)
+        for name in (data.TRAIN_PREFIX, data.VALIDATION_PREFIX)
     )
     lines = [f"hello {number} {line}" for number in (768, 1023) for line in range(40)]
     assert train == [encode_by_hand(line) for line in lines]
@@ -76,7 +76,7 @@ def test_run_on_part_of_the_published_data_is_open(prepared_folder: Path) -> Non
     assert facts.eval_samples == 8
     data.load(prepared_folder, recipe).train.build_epoch(0)
     # Files of the order of samples; their folder names 12 tokens a sample and 900 together.
-    orders = list((prepared_folder / data.INDICES).glob("*-12-900/*/*.npy"))
+    orders = list((prepared_folder / data.CACHE_FOLDER).glob("*-12-900/*/*.npy"))
     assert len(orders) == 4  # written so that the other ranks can map them
 
 
@@ -85,13 +85,13 @@ def test_number_of_validation_tokens_is_compared_with_the_published_one(
 ) -> None:
     # As if the 45 documents and this tokenizer were the published ones.
     monkeypatch.setattr(data, "VALIDATION_DOCUMENTS", 45)
-    monkeypatch.setattr(data, "VOCABULARY", 264)
+    monkeypatch.setattr(data, "PUBLISHED_VOCABULARY_SIZE", 264)
     recipe = tiny_llama31.make_recipe(data="c4", vocab_size=264)
     # With all documents and the published vocabulary, the number of tokens must be the published
     # one; another number means another tokenizer or other documents.
     with pytest.raises(DataError, match="47,186,855 tokens"):
         data.check(prepared_folder, recipe)
-    tokens = IndexedReader.open(prepared_folder / data.VALIDATION).num_tokens
+    tokens = IndexedReader.open(prepared_folder / data.VALIDATION_PREFIX).num_tokens
     monkeypatch.setattr(data, "VALIDATION_TOKENS", tokens)
     assert data.check(prepared_folder, recipe).changed_rules == {"train_shards": 2}
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.data import prepared
-from trainmark.data.model_folder import CONFIG
+from trainmark.data.model_folder import CONFIG_FILE
 from trainmark.data.splits import find_layout
-from trainmark.data.tokenizer import BERT_FILES, SETTINGS
+from trainmark.data.tokenizer import BERT_FILES, SETTINGS_FILES
 from trainmark.errors import DataError
 
 from .data import FORMS, NPZ, RULE
@@ -52,7 +52,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     if layout.kind != NPZ.kind:  # an npz file has ids already and needs no tokenizer
         open_tokenizer(model, config)  # raises an error now if it does not fit
     # All that may exist; ``copies`` below has those that do.
-    model_files = [model / name for name in (CONFIG, *BERT_FILES, *SETTINGS)]
+    model_files = [model / name for name in (CONFIG_FILE, *BERT_FILES, *SETTINGS_FILES)]
     notes = []
     # Weights are optional, but ``check_weights`` raises an error if there are none.
     if any((model / name).is_file() for name in WEIGHTS):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
 from trainmark.data.splits import find_layout
-from trainmark.data.tokenizer import SETTINGS
+from trainmark.data.tokenizer import SETTINGS_FILES
 from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
@@ -60,7 +60,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         write = _write_passages
         vocabulary = find_vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
-        settings = vocabulary.with_name(SETTINGS[0])  # the tokenizer's settings; optional
+        settings = vocabulary.with_name(SETTINGS_FILES[0])  # the tokenizer's settings; optional
         if settings.is_file():
             copies[f"{MODEL}/{settings.name}"] = settings
         notes.append(_describe_vocabulary(vocabulary))

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainmark.data import model_folder, tokenizer
 from trainmark.data.model_folder import (
-    INDEX,
-    SINGLE,
+    INDEX_FILE,
+    SINGLE_FILE,
     ConfigKeys,
     ModelWeights,
     Size,
@@ -23,8 +23,8 @@ from trainmark.data.model_folder import (
     read_json,
 )
 from trainmark.data.tokenizer import (
-    FAST,
-    SETTINGS,
+    FAST_FILE,
+    SETTINGS_FILES,
     find_tokenizer_file,
     read_special_token,
     refuse_short_vocabulary,
@@ -252,7 +252,7 @@ def find_weight_files(folder: Path) -> list[Path]:
     Raises:
         DataError: no weights file exists, or the index names another kind of file.
     """
-    return model_folder.find_weight_files(folder, (SINGLE, INDEX), make_model_error)
+    return model_folder.find_weight_files(folder, (SINGLE_FILE, INDEX_FILE), make_model_error)
 
 
 def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
@@ -307,7 +307,7 @@ class TextTokenizer:
 
 def list_tokenizer_files(folder: Path) -> list[Path]:
     """Return the existing files of the tokenizer in ``folder``."""
-    files = [folder / name for name in (FAST, *SETTINGS)]
+    files = [folder / name for name in (FAST_FILE, *SETTINGS_FILES)]
     return [file for file in files if file.is_file()]
 
 
@@ -321,7 +321,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         DataError: the tokenizer is missing or damaged, its ids do not fit ``vocab_size``, or it has
             no end token.
     """
-    file = find_tokenizer_file(folder, make_model_error, (FAST,))
+    file = find_tokenizer_file(folder, make_model_error, (FAST_FILE,))
     library = tokenizer.open_tokenizer(file, make_model_error)
     tokenizer.refuse_other_settings(file, library, make_model_error)
     vocab = library.get_vocab(with_added_tokens=True)
@@ -349,7 +349,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             "the tokenizer has no end token",
             where=str(file),
             rule="every dialogue ends with the end token",
-            fix=f"set eos_token in {SETTINGS[0]}",
+            fix=f"set eos_token in {SETTINGS_FILES[0]}",
         )
 
     def encode(texts: list[str]) -> list[list[int]]:
@@ -371,7 +371,7 @@ def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
     if begin_id is None:
         return ()
     adds_begin = None
-    settings = folder / SETTINGS[0]
+    settings = folder / SETTINGS_FILES[0]
     if settings.is_file():
         adds_begin = read_json(settings, make_model_error).get("add_bos_token")
     if adds_begin is None:  # the settings do not say it: the template in the file decides

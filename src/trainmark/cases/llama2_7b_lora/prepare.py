@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
-from trainmark.data.model_folder import CONFIG, INDEX, SINGLE
+from trainmark.data.model_folder import CONFIG_FILE, INDEX_FILE, SINGLE_FILE
 from trainmark.data.splits import find_layout
-from trainmark.data.tokenizer import FAST, SETTINGS
+from trainmark.data.tokenizer import FAST_FILE, SETTINGS_FILES
 
 from .data import MMLU, MODEL
 from .data.dialogues import FORMS, make_layout_error, read_dialogues
@@ -56,8 +56,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     config = read_config(model)
     open_tokenizer(model, vocab_size=config.vocab_size)  # refuses one that does not fit the model
     notes = []
-    model_file_names = [CONFIG, FAST, *SETTINGS, INDEX]
-    if any((model / name).is_file() for name in (SINGLE, INDEX)):
+    model_file_names = [CONFIG_FILE, FAST_FILE, *SETTINGS_FILES, INDEX_FILE]
+    if any((model / name).is_file() for name in (SINGLE_FILE, INDEX_FILE)):
         check_weights(model, config)
         model_file_names += [file.name for file in find_weight_files(model)]
     else:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CLOSING_KEYS = {
     form.key for preset in PRESETS.values() for form in preset.forms if form.is_from_closing_line
 }
-_TOLERANCE = 0.1  # relative difference of two keys that may print the same speed
+_SAME_SPEED_TOLERANCE = 0.1  # relative difference of two keys that may print the same speed
 _MAX_OTHERS = 4  # other speeds that are reported
 _DEVICES_TOLERANCE = 0.02  # relative distance of a ratio of speeds from a whole number of devices
 
@@ -292,7 +292,7 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
         if _rank_plain(other, has_gpu_num=has_gpu_num) == rank
         and other.unit == best.unit
         and other.source.quantity.kind == best.source.quantity.kind
-        and abs(other.mean - best.mean) > _TOLERANCE * abs(best.mean)
+        and abs(other.mean - best.mean) > _SAME_SPEED_TOLERANCE * abs(best.mean)
     ]
     if rivals and not best.has_steps:
         return Choice(PLAIN, sample=None, ambiguous=[best, *rivals])

@@ -21,7 +21,7 @@ _FIRST_WORD = re.compile(
     r"^(?:[\s|>•{'\"(]|\*+|-+(?=\s)|\[[^\]\n]*\d[^\]\n]*\]:?|\[(?=[A-Za-z])|\S*\d\S*(?=\s)"
     r"|(?:INFO|DEBUG|WARN|WARNING|ERROR)\b:?)*(?P<word>[A-Za-z]+)"
 )
-_TOKENS = re.compile(r"[^\s\[\](){}|:,'\"]+")
+_WORD_OF_HEAD = re.compile(r"[^\s\[\](){}|:,'\"]+")
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:eval(?!\s*[_-]?(?:interval|iters|steps|strategy|batch))\w*|validat\w*|val[ _]loss"
     r"|val[ _]\w+|checkpoint\w*|ckpt|saving|saved?)\b"
@@ -47,7 +47,7 @@ _OTHER_WORK_PARTS = ("val", "checkpoint", "ckpt", "saving", "save")
 _EPOCH = re.compile(r"(?i)\bepochs?\b['\"]?[\s:=\[#(]*(\d+(?:\.\d+)?)")
 # `[50/500]` is a step, but not behind the word epoch.
 _PROGRESS = re.compile(r"(?i)(?<!epoch)(?<!epoch )(?<!epoch: )\[\s*\d+\s*/\s*\d+")
-_PARTS_OF_KEYS = (
+_PARTS_OF_VALUE_KEYS = (
     "/s", "/it", "/batch", "sec", "throughput", "speed", "tput", "thrpt", "tps", "wps", "tgs",
     "ips", "ups", "qps", "fps", "sps", "per", "tim", "cost", "duration", "latency", "elapsed",
     "loss", "dt", "took", " in ",
@@ -97,7 +97,7 @@ class LogLine:
 
 def may_have_values(text: str) -> bool:
     """Tell whether a line can have a speed, a step time or a loss: a quick test."""
-    return _has_any(text, _PARTS_OF_KEYS)
+    return _has_any(text, _PARTS_OF_VALUE_KEYS)
 
 
 def _has_any(text: str, parts: tuple[str, ...]) -> bool:
@@ -137,7 +137,7 @@ def _is_other_work(line: LogLine) -> bool:
     first_word = _FIRST_WORD.match(head)
     if first_word and quantities.is_preparation(first_word["word"]):
         return True
-    if any(quantities.is_evaluation(token) for token in _TOKENS.findall(head)):
+    if any(quantities.is_evaluation(token) for token in _WORD_OF_HEAD.findall(head)):
         return True
     key_words = split_words(line.pairs[0].key) if line.pairs else ()
     return bool(key_words) and quantities.is_evaluation(key_words[0])

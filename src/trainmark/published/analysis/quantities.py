@@ -28,21 +28,21 @@ _UNIT_BY_WORK = {
     for word in words
     if word.isascii() and word.islower()
 } | {word: unit for unit, words in WORDS["items"].items() for word in words}
-_ABBREVIATIONS: dict[str, str] = WORDS["abbreviations"]
-_TIMES: dict[str, float] = {
+_UNIT_BY_ABBREVIATION: dict[str, str] = WORDS["abbreviations"]
+_SECONDS_BY_WORD: dict[str, float] = {
     word: seconds for word, seconds in _TABLE_UNITS["time"].items() if word.isascii()
 }
 # Without minutes: at the end of a key, `min` is a minimum.
-_TIME_ENDINGS = {word: seconds for word, seconds in _TIMES.items() if seconds <= 1}
-_NOT_TRAINING = frozenset(WORDS["marks"]["not_training"])
-_JOB = frozenset(WORDS["marks"]["job"])
-_SUMMARY = frozenset(WORDS["marks"]["summary"])
-_SPEED = frozenset(WORDS["marks"]["speed"])
+_SECONDS_BY_ENDING = {word: seconds for word, seconds in _SECONDS_BY_WORD.items() if seconds <= 1}
+_NOT_TRAINING_WORDS = frozenset(WORDS["marks"]["not_training"])
+_JOB_WORDS = frozenset(WORDS["marks"]["job"])
+_SUMMARY_WORDS = frozenset(WORDS["marks"]["summary"])
+_SPEED_WORDS = frozenset(WORDS["marks"]["speed"])
 _DURATION = frozenset(WORDS["marks"]["duration"])
-_BATCH = {"batch", "batches"}
-_NOT_COUNTER = _NOT_TRAINING | _DURATION | set(WORDS["marks"]["no_counter"])
-_EVALUATION = frozenset(WORDS["other_work"]["evaluation"])
-_PREPARATION = frozenset(WORDS["other_work"]["preparation"])
+_BATCH_WORDS = {"batch", "batches"}
+_NOT_COUNTER_WORDS = _NOT_TRAINING_WORDS | _DURATION | set(WORDS["marks"]["no_counter"])
+_EVALUATION_WORDS = frozenset(WORDS["other_work"]["evaluation"])
+_PREPARATION_WORDS = frozenset(WORDS["other_work"]["preparation"])
 
 
 def _join_alternatives(words: Iterable[str]) -> str:
@@ -52,9 +52,9 @@ def _join_alternatives(words: Iterable[str]) -> str:
 
 _ITEM = _join_alternatives(_UNIT_BY_WORK)
 _STEP = _join_alternatives(word for word, unit in _UNIT_BY_WORK.items() if unit == STEPS_UNIT)
-_TIME = _join_alternatives(_TIMES)
+_TIME = _join_alternatives(_SECONDS_BY_WORD)
 # A key that ends in one of these has its unit there.
-_TIME_ENDING = _join_alternatives(_TIME_ENDINGS)
+_TIME_ENDING = _join_alternatives(_SECONDS_BY_ENDING)
 _DEVICE_WORDS = {*_TABLE_UNITS["device"], *WORDS["marks"]["devices"]}
 _DEVICE = rf"(?:{_join_alternatives(word for word in _DEVICE_WORDS if word.isascii())})s?"
 _DURATION_WORDS = _join_alternatives(_DURATION)
@@ -82,7 +82,7 @@ _PER_NODE = re.compile(rf"\bper (?:{_join_alternatives(WORDS['marks']['nodes'])}
 _WEAK_STEP_TIME = re.compile(
     rf"(?:time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME_ENDING}))?"
 )
-_MAIN_LOSS = {"loss", "train", "training", "lm", "total", "step", "is"}
+_MAIN_LOSS_WORDS = {"loss", "train", "training", "lm", "total", "step", "is"}
 _GLOBAL_BATCH = re.compile(r"(?:global|total|effective) (?:train )?batch(?: size)?|gbs|global bs")
 _WORK_OF_STEP = re.compile(
     r"wpb|(?:n |num )?(?:tokens|samples) per (?:step|batch|iteration|update)"
@@ -151,7 +151,7 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         following: the word behind it, whatever it is.
     """
     words = split_words(key)
-    if not _NOT_TRAINING.isdisjoint(words) or _FLOPS.search(key) or _FLOPS.search(following):
+    if not _NOT_TRAINING_WORDS.isdisjoint(words) or _FLOPS.search(key) or _FLOPS.search(following):
         return None
     unit_quantity = _read_unit(unit)
     quantity = _read_key(words, unit_quantity)
@@ -160,14 +160,14 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         quantity = unit_quantity
     if quantity is None:
         return None
-    is_summary = not _SUMMARY.isdisjoint(words)
+    is_summary = not _SUMMARY_WORDS.isdisjoint(words)
     scope = quantity.scope
     if not scope and _PER_DEVICE.search(" ".join(words)):
         scope = "device"
     elif not scope and _PER_NODE.search(" ".join(words)):
         scope = "node"
     # `total tokens per second per device`, too, is of the job: such a word outweighs `per`.
-    if quantity.kind == "speed" and not _JOB.isdisjoint(words):
+    if quantity.kind == "speed" and not _JOB_WORDS.isdisjoint(words):
         scope = "job"
     return replace(quantity, is_summary=is_summary, scope=scope)
 
@@ -187,9 +187,9 @@ def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantit
     if rate is not None:
         return _make_rate(rate)
     for word in words:
-        if word in _ABBREVIATIONS:
-            return _expand_abbreviation(_ABBREVIATIONS[word], unit_quantity)
-    if _SPEED.isdisjoint(words):
+        if word in _UNIT_BY_ABBREVIATION:
+            return _expand_abbreviation(_UNIT_BY_ABBREVIATION[word], unit_quantity)
+    if _SPEED_WORDS.isdisjoint(words):
         return _read_step_time(words, unit_quantity)
     if unit_quantity is None:  # `speed: 3.1` may count anything
         return Quantity("speed", is_weak=True)
@@ -207,7 +207,9 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
     per_step = _TIME_PER_STEP.search(text)  # `ms per iteration`
     of_many = _TIME_OF_MANY.search(text)  # `time for 100 steps`
     if per_step is not None:
-        return Quantity("step_time", seconds=_TIMES[per_step["time"]], steps=_read_count(per_step))
+        return Quantity(
+            "step_time", seconds=_SECONDS_BY_WORD[per_step["time"]], steps=_read_count(per_step)
+        )
     if of_many is not None or _STEP_TIME.search(text):
         return Quantity(
             "step_time", seconds=_get_unit_seconds(words, unit_quantity), steps=_read_count(of_many)
@@ -223,7 +225,7 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
 def _make_rate(match: re.Match[str]) -> Quantity:
     """Return the quantity of a match of ``_RATE`` or ``_RATE_WITHOUT_PER``."""
     unit = _UNIT_BY_WORK[match["item"]]
-    seconds = _TIMES[match["time"]]
+    seconds = _SECONDS_BY_WORD[match["time"]]
     groups = match.groupdict()  # only `_RATE` has the groups for a device
     per_device = bool(groups.get("device") or groups.get("each"))
     if unit == STEPS_UNIT:  # all devices do a step together, so it has no scope
@@ -263,8 +265,8 @@ def _read_count(match: re.Match[str] | None) -> int:
 
 def _get_unit_seconds(words: tuple[str, ...], unit_quantity: Quantity | None) -> float:
     """Return the seconds of a time's unit: that in the key, else behind the number, else 1."""
-    if len(words) > 1 and words[-1] in _TIME_ENDINGS:
-        return _TIME_ENDINGS[words[-1]]
+    if len(words) > 1 and words[-1] in _SECONDS_BY_ENDING:
+        return _SECONDS_BY_ENDING[words[-1]]
     if unit_quantity is not None and unit_quantity.kind == "step_time":
         return unit_quantity.seconds
     return 1.0
@@ -282,10 +284,12 @@ def _read_unit(unit: str) -> Quantity | None:
         return _make_rate(rate)
     time_per_step = _TIME_PER_STEP.search(text)
     if time_per_step is not None:
-        seconds = _TIMES[time_per_step["time"]]
+        seconds = _SECONDS_BY_WORD[time_per_step["time"]]
         steps = _read_count(time_per_step)
         return Quantity("step_time", unit="s/step", seconds=seconds, steps=steps)
-    return Quantity("step_time", seconds=_TIMES[text]) if text in _TIMES else None
+    return (
+        Quantity("step_time", seconds=_SECONDS_BY_WORD[text]) if text in _SECONDS_BY_WORD else None
+    )
 
 
 def normalize_rate_unit(unit: str) -> str:
@@ -308,7 +312,7 @@ def is_step_counter(key: str) -> bool:
     words = split_words(key)
     is_step = bool(words) and _UNIT_BY_WORK.get(words[-1]) == STEPS_UNIT
     # `batches/s` counts steps, but a key that ends in `batch` may be of a size.
-    return is_step and words[-1] not in _BATCH and _NOT_COUNTER.isdisjoint(words)
+    return is_step and words[-1] not in _BATCH_WORDS and _NOT_COUNTER_WORDS.isdisjoint(words)
 
 
 @lru_cache(maxsize=4096)
@@ -317,13 +321,13 @@ def is_loss(key: str) -> bool:
     words = split_words(key)
     # `train_loss`, `loss/train` or `Loss is 3.2`.
     is_named = words[-1:] == ("loss",) or words in {("loss", "train"), ("loss", "is")}
-    return is_named and _EVALUATION.isdisjoint(words)
+    return is_named and _EVALUATION_WORDS.isdisjoint(words)
 
 
 @lru_cache(maxsize=4096)
 def is_main_loss(key: str) -> bool:
     """Tell whether a loss is the one that is trained, and not a part of it."""
-    return _MAIN_LOSS.issuperset(split_words(key))
+    return _MAIN_LOSS_WORDS.issuperset(split_words(key))
 
 
 @lru_cache(maxsize=4096)
@@ -349,7 +353,7 @@ def read_counter_unit(key: str) -> str:
 def is_pause(key: str) -> bool:
     """Tell whether a number is the time of an evaluation or a checkpoint."""
     words = split_words(key)
-    other_work = _EVALUATION | {"save", "saving", "saved", "ckpt", "checkpoint"}
+    other_work = _EVALUATION_WORDS | {"save", "saving", "saved", "ckpt", "checkpoint"}
     return not other_work.isdisjoint(words) and not _DURATION.isdisjoint(words)
 
 
@@ -360,9 +364,9 @@ def get_unit_seconds(key: str, unit: str) -> float:
 
 def is_evaluation(word: str) -> bool:
     """Tell whether a word says that a line is about an evaluation."""
-    return word.lower() in _EVALUATION
+    return word.lower() in _EVALUATION_WORDS
 
 
 def is_preparation(word: str) -> bool:
     """Tell whether a line that begins with this word is about data, models or files."""
-    return word.lower() in _PREPARATION
+    return word.lower() in _PREPARATION_WORDS

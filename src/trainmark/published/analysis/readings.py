@@ -44,7 +44,7 @@ _SHOWN_CHARACTERS = 300  # of a line in messages
 _MAX_SURVEYED_LINES = 2000  # in which all numeric keys are counted
 _MAX_STEPS_APART = 4  # steps by which ranks that print into one log may be apart
 # The progress bar of tqdm: ` 20/500 [00:12<04:48, 1.67it/s`.
-_BAR = re.compile(
+_PROGRESS_BAR = re.compile(
     r"(?P<done>\d+)/(?P<total>\d+)\s*\[(?P<clock>[\d:]+)<[^,\]]*,\s*(?:\?|[\d.]+)\s*"
     r"(?:s/|)(?:it|steps?|iters?|batch(?:es)?)\b"
 )
@@ -446,7 +446,7 @@ class LogReader:
         """Add the speed by counter and clock of a progress bar; return whether there is one."""
         if "<" not in line.text or not line.speeds:  # a quick test: `[00:12<04:48, 1.67it/s`
             return False
-        match = _BAR.search(line.text)
+        match = _PROGRESS_BAR.search(line.text)
         clock_s = parse_clock(match["clock"]) if match else None
         if match is None or clock_s is None:
             return False

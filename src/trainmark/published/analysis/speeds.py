@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.samples import Sample
 
 # Names of speeds by their unit, for the whole job and for one device.
-_RATES = {"tokens/s": "tokens_per_second", "samples/s": "samples_per_second"}
-_DEVICE = "_per_device"
+_NAME_BY_RATE_UNIT = {"tokens/s": "tokens_per_second", "samples/s": "samples_per_second"}
+_SUFFIX_OF_DEVICE = "_per_device"
 _TFLOPS = re.compile(r"(?i)\btera ?flops?\b|\btflops?(?:/s)?\b")
 _MFU = re.compile(r"(?i)(?:^|[\s_/])mfu(?:[\s_(]*%\)?)?$")
 _PEAK_FLOPS = re.compile(r"(?i)\b(?:peak|promised|theoretical|max)")
@@ -90,11 +90,11 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
         name = "steps_per_second"
         factor = 1 / measured.seconds
     else:
-        rate_name = _RATES.get(normalize_rate_unit(measured.unit or sample.unit))
+        rate_name = _NAME_BY_RATE_UNIT.get(normalize_rate_unit(measured.unit or sample.unit))
         # There is no name for another unit, nor for the speed of a node.
         if rate_name is None or measured.scope == "node":
             return None
-        name = rate_name + _DEVICE if measured.scope == "device" else rate_name
+        name = rate_name + _SUFFIX_OF_DEVICE if measured.scope == "device" else rate_name
         factor = 1 / measured.seconds
     values = [factor * value for value in sample.values.tolist()]
     # Of a running mean, which many lines print, only the last value counts.

@@ -51,8 +51,8 @@ _STEP_TOLERANCE = 0.25  # relative: step time and throughput may be means over d
 # one table may differ by this factor besides.
 _PER_CENT_SPREAD = 3.0
 _MAX_SPREAD = 1.3  # ratio of the highest to the lowest quality of a table whose rows agree
-_MIN_OUTLIER = 4.0  # ratio to the median of the others from which a quality is an outlier
-_POSITIVE = {
+_MIN_OUTLIER_RATIO = 4.0  # ratio to the median of the others from which a quality is an outlier
+_POSITIVE_FIGURES = {
     *RATES,
     *TIMES,
     *TOKEN_RATES,
@@ -66,7 +66,7 @@ _POSITIVE = {
     "steps",
     "epochs",
 }
-_SPEEDS = {*RATES, *TOKEN_RATES, "MFU", "model_flops_per_device"}
+_SPEED_FIGURES = {*RATES, *TOKEN_RATES, "MFU", "model_flops_per_device"}
 # How settings and headings of training programs name what a router of experts does.
 _OFF_VALUES = {"", "/", "-", "0", "0.0", "false", "no", "none", "null", "off"}
 _FORCED_KEYS = ("force_load_balanc", "forced_balanc", "force_balanc", "balanced_router")
@@ -133,7 +133,7 @@ def check_routing(subjects: AuditSubjects) -> Hits:
         if row is None:
             continue
         model = row.model or subject.name
-        if not is_mixture(model) or row.figures.keys().isdisjoint(_SPEEDS):
+        if not is_mixture(model) or row.figures.keys().isdisjoint(_SPEED_FIGURES):
             continue
         settings = {}
         for name, value in {**row.changes, **row.cells}.items():
@@ -191,7 +191,9 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
         # some losses, such as a log-likelihood of densities, may be negative.
         is_known_model = len(subject.workload.names) > 0
         for name, value in subject.printed.items():
-            is_wrong = name in _POSITIVE and value <= 0 and not _is_rounded_to_zero(subject, name)
+            is_wrong = (
+                name in _POSITIVE_FIGURES and value <= 0 and not _is_rounded_to_zero(subject, name)
+            )
             is_wrong_loss = is_known_model and "loss" in name and value < 0
             if is_wrong or is_wrong_loss:
                 yield subject, message("audit_not_positive", figure=name, value=value)
@@ -283,7 +285,7 @@ def check_outlier(subjects: AuditSubjects) -> Hits:
                 continue
             others_agree = max(others) <= _MAX_SPREAD * min(others)
             usual = median(others)
-            is_far = max(value / usual, usual / value) >= _MIN_OUTLIER
+            is_far = max(value / usual, usual / value) >= _MIN_OUTLIER_RATIO
             # A value in another unit, per cent or fraction, is reported by the rule on ranges.
             is_in_same_unit = (value <= 1) == (usual <= 1)
             if others_agree and is_far and is_in_same_unit:

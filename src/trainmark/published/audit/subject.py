@@ -40,7 +40,7 @@ TOKEN_RATES = ("token/p/s", "p_train_tokens")  # tokens a second of one device, 
 # End-to-end time contains starting and loading; no page prints how long they took.
 MAX_STARTUP_S = 300.0
 # Words of pages for the precision of matmuls, in the words of recipes.
-_PRECISIONS = {
+_PRECISION_BY_WORD = {
     **dict.fromkeys(("amp", "mixed", "fp16", "float16", "half"), "fp16"),
     **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
     "tf32": "tf32",
@@ -63,8 +63,8 @@ _TUNED_SETTINGS = (
     "learning_rate",
 )
 _DATA_SHEET_LEVELS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
-_NUMBER = re.compile(r"\d+(?:\.(\d+))?")  # the group has the decimals
-_COUNT = re.compile(r"[0-9][0-9,]*")
+_NUMBER_WITH_DECIMALS = re.compile(r"\d+(?:\.(\d+))?")  # the group has the decimals
+_WHOLE_NUMBER = re.compile(r"[0-9][0-9,]*")
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(%?)")  # ``0.68``, ``68%``
 _APPROXIMATE_MARKS = ("~", "≈")
 
@@ -198,12 +198,12 @@ class AuditSubject:
     def read_setting(self, name: str) -> float | None:
         """Return the value of a setting; None: the row lacks it, or it is not a number."""
         text = self.changes.get(name, "")
-        return float(text.replace(",", "")) if _COUNT.fullmatch(text) else None
+        return float(text.replace(",", "")) if _WHOLE_NUMBER.fullmatch(text) else None
 
     def get_last_digit_unit(self, name: str) -> float:
         """Return the place value of a printed figure's last digit: 0.1 of ``23.4``, 1 of ``0``."""
         text = self.row.figures[name].raw if self.row and name in self.row.figures else ""
-        match = _NUMBER.search(text.replace(",", ""))
+        match = _NUMBER_WITH_DECIMALS.search(text.replace(",", ""))
         return _get_place_value(match) if match else 0.0
 
     def compute_rounding(self, *names: str) -> float:
@@ -218,7 +218,7 @@ class AuditSubject:
             if name not in readings:
                 continue
             text = readings[name].raw.replace(",", "")
-            match = _NUMBER.search(text)
+            match = _NUMBER_WITH_DECIMALS.search(text)
             if match is None or float(match[0]) == 0:  # the share of 0 is not defined
                 continue
             is_approximate = text.strip().startswith(_APPROXIMATE_MARKS)
@@ -375,7 +375,7 @@ class AuditSubject:
 
 
 def _get_place_value(number: re.Match[str]) -> float:
-    """Return the place value of the last digit of a match of ``_NUMBER``."""
+    """Return the place value of the last digit of a match of ``_NUMBER_WITH_DECIMALS``."""
     decimals = number[1] or ""
     return 0.1 ** len(decimals)
 
@@ -425,7 +425,7 @@ def view_row(row: Row) -> AuditSubject:
     # The page claims what it prints, even if the reader has found another precision.
     printed_precision = row.cells.get("precision") or row.precision or ""
     words = re.findall(r"[a-z]+\d*", printed_precision.lower())
-    precision_words = [word for word in words if word in _PRECISIONS]
+    precision_words = [word for word in words if word in _PRECISION_BY_WORD]
     exact_words = [word for word in precision_words if word not in _MIXED_WORDS]
     return AuditSubject(
         file=row.file,
@@ -435,7 +435,7 @@ def view_row(row: Row) -> AuditSubject:
         name=name,
         world_size=row.world_size,
         device=row.device,
-        precisions=tuple(_PRECISIONS[word] for word in exact_words or precision_words),
+        precisions=tuple(_PRECISION_BY_WORD[word] for word in exact_words or precision_words),
         is_mixed=bool(precision_words) and not exact_words,
         printed=figures,
         workload=_find_workload(row),

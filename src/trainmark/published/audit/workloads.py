@@ -28,10 +28,10 @@ MIN_SEQUENCE = 128
 # FLOPs of a token per parameter.
 FLOPS_ALL_TRAINED = 6.0
 FLOPS_ADAPTERS_TRAINED = 4.0
-_SIZE = re.compile(r"(?i)(?<![a-z0-9.])([0-9]+(?:\.[0-9]+)?)[ _-]?(b|m)(?![a-z0-9])")
+_SIZE_WITH_UNIT = re.compile(r"(?i)(?<![a-z0-9.])([0-9]+(?:\.[0-9]+)?)[ _-]?(b|m)(?![a-z0-9])")
 # `30b-a3b`: of 30e9 parameters 3e9 compute each token.
-_ACTIVE = re.compile(r"(?i)(?<![a-z0-9])a([0-9]+(?:\.[0-9]+)?)b(?![a-z0-9])")
-_EXPERTS = re.compile(r"(?i)(?<![a-z0-9])[0-9]+x[0-9]+(?:\.[0-9]+)?b")  # `8x7b`
+_ACTIVE_PARAMETERS = re.compile(r"(?i)(?<![a-z0-9])a([0-9]+(?:\.[0-9]+)?)b(?![a-z0-9])")
+_EXPERTS_TIMES_SIZE = re.compile(r"(?i)(?<![a-z0-9])[0-9]+x[0-9]+(?:\.[0-9]+)?b")  # `8x7b`
 _COUNT = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _MILLION = 1e6
 _BILLION = 1e9
@@ -48,7 +48,7 @@ _SEQUENCE_SETTINGS = (
     "max_position_embeddings",
     "mpe",
 )
-_SEQUENCE = re.compile(r"([0-9]{1,7})(k?)", re.IGNORECASE)
+_SEQUENCE_LENGTH = re.compile(r"([0-9]{1,7})(k?)", re.IGNORECASE)
 
 
 class Workload(Frozen):
@@ -135,7 +135,7 @@ def find_row_workload(row: Row) -> Workload:
     if not num_parameters:
         num_parameters = read_parameter_count(row.model)
     # Of a mixture of experts, only the parameters that compute each token count.
-    has_unknown_share = is_mixture(row.model) and not _ACTIVE.search(row.model)
+    has_unknown_share = is_mixture(row.model) and not _ACTIVE_PARAMETERS.search(row.model)
     if num_parameters is None or has_unknown_share:
         return Workload()
     factor = FLOPS_ADAPTERS_TRAINED if trains_adapters(row) else FLOPS_ALL_TRAINED
@@ -174,12 +174,12 @@ def read_parameter_count(text: str) -> float | None:
 
     Forms: ``qwen3_8b``, ``7 B``, ``6658859008``. Of ``30b-a3b`` the 3e9 that compute a token count.
     """
-    active = _ACTIVE.search(text)
+    active = _ACTIVE_PARAMETERS.search(text)
     if active:
         return float(active[1]) * _BILLION
-    if _EXPERTS.search(text):
+    if _EXPERTS_TIMES_SIZE.search(text):
         return None  # how many parameters compute a token is not known
-    size = _SIZE.search(text.replace("_", " "))
+    size = _SIZE_WITH_UNIT.search(text.replace("_", " "))
     if size:
         return float(size[1]) * (_BILLION if size[2].lower() == "b" else _MILLION)
     if not _COUNT.fullmatch(text):
@@ -191,7 +191,7 @@ def read_parameter_count(text: str) -> float | None:
 def is_mixture(model: str) -> bool:
     """Tell whether a model is a mixture of experts: a token needs only some of its parameters."""
     name = " ".join(split_words(model))
-    has_sizes = _EXPERTS.search(model) or _ACTIVE.search(model)
+    has_sizes = _EXPERTS_TIMES_SIZE.search(model) or _ACTIVE_PARAMETERS.search(model)
     return bool(has_sizes) or any(word in name for word in _read_document()["mixtures"])
 
 
@@ -220,7 +220,7 @@ def find_sequence_length(settings: Mapping[str, str]) -> str | None:
 
 def parse_sequence_length(text: str) -> int | None:
     """Return the tokens of ``2048`` or ``2k``; None: the text is not a single number."""
-    match = _SEQUENCE.fullmatch(text.strip())
+    match = _SEQUENCE_LENGTH.fullmatch(text.strip())
     if match is None:
         return None
     factor = 1024 if match[2] else 1

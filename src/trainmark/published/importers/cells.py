@@ -30,7 +30,7 @@ _NUMBER = re.compile(rf"[+-]?(?:{DIGITS}|\.[0-9]+)")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9,.])")
 _UNCLEAR_COMMA = re.compile(r"[+-]?0+,")  # thousands do not begin with 0
 _MAX_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
-_TERM = re.compile(rf"(-?{DIGITS})\s*(?:\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
+_MEMORY_TERM = re.compile(rf"(-?{DIGITS})\s*(?:\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
 # Of `304.3 +/- 0.5` and `110.95 GiB (60.2%)` the value counts.
 _SPREAD = re.compile(r"\s*(?:\+/-|\+-|±).*|\s+\([^()]*%\)$")
 _CLOCK = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)")
@@ -41,7 +41,7 @@ _DIVISOR = re.compile(r"/\s*([0-9]{1,6})\s*=")
 _TIME_UNITS: dict[str, float] = WORDS["units"]["time"]  # to seconds
 _GIB = 1 << 30
 _MEMORY_UNITS: dict[str, float] = {"": _GIB, **WORDS["units"]["memory"]}  # to bytes
-_MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of rates: `34.08M`
+_RATE_MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of rates: `34.08M`
 _NO_UNIT = {"": 1.0}
 _MAX_TEXT = 60  # characters of a cell in messages
 _FRACTION_UNITS = {"": 1.0, "%": 0.01}  # to a fraction of 1
@@ -173,7 +173,7 @@ def _read_figure(cell: str, column: Column) -> float:
         raise _make_error(cell, column)
     value = float(match[0].replace(",", ""))
     text_behind = result[match.end() :].strip()
-    multiple = _MULTIPLES.get(text_behind.casefold())
+    multiple = _RATE_MULTIPLES.get(text_behind.casefold())
     # Only of rates: behind a time, `m` stands for minutes.
     if multiple and column.cell_unit and column.cell_unit.quantity == "rate":
         value *= multiple
@@ -284,7 +284,7 @@ def _parse_memory(cell: str) -> dict[str, float]:
         CellError: the cell has another form, or a number that cannot be in GiB.
     """
     parts = re.split("[+/]", cell.replace("×", "*"))
-    matches = [_TERM.fullmatch(part.strip()) for part in parts]
+    matches = [_MEMORY_TERM.fullmatch(part.strip()) for part in parts]
     terms = [match for match in matches if match is not None]
     last_unit = terms[-1][2] if terms else ""  # of `59.23+59.30G` it is also that of the first
     values = []

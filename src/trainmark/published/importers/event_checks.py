@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.published.importers.events import ENDS
+from trainmark.published.importers.events import END_EVENTS
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _STEP_KEYS = ("step", "step_num")  # of metadata: optimizer steps done until the event
 # Events whose value is a number that is compared with others.
-_NUMBERS = {
+_NUMERIC_FACTS = {
     "global_batch_size",
     "micro_batch_size",
     "gradient_accumulation_steps",
@@ -94,9 +94,9 @@ class EventChecks:
 
     def feed(self, event: Event) -> None:
         """Add an event; facts that it lacks are skipped."""
-        if event.name in ENDS:
+        if event.name in END_EVENTS:
             self.ends.append(event.line)
-        if event.name in _NUMBERS and isinstance(event.value, int | float):
+        if event.name in _NUMERIC_FACTS and isinstance(event.value, int | float):
             self._numbers[event.name] = float(event.value)
         if "time_ms" in event.metadata:
             self._feed_time(event)

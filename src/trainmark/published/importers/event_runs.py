@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.published.importers.event_checks import EventChecks, Speeds
-from trainmark.published.importers.events import ENDS, MALFORMED, find_time_s, parse_event
+from trainmark.published.importers.events import END_EVENTS, MALFORMED, find_time_s, parse_event
 from trainmark.published.importers.vocabulary import WORDS
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 FORMS = {"[PerfLog]": "perflog", ":::MLLOG": "mlperf"}  # by the mark before an event
-_STARTS = {"INIT_START", "cache_clear", "submission_benchmark", "init_start", "run_start"}
-_TRAINING = {
+_START_EVENTS = {"INIT_START", "cache_clear", "submission_benchmark", "init_start", "run_start"}
+_TRAINING_EVENTS = {
     "TRAIN_START",
     "EPOCH_BEGIN",
     "STEP_BEGIN",
@@ -34,7 +34,7 @@ _TRAINING = {
     "tracked_stats",
 }
 # Processes of one run that print without their rank start within this time of each other.
-_SAME_START_S = 30.0
+_MAX_START_SPREAD_S = 30.0
 
 
 class _Instant(NamedTuple):
@@ -126,7 +126,7 @@ class EventRun:
 
     def is_start_of_next_run(self, event: Event) -> bool:
         """Tell whether an event is the first one of the run after this one."""
-        if event.name not in _STARTS:
+        if event.name not in _START_EVENTS:
             return False
         if self.has_ended:
             return True
@@ -140,7 +140,7 @@ class EventRun:
         time_s = find_time_s(event)
         if first_s is None or time_s is None:
             return False
-        return time_s - first_s > _SAME_START_S
+        return time_s - first_s > _MAX_START_SPREAD_S
 
     def add_event(self, event: Event) -> None:
         """Add an event.
@@ -150,15 +150,15 @@ class EventRun:
                 value than it should.
         """
         name = event.name
-        if name in _STARTS:  # the first time of each counts: other processes start later
+        if name in _START_EVENTS:  # the first time of each counts: other processes start later
             self._start_times_s.setdefault(name, find_time_s(event))
-        self._is_training = self._is_training or name in _TRAINING
+        self._is_training = self._is_training or name in _TRAINING_EVENTS
         self.checks.feed(event)
         if name in {"STEP_END", "tracked_stats"}:
             self.loss = event.totals.get("loss", self.loss)
         if "case" in event.totals:
             self.facts.setdefault("case", event.totals["case"])  # the first event names the run
-        if name in ENDS:
+        if name in END_EVENTS:
             self._add_end(event)
         elif name in WORDS["mlperf"]:  # events that state one fact, by the header of its column
             self.facts[WORDS["mlperf"][name]] = event.value

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-ENDS = {"FINISHED", "run_stop"}  # names of the events that end a run
+END_EVENTS = {"FINISHED", "run_stop"}  # names of the events that end a run
 # Reading an event raises one of these if it lacks something, or if a value has another type than it
 # should.
 MALFORMED = (LookupError, ValueError, TypeError, AttributeError)

@@ -35,12 +35,17 @@ _KEY_WITH_RANK = re.compile(r"(.*):([0-9]+)")  # `throughput_train_fp16:3`
 _CASE_RECORD_KEYS = {field.name for field in fields(IndexRecord)}
 # Records of the public log analyzer may lack the unit.
 _REQUIRED_KEYS = {x.name for x in fields(IndexRecord) if x.default is MISSING} - {"UNIT"}
-_CASE_RECORD_MARKS = {"FINAL_RESULT", "JOB_FAIL_FLAG", "model_name"}  # only case records have these
+# Keys that only records of one case have.
+_KEYS_OF_CASE_RECORDS_ONLY = {"FINAL_RESULT", "JOB_FAIL_FLAG", "model_name"}
 _HOST_KEYS = {"node", "host", "hostname"}
 _NUM_SHOWN_KEYS = 6
 _MAX_KEYS = 100  # of one row; an object with more is a vocabulary or a settings file
 # Reasons that are reported only once of a file.
-_WITHOUT_RESULTS = {"table_without_results", "table_without_configuration", "json_without_objects"}
+_CODES_REPORTED_ONCE = {
+    "table_without_results",
+    "table_without_configuration",
+    "json_without_objects",
+}
 _MAX_REASON = 120  # characters of an error's text
 _MAX_RAW = 1000  # characters of the file's text
 
@@ -53,7 +58,7 @@ def read_json(text: str, page: Page) -> Iterator[Row | Unread]:
     """
     has_reported = False
     for entry in _read_text(text, page):
-        if isinstance(entry, Unread) and entry.reason.code in _WITHOUT_RESULTS:
+        if isinstance(entry, Unread) and entry.reason.code in _CODES_REPORTED_ONCE:
             if has_reported:
                 continue
             has_reported = True
@@ -97,7 +102,7 @@ def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator
     if not records:
         yield page.make_unread(number, "row", message("json_without_objects"), raw[:_MAX_RAW])
     for record in records:
-        if record.keys() >= _CASE_RECORD_MARKS:
+        if record.keys() >= _KEYS_OF_CASE_RECORDS_ONLY:
             yield from _read_case_record(record, page, number, raw)
         else:
             yield from _read_object(record, page, number, raw)

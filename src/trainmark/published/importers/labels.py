@@ -11,35 +11,37 @@ from trainmark.published.importers.vocabulary import WORDS, strip_markup
 from trainmark.spec import Message, message
 
 _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
-_MACHINES: str = WORDS["world"]["machines"]  # the word behind the number of machines
-_CARDS: str = WORDS["world"]["cards"]  # the word behind the number of cards
+_MACHINE_WORD: str = WORDS["world"]["machines"]  # the word behind the number of machines
+_CARD_WORD: str = WORDS["world"]["cards"]  # the word behind the number of cards
 # A world is the number of machines and the number of cards of each. The patterns of a world have
 # these two as groups.
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
 _WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
-_BARE = re.compile(r"(?:^|\s)([0-9]{1,2}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`; not `4090 x8`
-_NUMBERED = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
-_WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
+# `H100 1x8`; not `4090 x8`.
+_BARE_WORLD = re.compile(r"(?:^|\s)([0-9]{1,2}) ?[xX] ?([0-9]{1,3})\s*$")
+_ROW_NUMBER = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
+_MACHINES_AND_CARDS = re.compile(rf"({_COUNT}){_MACHINE_WORD}({_COUNT}){_CARD_WORD}")
 # The number of machines is not printed: the first group is empty.
-_ALL_CARDS = re.compile(rf"(?<![0-9A-Za-z])()([0-9]{{1,5}}){_CARDS}")
-_ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
+_ALL_CARDS = re.compile(rf"(?<![0-9A-Za-z])()([0-9]{{1,5}}){_CARD_WORD}")
+_ENGLISH_NODES = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
 # Names of configuration files, `config_A100x1x8.py`: the first group may be the device, the others
 # are the world.
-_FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
-_PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
-_COUNTED = re.compile(r"([0-9]{1,5})\s*[xX*]\s+?(\S.*)|([0-9]{1,5})[xX]([A-Za-z].*)")  # `8x A100`
+_CONFIG_FILE_NAME = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
+_PRODUCT_NAME = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
+# `8x A100`.
+_COUNT_AND_PRODUCT = re.compile(r"([0-9]{1,5})\s*[xX*]\s+?(\S.*)|([0-9]{1,5})[xX]([A-Za-z].*)")
 _MACHINE_NAME = re.compile(r"(?i)\b(?:dgx|hgx|nodes?|machines?|servers?)")
 _COUNT_OF_DEVICES = re.compile(
     r"(?i)(?<![\w.])([0-9]{1,5})\s*(?:x\s*)?(?:gpus?|devices?|cards?|accelerators?|npus?)\b"
 )
-_TIMES = re.compile(r"(?<![\w.])[0-9]{1,5}[xX×](?=[A-Za-z])")  # `8xH100`
-_SPECIFIER = re.compile(r"(?i)[0-9]+-?g(?:i?b)?|sxm[0-9]?|pcie|nvl|hbm[0-9]?e?")
+_COUNT_BEFORE_PRODUCT = re.compile(r"(?<![\w.])[0-9]{1,5}[xX×](?=[A-Za-z])")  # `8xH100`
+_MEMORY_OR_FORM_FACTOR = re.compile(r"(?i)[0-9]+-?g(?:i?b)?|sxm[0-9]?|pcie|nvl|hbm[0-9]?e?")
 _COUNT_OF_PRODUCTS = re.compile(r"(?<![\w.])([0-9]{1,5})\s*[xX×]\s*([A-Za-z][\w-]*)")
 _VENDORS = {*WORDS["names"]["vendors"], "tesla", "instinct", "huawei", "google", "aws"}
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?:[ =](?!-)(\S+))?")
-_FALSE = {"0", "false", "no", "off"}
-_SEPARATORS = " -/*\\,"  # between a device and its world
+_FALSE_WORDS = {"0", "false", "no", "off"}
+_SEPARATORS_OF_WORLD = " -/*\\,"  # between a device and its world
 _UNKNOWN_WORLD = (0, 0)
 _MAX_PER_MACHINE = 8  # cards; a larger number counts the cards of all machines
 
@@ -69,12 +71,12 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
         config_file: name of the configuration file, which may have the world, too.
         columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
     """
-    text = _NUMBERED.sub("", strip_markup(label)).replace("×", "x")  # without `[1] ` before it
-    world_in_label = _WORLD.search(text) or _BARE.search(text)  # in brackets, or not
+    text = _ROW_NUMBER.sub("", strip_markup(label)).replace("×", "x")  # without `[1] ` before it
+    world_in_label = _WORLD.search(text) or _BARE_WORLD.search(text)  # in brackets, or not
     printed_world = world_in_label or _WORLD.fullmatch(columns)
     head = text[: world_in_label.start()].rstrip() if world_in_label else text  # before the world
     counting_words = _find_counting_words(head, printed_world)
-    file_name = _FILE.fullmatch(strip_markup(config_file))
+    file_name = _CONFIG_FILE_NAME.fullmatch(strip_markup(config_file))
     device = _read_device(head, counting_words, printed_world, file_name)
     if printed_world:
         world = int(printed_world[1]), int(printed_world[2])
@@ -109,14 +111,14 @@ def _read_device(
         head: the label before its world.
         counting_words: the words in it that count machines and cards.
         printed_world: the world in the label or in other columns.
-        file_name: a match of ``_FILE``.
+        file_name: a match of ``_CONFIG_FILE_NAME``.
     """
     device = ""
     if counting_words:
-        device = head[: counting_words.start()].strip(_SEPARATORS)
+        device = head[: counting_words.start()].strip(_SEPARATORS_OF_WORLD)
     elif printed_world:
-        device = head.strip(_SEPARATORS)
-    if not device and file_name and _PRODUCT.fullmatch(file_name[1]):
+        device = head.strip(_SEPARATORS_OF_WORLD)
+    if not device and file_name and _PRODUCT_NAME.fullmatch(file_name[1]):
         device = file_name[1]  # what the file's name has before the world
     return device
 
@@ -125,10 +127,12 @@ def _find_counting_words(head: str, printed_world: re.Match[str] | None) -> re.M
     """Return the words that count machines and cards: ``四机32卡``, ``16卡``, ``2 nodes x 8``."""
     if printed_world:
         # `H1004机32卡（4x8）`: the name of the device ends before the number of machines.
-        exact = re.search(rf"({printed_world[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
+        exact = re.search(rf"({printed_world[1]}){_MACHINE_WORD}({_COUNT}){_CARD_WORD}", head)
         if exact:
             return exact
-    return _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
+    return (
+        _MACHINES_AND_CARDS.search(head) or _ENGLISH_NODES.search(head) or _ALL_CARDS.search(head)
+    )
 
 
 def _count_nodes_and_cards(counting_words: re.Match[str]) -> tuple[int, int]:
@@ -191,14 +195,14 @@ def is_machine(name: str) -> bool:
     for product in products:
         known_words.update(product["product"].lower().split())
     for word in re.findall(r"[a-z0-9]+", name.lower()):
-        if word not in known_words and not _SPECIFIER.fullmatch(word):
+        if word not in known_words and not _MEMORY_OR_FORM_FACTOR.fullmatch(word):
             return True
     return False
 
 
 def split_count(text: str) -> tuple[str, int]:
     """Return ``A100`` and 8 of ``8 x A100``; if there is no count, the text and 0."""
-    match = _COUNTED.fullmatch(strip_markup(text).replace("×", "x"))
+    match = _COUNT_AND_PRODUCT.fullmatch(strip_markup(text).replace("×", "x"))
     if match is None:
         return text, 0
     # The two alternatives of the pattern have separate groups.
@@ -236,7 +240,7 @@ def find_device(text: str) -> str | None:
     factor after it: ``V100 32G`` of ``DGX-1 (8x V100 32G)``.
     """
     # Counts are left out: `8xH100` becomes `H100`.
-    words = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", strip_markup(text)))
+    words = re.findall(r"[^\s,;()（）/]+", _COUNT_BEFORE_PRODUCT.sub("", strip_markup(text)))
     most_exact = None
     min_products = math.inf
     for index in range(len(words)):
@@ -265,7 +269,7 @@ def _read_product(words: list[str], index: int) -> str | None:
             first = index - 1
     if not products:
         return None
-    while end < len(words) and _SPECIFIER.fullmatch(words[end]):
+    while end < len(words) and _MEMORY_OR_FORM_FACTOR.fullmatch(words[end]):
         end += 1
     return " ".join(words[first:end])
 
@@ -298,8 +302,8 @@ def find_precision(flags: dict[str, str]) -> str | None:
     if chosen:
         return chosen
     for name in ("fp8", "bf16", "fp16"):  # `--fp8` is often given beside `--bf16`
-        if name in flags and flags[name].casefold() not in _FALSE:
+        if name in flags and flags[name].casefold() not in _FALSE_WORDS:
             return name
     if "tf32" in flags:  # it decides how matmuls of fp32 are computed
-        return "fp32" if flags["tf32"].casefold() in _FALSE else "tf32"
+        return "fp32" if flags["tf32"].casefold() in _FALSE_WORDS else "tf32"
     return None

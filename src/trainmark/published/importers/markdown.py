@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _PIPE = re.compile(r"(?<!\\)\|")  # without a backslash before it
-_PREFIX = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pipe
-_SEPARATOR = re.compile(r"[\s>]*[|:+ -]*-{2,}[|:+ -]*")
-_SHELLS = {"bash", "console", "sh", "shell", "zsh"}  # languages of a block of code
-_FACT = re.compile(r"[\s>*+-]*([^:：|]{2,40}?)\**\s*[:：]\s*(\S[^|]*)")
-_BOLD = re.compile(r"\*\*([^*|]+?)\*\*\s*:?")  # a line of its own, which is as good as a heading
+_MARKS_BEFORE_CELLS = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pipe
+_LINE_OF_DASHES = re.compile(r"[\s>]*[|:+ -]*-{2,}[|:+ -]*")
+_SHELL_LANGUAGES = {"bash", "console", "sh", "shell", "zsh"}  # languages of a block of code
+_FACT_LINE = re.compile(r"[\s>*+-]*([^:：|]{2,40}?)\**\s*[:：]\s*(\S[^|]*)")
+# A bold line of its own is as good as a heading.
+_BOLD_LINE = re.compile(r"\*\*([^*|]+?)\*\*\s*:?")
 _BOLD_LEVEL = 7  # below the six levels of Markdown
 _MAX_FACT_WORDS = 8  # more are a sentence
 # Only blocks are parsed: where tables, headings and code begin and end. Marks within lines are not.
@@ -252,10 +253,10 @@ def _split_page(text: str) -> Iterator[_Part]:
         elif token.type == "heading_open":
             yield _Part("heading", level=int(token.tag[1:]), text=_strip_heading(lines[start]))
         elif token.type in {"fence", "code_block"}:
-            is_shell = token.info.strip().lower() in _SHELLS
+            is_shell = token.info.strip().lower() in _SHELL_LANGUAGES
             yield from _split_plain_text(lines, start, end, needs_dashes=is_shell)
         elif token.type == "paragraph_open":
-            bold = _BOLD.fullmatch(_strip_heading(lines[start]))
+            bold = _BOLD_LINE.fullmatch(_strip_heading(lines[start]))
             if bold:  # a bold line alone is a heading below all others
                 yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
             else:
@@ -310,7 +311,7 @@ def _split_cells(line: str) -> list[str]:
 
     The parser of Markdown would add missing cells, and drop those under no header.
     """
-    inner = _PREFIX.sub("", line).rstrip().removesuffix("|")  # without the outer pipes
+    inner = _MARKS_BEFORE_CELLS.sub("", line).rstrip().removesuffix("|")  # without the outer pipes
     return [cell.strip().replace(r"\|", "|") for cell in _PIPE.split(inner)]
 
 
@@ -330,7 +331,7 @@ def _split_plain_text(
     has_dashes = False
     for index in range(start, end):
         line = _read_line(lines, index)
-        is_separator = _SEPARATOR.fullmatch(line.raw) is not None
+        is_separator = _LINE_OF_DASHES.fullmatch(line.raw) is not None
         # A line with another number of cells ends the table, and is no part of another.
         has_same_cells = not rows or len(line.cells) == len(rows[0].cells)
         is_row = len(line.cells) > 1 and has_same_cells
@@ -353,7 +354,7 @@ def _split_plain_text(
 
 def _read_fact(line: str) -> _Part | None:
     """Return the fact of a line such as ``- Hardware: NVIDIA A100-SXM4-40GB``; None: no fact."""
-    match = _FACT.fullmatch(line.strip())
+    match = _FACT_LINE.fullmatch(line.strip())
     if match is None:
         return None
     name = normalize_header(match[1])

@@ -14,18 +14,20 @@ from trainmark.published.importers.vocabulary import WORDS, strip_markup
 Quantity = Literal["time", "step_time", "memory", "percent", "rate", "flops", "other"]
 
 _UNITS: dict[str, Any] = WORDS["units"]
-_TIME: dict[str, float] = _UNITS["time"]
-_MEMORY: dict[str, float] = _UNITS["memory"]
-_FLOPS: dict[str, float] = _UNITS["flops"]
+_SECONDS_BY_WORD: dict[str, float] = _UNITS["time"]
+_BYTES_BY_WORD: dict[str, float] = _UNITS["memory"]
+_FLOPS_BY_WORD: dict[str, float] = _UNITS["flops"]
 _MULTIPLES: dict[str, float] = _UNITS["multiples"]
-_WORK = {word: work for work, words in _UNITS["work"].items() for word in words}
-_DEVICE = {*_UNITS["device"]}
-_OTHER = {*_UNITS["other"]}
-_SHORT: dict[str, str] = _UNITS["short"]
-_WITH_DEVICE: dict[str, str] = _UNITS["with_device"]
-_PER = re.compile(r"\s*(?:/|\bper\b|(?<=[a-z])_per_(?=[a-z])|每)\s*", re.IGNORECASE)
+_WORK_BY_WORD = {word: work for work, words in _UNITS["work"].items() for word in words}
+_DEVICE_WORDS = {*_UNITS["device"]}
+_OTHER_WORDS = {*_UNITS["other"]}
+_UNIT_BY_SHORT_FORM: dict[str, str] = _UNITS["short"]
+_RATE_BY_SHORT_FORM: dict[str, str] = _UNITS["with_device"]
+_DIVISION = re.compile(r"\s*(?:/|\bper\b|(?<=[a-z])_per_(?=[a-z])|每)\s*", re.IGNORECASE)
 # `ktokens`, `k tokens`, `ntokens`: a multiple before the work.
-_MULTIPLE = re.compile(rf"({'|'.join(map(re.escape, _MULTIPLES))})?[ _-]?(.+)", re.IGNORECASE)
+_MULTIPLE_AND_WORK = re.compile(
+    rf"({'|'.join(map(re.escape, _MULTIPLES))})?[ _-]?(.+)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,11 @@ def parse_unit(text: str) -> Unit | None:
     """Return the unit that a text is; None: the text is not a unit."""
     printed = re.sub(r"\s+", " ", strip_markup(text)).strip(" .")
     word = printed.lower()
-    if word in _SHORT:
-        return parse_unit(_SHORT[word])
-    parts = [part.strip(" .") for part in _PER.split(printed)]
-    if len(parts) > 1 and parts[0].lower() in _WITH_DEVICE:  # `TPS/GPU` is `tokens/s/GPU`
-        parts = [*_WITH_DEVICE[parts[0].lower()].split("/"), *parts[1:]]
+    if word in _UNIT_BY_SHORT_FORM:
+        return parse_unit(_UNIT_BY_SHORT_FORM[word])
+    parts = [part.strip(" .") for part in _DIVISION.split(printed)]
+    if len(parts) > 1 and parts[0].lower() in _RATE_BY_SHORT_FORM:  # `TPS/GPU` is `tokens/s/GPU`
+        parts = [*_RATE_BY_SHORT_FORM[parts[0].lower()].split("/"), *parts[1:]]
     if not all(parts):  # nothing before or behind a slash
         return None
     return _parse_simple_unit(printed) if len(parts) == 1 else _parse_quotient(printed, parts)
@@ -77,13 +79,13 @@ def _parse_simple_unit(printed: str) -> Unit | None:
     word = printed.lower()
     if word == "%":
         return Unit("percent", printed)
-    if word in _TIME:
-        return Unit("time", printed, factor=_TIME[word])
-    if word in _MEMORY:
-        return Unit("memory", printed, factor=_MEMORY[word])
-    if word in _FLOPS and word.endswith("s"):  # `TFLOPS`; a `TFLOP` is no rate
-        return Unit("flops", printed, factor=_FLOPS[word])
-    if word in _OTHER:
+    if word in _SECONDS_BY_WORD:
+        return Unit("time", printed, factor=_SECONDS_BY_WORD[word])
+    if word in _BYTES_BY_WORD:
+        return Unit("memory", printed, factor=_BYTES_BY_WORD[word])
+    if word in _FLOPS_BY_WORD and word.endswith("s"):  # `TFLOPS`; a `TFLOP` is no rate
+        return Unit("flops", printed, factor=_FLOPS_BY_WORD[word])
+    if word in _OTHER_WORDS:
         return Unit("other", printed)
     return None
 
@@ -97,23 +99,25 @@ def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
     """
     numerator, *denominators = parts
     denominators = [part.lower() for part in denominators]
-    times = [part for part in denominators if part in _TIME]
-    devices = [part for part in denominators if part in _DEVICE]
+    times = [part for part in denominators if part in _SECONDS_BY_WORD]
+    devices = [part for part in denominators if part in _DEVICE_WORDS]
     has_only_times_and_devices = len(times) + len(devices) == len(denominators)
     word = numerator.lower()
     # `TFLOPS/GPU` has its time in the word, `TFLOP/s/GPU` in a denominator.
-    if word in _FLOPS and len(times) <= 1 and has_only_times_and_devices:
-        seconds = _TIME[times[0]] if times else 1.0
-        return Unit("flops", printed, factor=_FLOPS[word] / seconds, per_device=bool(devices))
+    if word in _FLOPS_BY_WORD and len(times) <= 1 and has_only_times_and_devices:
+        seconds = _SECONDS_BY_WORD[times[0]] if times else 1.0
+        return Unit(
+            "flops", printed, factor=_FLOPS_BY_WORD[word] / seconds, per_device=bool(devices)
+        )
     if not times:
         return _parse_quotient_without_time(printed, numerator, denominators)
     work = _parse_work(numerator)
     if work is None:
-        is_bandwidth_or_power = word in _OTHER or word in _MEMORY
+        is_bandwidth_or_power = word in _OTHER_WORDS or word in _BYTES_BY_WORD
         return Unit("other", printed) if is_bandwidth_or_power else None
     if len(times) != 1 or len(devices) > 1 or not has_only_times_and_devices:
         return None
-    factor = work.factor / _TIME[times[0]]
+    factor = work.factor / _SECONDS_BY_WORD[times[0]]
     return Unit("rate", printed, factor=factor, work=work.name, per_device=bool(devices))
 
 
@@ -128,13 +132,15 @@ def _parse_quotient_without_time(
         return None
     denominator = denominators[0]
     word = numerator.lower()
-    if word in _MEMORY and denominator in _DEVICE:
-        return Unit("memory", printed, factor=_MEMORY[word], per_device=True)
-    if word in _TIME and numerator not in _WORK:  # a capital `S` stands for samples
-        is_step = _WORK.get(denominator) == "steps"
-        return Unit("step_time", printed, factor=_TIME[word]) if is_step else None
-    is_other = word in _OTHER or word in _MEMORY
-    is_work_per_other = denominator in _OTHER and _parse_work(numerator) is not None  # `tokens/J`
+    if word in _BYTES_BY_WORD and denominator in _DEVICE_WORDS:
+        return Unit("memory", printed, factor=_BYTES_BY_WORD[word], per_device=True)
+    # A capital `S` stands for samples, not for seconds.
+    if word in _SECONDS_BY_WORD and numerator not in _WORK_BY_WORD:
+        is_step = _WORK_BY_WORD.get(denominator) == "steps"
+        return Unit("step_time", printed, factor=_SECONDS_BY_WORD[word]) if is_step else None
+    is_other = word in _OTHER_WORDS or word in _BYTES_BY_WORD
+    # Work for each of another unit: `tokens/J`.
+    is_work_per_other = denominator in _OTHER_WORDS and _parse_work(numerator) is not None
     return Unit("other", printed) if is_other or is_work_per_other else None
 
 
@@ -143,13 +149,15 @@ def _parse_work(text: str) -> _Work | None:
 
     A word that is not in ``columns.toml`` counts as work, too: ``mol``.
     """
-    if text in _WORK:  # `T/s` and `S/s` alone are in capitals
-        return _Work(1.0, _WORK[text])
+    if text in _WORK_BY_WORD:  # `T/s` and `S/s` alone are in capitals
+        return _Work(1.0, _WORK_BY_WORD[text])
     word = text.lower()
-    if word in _WORK and len(word) > 1:  # one small letter may be anything
-        return _Work(1.0, _WORK[word])
-    match = _MULTIPLE.fullmatch(word)
-    if match and match[1] and len(match[2]) > 1 and match[2] in _WORK:
-        return _Work(_MULTIPLES[match[1]], _WORK[match[2]])
-    is_word = len(word) > 1 and word.isalpha() and word not in _MEMORY and word not in _OTHER
+    if word in _WORK_BY_WORD and len(word) > 1:  # one small letter may be anything
+        return _Work(1.0, _WORK_BY_WORD[word])
+    match = _MULTIPLE_AND_WORK.fullmatch(word)
+    if match and match[1] and len(match[2]) > 1 and match[2] in _WORK_BY_WORD:
+        return _Work(_MULTIPLES[match[1]], _WORK_BY_WORD[match[2]])
+    is_word = (
+        len(word) > 1 and word.isalpha() and word not in _BYTES_BY_WORD and word not in _OTHER_WORDS
+    )
     return _Work(1.0, word) if is_word else None

@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.model_folder import CONFIG, refuse_long_sequences
+from trainmark.data.model_folder import CONFIG_FILE, refuse_long_sequences
 from trainmark.data.splits import Form, find_layout
 from trainmark.data.tokenizer import find_tokenizer_file
 from trainmark.digests import hash_stream
@@ -117,7 +117,7 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     config = read_config(model)
     positions = config.max_position_embeddings
     refuse_long_sequences(model, positions=positions, seq_length=recipe.seq_length)
-    used_files = [model / CONFIG]
+    used_files = [model / CONFIG_FILE]
     tokenizer = None
     if layout.kind != NPZ.kind:  # an npz file has ids already
         tokenizer = open_tokenizer(model, config)

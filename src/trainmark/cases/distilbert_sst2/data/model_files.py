@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from trainmark.data import model_folder
 from trainmark.data.model_folder import (
-    SINGLE,
+    SINGLE_FILE,
     ConfigKeys,
     ModelWeights,
     Share,
@@ -183,7 +183,7 @@ def tokenize(tokenizer: Tokenizer, texts: Texts, seq_length: int) -> TokenizedTe
     )
 
 
-WEIGHTS = (SINGLE, "pytorch_model.bin")  # the first that exists is used
+WEIGHTS = (SINGLE_FILE, "pytorch_model.bin")  # the first that exists is used
 HEAD_PREFIXES = ("pre_classifier.", "classifier.")  # not in a language model: newly initialized
 IGNORED_PREFIXES = (
     "vocab_transform.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.data.model_folder import CONFIG, refuse_long_sequences
+from trainmark.data.model_folder import CONFIG_FILE, refuse_long_sequences
 from trainmark.data.splits import find_layout
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
@@ -85,7 +85,7 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     digest = reading.digest
     if pretrained:
         check_weights(model, reading.data.config)
-    for file in (model / CONFIG, *list_tokenizer_files(model)):
+    for file in (model / CONFIG_FILE, *list_tokenizer_files(model)):
         digest.update(file.read_bytes())
     if pretrained:
         for file in find_weight_files(model):

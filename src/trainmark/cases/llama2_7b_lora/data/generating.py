@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.model_folder import CONFIG, SINGLE
+from trainmark.data.model_folder import CONFIG_FILE, SINGLE_FILE
 from trainmark.toml_file import read_toml
 
 from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question, format_head, format_shot
@@ -188,12 +188,12 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     folder.mkdir()
     config = PRESETS[recipe.model_size]
     write_tokenizer(folder, vocab_size=config.vocab_size)
-    _write_json(folder / CONFIG, dict(config.raw))
+    _write_json(folder / CONFIG_FILE, dict(config.raw))
     if recipe.init == "pretrained":
         from safetensors.numpy import save_file
 
         weights = _draw_weights(config, seed=recipe.seed)
-        save_file(weights, folder / SINGLE, metadata={"format": "pt"})
+        save_file(weights, folder / SINGLE_FILE, metadata={"format": "pt"})
 
 
 def _draw_weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:
