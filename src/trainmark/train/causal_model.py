@@ -67,7 +67,7 @@ def list_config_fields(recipe: LanguageRecipe) -> dict[str, Any]:
         "num_hidden_layers": recipe.num_layers,
         "num_attention_heads": recipe.num_heads,
         "num_key_value_heads": recipe.num_kv_heads,
-        "use_cache": False,
+        "use_cache": False,  # keys and values are kept only to generate text
     }
 
 

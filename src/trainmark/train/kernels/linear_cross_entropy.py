@@ -183,7 +183,7 @@ def _convert_to_gradient(
     """
     if is_counted is None:
         weight = torch.ones_like(scores[:, 0])
-        # Without a group, an invalid target must fail below, not count as class 0.
+        # Without a group, an invalid target must fail in ``gather``, not count as class 0.
         is_local = torch.ones_like(targets, dtype=torch.bool)
     else:
         weight = is_counted.to(scores.dtype)
