@@ -104,7 +104,7 @@ def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, raw: Path, ca
     assert "264" in str(larger.value)  # the size of the tokenizer
     with pytest.raises(DataError, match="token id"):
         data.check(prepared_folder, replace(recipe, vocab_size=200))
-    tokens = prepared_folder / f"{data.TRAIN}.bin"
+    tokens = prepared_folder / f"{data.TRAIN_PREFIX}.bin"
     tokens.write_bytes(tokens.read_bytes()[:-4])  # cut; the index is as before
     with pytest.raises(DataError, match="belong together") as cut:
         data.check(prepared_folder, recipe)
