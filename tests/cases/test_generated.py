@@ -68,7 +68,7 @@ def test_folder_name_depends_only_on_fields_that_change_the_data(
     monkeypatch.setattr(cases, "write_folder", lambda folder, fill: folder.mkdir())
     for recipe in case.recipes.values():
         folder = cases.ensure_generated_data(case, recipe, tmp_path)
-        same = replace(
+        same = replace(  # fields of the training alone
             recipe,
             timeout_s=recipe.timeout_s + 1,
             window_steps=recipe.window_steps + 1,

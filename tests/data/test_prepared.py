@@ -166,7 +166,7 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
             (writer.work / "scratch").write_bytes(b"x")  # not part of the finished folder
         return calls
 
-    stopped = []
+    stopped = []  # holds something once the first call was stopped, after its stage
     with pytest.raises(KeyboardInterrupt):
         prepare()
     assert prepare() == []  # the second call has the result, but not the work

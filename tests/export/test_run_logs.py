@@ -133,9 +133,9 @@ def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
     "damage",
     [
         lambda line: b"garbage\n",
-        lambda line: b'{"event":"window","t_ns":1}\n',
-        lambda line: line.replace(b'"t_ns"', b'"time"'),
-        lambda line: line[:20] + b"\xff\n",
+        lambda line: b'{"event":"window","t_ns":1}\n',  # without the fields of a window
+        lambda line: line.replace(b'"t_ns"', b'"time"'),  # without its time
+        lambda line: line[:20] + b"\xff\n",  # not UTF-8
     ],
 )
 @pytest.mark.parametrize("name", ["events.launcher.jsonl", "events.rank0.jsonl"])

@@ -105,7 +105,8 @@ def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
     noise: float, outliers: float
 ) -> None:
     data = make_years(20, noise, seed=4, outliers=outliers)
-    data[:, 150:180] *= 1 - 0.001 * np.arange(1, 31)
+    data[:, 150:180] *= 1 - 0.001 * np.arange(1, 31)  # the drift begins in night 150
+    # (years, nights): whether the night is reported, as a step or as a drift
     alarms = np.stack([step | drift for step, _, drift in assess_nights(data, range(150, 180))])
     assert alarms.any(axis=0).mean() >= 0.95  # of the years
 
@@ -113,7 +114,7 @@ def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
 def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
     data = make_years(1, 0.01, seed=3, outliers=OUTLIERS)[0]
     data *= np.linspace(1.0, 1.02, len(data))  # slowly faster
-    data[90:] *= 0.95
+    data[90:] *= 0.95  # the two steps: from these nights on
     data[180:] *= 1.05
     changes = [change for change in change_points(NIGHTS, data) if _share(change) > MIN_STEP]
     assert len(changes) == 2

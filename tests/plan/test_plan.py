@@ -44,6 +44,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def resolve(tmp_path: Path) -> Any:
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
+        # As on the command line: ``name=value`` of the recipe, and ``case:recipe``.
         changes = recipes.parse_assignments(fields.pop("assignments", ()))
         device = None if ":" in case_word else "cpu"
         remote = fields.pop("remote", None)
@@ -239,6 +240,7 @@ def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
 
 
 def make_sized_case() -> cases.Case:
+    """Return the toy case with recipes for one and eight ranks; ``tiny`` alone generates data."""
     generated, real = Recipe(data="generated"), Recipe()
     names = ("standard-1x1", "standard-1x8", "throughput-1x1", "long")
     return replace(TOY, recipes={"tiny": generated, **dict.fromkeys(names, real)})

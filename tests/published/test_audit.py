@@ -66,7 +66,8 @@ def test_sound_rows_of_founding_pages_have_no_finding(case: str) -> None:
 def test_row_with_at_most_one_pass_has_no_finding(
     passes: float, starting_s: float, seconds: float
 ) -> None:
-    rate = passes * 4_195_197_692 / seconds
+    # The rate with which ``passes`` of the training rows are read in ``seconds``.
+    rate = passes * 4_195_197_692 / seconds  # rows of a pass: the case's ``samples_per_pass``
     figures = {"e2e_time": seconds + starting_s, "p_whole": rate}
     assert audit([make_subject(figures, case="dlrm_criteo", nnodes=1, nproc=8)]) == []
 

@@ -324,5 +324,6 @@ def test_facts_stated_once_are_reported_as_unchecked(import_text):
     (row,) = import_text(TWO_ATTEMPTS, "result_0.txt").rows
     (note,) = row.notes
     assert (note.code, note.args) == ("log_not_checkable", {"what": "samples, batch, times"})
+    # Our own export states samples and batch twice, so that they can be checked.
     (row,) = import_text(OURS, "result_0.txt").rows
     assert [note.args["what"] for note in row.notes] == ["times"]

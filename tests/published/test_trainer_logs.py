@@ -124,7 +124,7 @@ def test_printed_settings_about_resuming_and_evaluation_change_nothing(tmp_path:
 def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
     steps = "".join(f"step {i} step_time_ms: {900 if i == 1 else 100}\n" for i in range(1, 10))
     analysis = analyze_text(tmp_path, steps)
-    assert analysis.figures["result_of_median"] == 10.0
+    assert analysis.figures["result_of_median"] == 10.0  # steps/s, at 100 ms
     assert any(
         note.startswith("1 of 9 values are more than twice") for note in analysis.figures["notes"]
     )
@@ -215,8 +215,10 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
         f"step {i} tokens/s: {rate} consumed tokens: {64 * (i + 1)}\n"
         for i, rate in enumerate((7, 10, 40))
     )
+    # The work of a step is the rise of the counter, which the first step does not have.
     analysis = analyze_text(tmp_path, counted, skip_steps=1)
     assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
+    # Without the work, the mean of the values.
     analysis = analyze_text(tmp_path, "step 1 tokens/s: 10\nstep 2 tokens/s: 40\n")
     assert (read_answer(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
 

@@ -138,8 +138,9 @@ def compute_expected_waits(
         begun: list[int] = []
         ready: list[int] = []
         taken_ns: list[int] = []
-        first = now
+        first = now  # the queue of an epoch is filled from its start
         waited = 0
+        # The number of steps at which the window ends; the first window of all has one step.
         window_end = len(waits) + (window_steps if waits else 1)
         for number, micro in enumerate(micros):
             asked = now
@@ -152,6 +153,7 @@ def compute_expected_waits(
                 now = max(now, ready[-1])
             taken_ns.append(now)
             if asynchronous:
+                # ``busy``: when the device ends its work. It waits only if it is idle.
                 idle_from = max(busy, asked)
                 busy = max(busy, now) + times.copy_ns
                 waited += busy - idle_from
@@ -167,7 +169,7 @@ def compute_expected_waits(
                 if len(waits) == max_steps:
                     return waits
                 if len(waits) == window_end:
-                    now = max(now, busy)
+                    now = max(now, busy)  # a window ends with the device's work
                     window_end += window_steps
         # The end of the epoch is found by asking for one more; a window ends there.
         if depth == 0:

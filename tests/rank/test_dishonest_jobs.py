@@ -303,7 +303,7 @@ class DropsTheRest(ToyJob):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.steps_per_epoch -= 1
-        self.samples_per_epoch = 4096 - 64
+        self.samples_per_epoch = 4096 - 64  # all samples of the toy case without one batch
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         return itertools.islice(super().batches(epoch), self.steps_per_epoch)

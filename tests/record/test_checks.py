@@ -127,6 +127,7 @@ def test_contradicting_ranks_fail_the_run(
 def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: Path) -> None:
     recipe = {**plan.recipe, "seq_length": 8}
     long = plan.model_copy(update={"recipe": recipe})
+    # 64 sequences of 8 tokens hold at most 512, with those that pad them.
     more = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
     run_timeline = read_timeline(
         tmp_path, make_rank_events([64], of_all=[64], changed=["a"], **more)
@@ -135,7 +136,7 @@ def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: 
         "tokens_above_length",
         {"tokens": 513, "sequences": 64, "length": 8},
     )
-    assert find_cause(plan, run_timeline) is None
+    assert find_cause(plan, run_timeline) is None  # a recipe without ``seq_length``
 
 
 def test_parameter_changed_by_one_rank_counts_as_trained(plan: Plan, tmp_path: Path) -> None:

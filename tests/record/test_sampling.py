@@ -77,7 +77,7 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     samples = make_lines()
     for line in samples:
         if line["event"] == "devices" and line["t_ns"] >= 9 * S:
-            line["devices"][1]["throttle_reasons"] = ["hw_thermal"]
+            line["devices"][1]["throttle_reasons"] = ["hw_thermal"]  # the device of rank 1
     record = build_record(tmp_path, samples)
     (finding,) = record.findings
     # From 8.5 s to the end of the last window.
@@ -172,6 +172,7 @@ def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None
     head, row = (line.split(",") for line in render_csv([record]).splitlines())
     cells = dict(zip(head, row, strict=True))
     assert cells["energy_to_target_j"] == cells["energy_per_sample_j"] == ""
+    # Two devices of 400 W, for 5 s to the target and 3.625 s of training 2048 samples.
     assert float(cells["estimated_energy_to_target_j"]) == pytest.approx(2 * 400 * 5)
     assert float(cells["estimated_energy_per_sample_j"]) == pytest.approx(2 * 400 * 3.625 / 2048)
     assert cells["monitor"] == "nvml 13.580"

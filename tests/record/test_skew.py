@@ -69,6 +69,7 @@ def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_s
 
 
 def test_of_two_ranks_the_slower_is_compared_with_the_faster(find_skew: Any) -> None:
+    # A rank is slow if it takes more than 5% longer.
     ((code, args),) = find_skew((100, 0), (106, 0))
     assert (code, args["rank"], args["share"]) == ("slow_rank", 1, pytest.approx(0.06, rel=1e-12))
     assert find_skew((100, 0), (105, 0)) == []

@@ -34,6 +34,7 @@ def test_drift_compares_the_last_third_with_the_first() -> None:
     assert measure_drift(steps) == pytest.approx(0.06)
     assert measure_drift(steps[::-1]) == pytest.approx(100 / 106 - 1)
     assert measure_drift(steps[:11]) is None  # too few to tell
-    assert measure_drift(np.zeros(12, np.int64)) is None
+    assert measure_drift(np.zeros(12, np.int64)) is None  # no ratio to a median of 0
+    # One slow step does not move the median of its third.
     outlier = np.array([100, 100, 100, 9_000] + [100] * 8)
     assert measure_drift(outlier) == 0.0

@@ -76,6 +76,7 @@ def test_list_is_json_without_server_paths(served, runs):
 
 
 def test_files_outside_the_site_are_not_served(served, runs):
+    # In the folder where the server keeps its pages, compressed.
     (runs / ".serve").mkdir(exist_ok=True)
     (runs / ".serve" / "secret.gz").write_bytes(b"")
     client = served()

@@ -73,10 +73,11 @@ def test_dmesg_yields_messages_newer_than_its_first_output() -> None:
     source = DmesgSource(lambda _: printed[0])
     assert list(source.read()) == []
 
+    # A line without a time is part of the message before it.
     printed[0] += f"[   10.250000] {XID}\ncontinuation\n"
 
     assert list(source.read()) == [XID]
-    assert list(source.read()) == []
+    assert list(source.read()) == []  # each message once
 
 
 class FakeSource:

@@ -43,10 +43,11 @@ def list_instructions(stage: str, word: str) -> list[str]:
 
 
 def read_python_version() -> str:
-    (tag,) = [
+    """Return VERSION of the first argument, the image's tag: ``ARG NAME=VERSION-SYSTEM``."""
+    values = [
         arguments.partition("=")[2] for word, arguments in read_instructions() if word == "ARG"
-    ][:1]
-    return tag.partition("-")[0]
+    ]
+    return values[0].partition("-")[0]
 
 
 def read_lock() -> dict[str, str]:

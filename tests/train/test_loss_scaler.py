@@ -49,6 +49,7 @@ def compute_published_scales(overflows: list[bool], *, window: int, hysteresis: 
     ``min_scale`` is left out: a run of ours ends there. Read on 2026-11-21 in
     https://github.com/FlagOpen/FlagPerf, training/benchmarks/glm/pytorch/optimizers.
     """
+    # ``credit``: the overflows after which the scale falls, this one included.
     scale, credit, last_overflow, scales = START, hysteresis, -1, []
     for step, overflow in enumerate(overflows):
         if overflow and credit > 1:

@@ -102,7 +102,7 @@ def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
     source = Source(length=10_000)
     values = read_ahead(iter(source), device, depth=depth)
     assert next(values) == 0
-    assert len(list_threads()) == min(depth, 1)
+    assert len(list_threads()) == min(depth, 1)  # one thread; none if nothing is read ahead
     if end == "close":
         values.close()
     elif end == "drop":

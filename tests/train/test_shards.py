@@ -75,6 +75,7 @@ def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> Non
             assert len(micros) <= sizes["grad_accum_steps"]
             assert [micro.closes_step for micro in micros] == [False] * (len(micros) - 1) + [True]
             assert all(1 <= len(micro.rows) <= sizes["micro_batch_size"] for micro in micros)
+            # The micro-batches that hold rows, rounded up; the rest only fills up the step.
             weighty = -(-count // sizes["micro_batch_size"])
             weightless = [False] * weighty + [True] * (len(micros) - weighty)
             assert [micro.weightless for micro in micros] == weightless

@@ -27,9 +27,10 @@ def _measure_nodes(tmp_path, monkeypatch):
 
     def measure(command, **changes):
         monkeypatch.setattr(launchers, "load_launcher", lambda _: Here())
+        # ``ddp.py`` prints no line with a speed, which ``speed_line`` would have to match.
         work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
         (tmp_path / "work.toml").write_text(work)
-        with socket.socket() as listening:
+        with socket.socket() as listening:  # finds a free port for the ranks to meet
             listening.bind(("127.0.0.1", 0))
             port = listening.getsockname()[1]
         request = RunRequest.build(

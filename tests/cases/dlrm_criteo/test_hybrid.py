@@ -49,6 +49,7 @@ def rank_results_and_jobs(
 def rank_results_by_spread(
     rank_results_and_jobs: list[tuple[dict[str, Any], Any]],
 ) -> list[dict[str, Any]]:
+    """Return the results of each rank, by the name of the spread of tables."""
     return [by_spread for by_spread, _ in rank_results_and_jobs]
 
 
@@ -102,6 +103,7 @@ def test_job_on_four_ranks_trains_as_on_one(
     rows = BATCH * (STEPS - 1) + LAST  # the last batch is shorter
     assert len(single_rank["losses"]) == STEPS
     assert sum(sum(job["samples"]) for job in jobs) == sum(single_rank["samples"]) == rows
+    # The loss of a step is the mean of its samples, of which each rank has some.
     for step, loss in enumerate(single_rank["losses"]):
         total = sum(job["losses"][step] * job["samples"][step] for job in jobs)
         assert total / single_rank["samples"][step] == pytest.approx(loss, abs=1e-4)

@@ -116,8 +116,9 @@ def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> N
 def test_published_batches_keep_the_order_of_the_file_and_drop_the_short_one(folder: Path) -> None:
     shuffled = tiny_llama.new_job(folder)
     job = tiny_llama.new_job(folder, shuffle=False, short_row="drop")
-    rows = len(shuffled.data.train) - 1
+    rows = len(shuffled.data.train) - 1  # without the last row, which is not full
     assert len(job.data.train) == rows
+    # A full row has 64 tokens.
     assert int(shuffled.data.train.tokens[-1]) < 64 == int(job.data.train.tokens.min())
     for epoch in (0, 1):  # both epochs in the same order
         ids = torch.cat([batch.tensors[0] for batch in job.batches(epoch)])
