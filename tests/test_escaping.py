@@ -138,12 +138,14 @@ def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record,
 
 def test_markup_of_a_record_stays_text(hostile_record):
     reader = Reader(render_html([hostile_record]))
-    assert reader.tags.count("script") == 1
+    assert reader.tags.count("script") == 1  # the page's own
     assert "img" not in reader.tags
     assert any(MARKUP in text for text in reader.texts)
     page_text = render_markdown([hostile_record])
+    # Blocks of code may contain anything.
     outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", page_text)
     assert "<script" not in outside
+    # All rows of a table have the same number of unescaped pipes.
     tables = re.findall(r"(?m)(?:^\|.*\n)+", outside)
     assert len(tables) > 3
     for table in tables:

@@ -49,9 +49,8 @@ def write_both_sides(factor: float = 1.0, **of_b: Any) -> None:
         of_b: other fields of ``make_series`` for the second series.
     """
     write_launches("a", make_series("a", RATES))
-    write_launches(
-        "b c", make_series("b", [rate * factor for rate in RATES], first_minute=10, **of_b)
-    )
+    rates_of_b = [rate * factor for rate in RATES]
+    write_launches("b c", make_series("b", rates_of_b, first_minute=10, **changes_of_b))
 
 
 @pytest.mark.parametrize(

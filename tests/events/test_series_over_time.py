@@ -102,7 +102,7 @@ def test_a_counter_is_interpolated_at_both_edges(
 ) -> None:
     values = np.cumsum(steps)[: len(times)].tolist()
     difference = interpolate_counter(edges, list(zip(times, values, strict=True)))
-    if times[0] > edges[0] or times[-1] < edges[1]:
+    if times[0] > edges[0] or times[-1] < edges[1]:  # no reading before or after the interval
         assert difference == Energy(reason=message("counter_not_around"))
         return
     # The gaps between readings that contain an edge; one gap may contain both.

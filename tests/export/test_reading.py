@@ -185,6 +185,7 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
     ]
     points = read_points(write_sampled_run(tmp_path / "run", lines))
     hosts = select_points(points, "sys/reading")
+    # The host was read in seconds 1 and 3; the fault between them is no reading.
     assert [(point.number, point.unix_ns) for point in hosts] == [
         (1, UNIX_NS + S),
         (2, UNIX_NS + 3 * S),

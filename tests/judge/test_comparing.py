@@ -62,11 +62,15 @@ def test_verdict_needs_the_whole_interval_on_one_side(
 def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
     # Repeat and minute of each launch; B runs after A.
     a = [
-        make_launch(f"a{number}", number, number, figures={"e2e_time": 50.0, "mem": 1e9})
+        make_launch(
+            f"a{number}", round_=number, minute=number, figures={"e2e_time": 50.0, "mem": 1e9}
+        )
         for number in range(1, 6)
     ]
     b = [
-        make_launch(f"b{number}", number, 9 + number, figures={"e2e_time": 60.0, "mem": 2e9})
+        make_launch(
+            f"b{number}", round_=number, minute=9 + number, figures={"e2e_time": 60.0, "mem": 2e9}
+        )
         for number in range(1, 6)
     ]
     comparison = compare(a, b, figures=["e2e_time", "mem", "mem_total"])

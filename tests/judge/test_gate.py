@@ -323,7 +323,7 @@ def test_night_within_the_usual_scatter_passes() -> None:
 
 def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -> None:
     slow = [*NOISE[:40], 90.0]
-    judgement = judge_last_night(slow)
+    judgement = judge_last_night(slow)  # of one launch
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (
         "noisy",
         "gate_usual_noisy",

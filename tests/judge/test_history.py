@@ -35,7 +35,7 @@ OUTLIERS = 0.02  # of the nights: 8% to 12% slower
 def make_years(
     count: int, noise: float, *, seed: int, outliers: float = 0.0, rho1: float = 0.0
 ) -> Floats:
-    """Return the nights of ``count`` years at a level of 100.
+    """Return the nights of ``count`` years (years, nights) at a level of 100.
 
     Args:
         noise: standard deviation of a night, relative to the level.
@@ -47,6 +47,7 @@ def make_years(
     shocks = rng.standard_normal(size)
     # A first-order autoregression with variance 1.
     for night in range(1, len(NIGHTS)):
+        # An AR(1) process of variance 1.
         shocks[:, night] = rho1 * shocks[:, night - 1] + (1 - rho1**2) ** 0.5 * shocks[:, night]
     slow = 1 - rng.uniform(0.08, 0.12, size)
     return 100 * (1 + noise * shocks) * np.where(rng.random(size) < outliers, slow, 1)

@@ -87,7 +87,7 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
 def test_list_has_one_row_per_run_with_the_newest_first(runs, tmp_path):
     writing.write_site(runs, tmp_path / "site")
     first = read_page(tmp_path / "site" / "index.html")
-    assert "5 of 7 runs" in first.texts
+    assert "5 of 7 runs" in first.texts  # the fixture sets 5 rows a page
     whens = [x for x in first.texts if x.startswith("2026-11-01 00:")]
     assert whens == sorted(whens, reverse=True)
     assert len(whens) == 4  # of the single runs; the fifth row is the run of two launches
@@ -301,7 +301,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
                 f"{side}{number}",
                 plan__repeat_index=number,
                 plan__repeat_count=5,
-                plan__recipe__micro_batch_size=64 if side == "c" else 96,
+                plan__recipe__micro_batch_size=64 if side == "c" else 96,  # c is other work
                 environment__driver="2" if side == "b" else "1",
                 figures={"p_train": rate * (1 + number / 1000), "p_whole": None, "p_core": None},
             ),

@@ -299,9 +299,9 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
     ("torch_type", "backend", "exchanges"),
     [
         ("cpu", "gloo", True),
-        ("acme", "accl", True),
-        ("acme", "cpu:gloo,acme:gloo", True),
-        ("acme", "gloo", False),
+        ("acme", "accl", True),  # a backend of its own
+        ("acme", "cpu:gloo,acme:gloo", True),  # gloo, declared for this device
+        ("acme", "gloo", False),  # gloo alone is for CPUs
         ("acme", "", False),
     ],
 )

@@ -16,6 +16,7 @@ def make_column(header):
 
 
 def read_values(header, cell):
+    """Return the values of a cell's figures by name; ``header`` is that of its column."""
     return {
         name: figure.value for name, figure in cells.read_cell(cell, make_column(header)).items()
     }

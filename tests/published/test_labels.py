@@ -84,4 +84,4 @@ def test_changed_hyperparameters_are_read():
         "local_batchsize": "4",
     }
     assert labels.read_changes("MPE=2048 LBS=3  GAS=64")["GAS"] == "64"
-    assert labels.read_changes("74/81") == {}
+    assert labels.read_changes("74/81") == {}  # no assignment

@@ -126,6 +126,7 @@ def test_other_tables_and_pages_without_results_are_listed():
 
 
 def test_pipes_code_and_quotes_in_cells_are_read():
+    # The table in a block of code, and again in a quotation, with a pipe in a cell.
     text = "```\n" + NINE + "```\n\n> " + NINE.replace("\n", "\n> ").replace("fp32", r"fp32\|x")
     rows = [entry for entry in read(text) if isinstance(entry, Row)]
     assert [row.cells["precision"] for row in rows] == ["fp32", "amp", "fp32|x", "amp"]

@@ -60,7 +60,7 @@ def test_explicit_options_override_the_preset():
 def test_step_times_without_a_batch_become_steps_a_second():
     assert analyze_sample("nanogpt", skip_steps=1).record.UNIT == "steps/s"
     with_batch = analyze_sample("nanogpt", skip_steps=1, base_batch_size=12).record
-    assert (with_batch.FINAL_RESULT, with_batch.UNIT) == (60.0, "samples/s")
+    assert (with_batch.FINAL_RESULT, with_batch.UNIT) == (60.0, "samples/s")  # 5 steps/s of 12
 
 
 def test_preset_of_most_lines_is_taken():

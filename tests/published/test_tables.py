@@ -103,6 +103,7 @@ def test_table_of_benchmarks_by_nodes_is_read() -> None:
         (8, "309.6"),
         (64, "126.3"),
     ]
+    # The table has minutes, the figure seconds.
     assert [row.figure("e2e_time") for row in rows] == pytest.approx([101268.0, 18576.0, 7578.0])
 
 

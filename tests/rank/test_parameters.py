@@ -30,6 +30,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
 ) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    # Of each step: the factor of the learning rate, and what multiplies the loss.
     factors, scales = [0.0, 1.0, 1.0, 0.5], [1.0, 1.0, torch.inf, 1.0]
 
     def loss_sum(batch: Batch) -> torch.Tensor:
@@ -50,6 +51,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
     for _ in factors:
         stepper.step(yield_batch())
         updates.append(stepper.updates())
+    # Updates after each step. In fp16 the first update is that of step 1 or of step 3.
     assert updates == ([0, 1, 1, 2] if skipped else [0, 1, 2, 3])
     assert stepper.skipped_steps() == skipped
 
@@ -163,6 +165,7 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     check, digest, updates = make_check()
     check.check_window(first_step=0, steps=10)
     check.check_window(first_step=10, steps=10)
+    # The first two windows had no update. The third has one, which changes the digest.
     updates[0] = digest.seen = digest.all_ = 1
     check.check_window(first_step=20, steps=10)
     assert check.end() == {

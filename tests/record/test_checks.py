@@ -269,7 +269,12 @@ def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path:
 
 
 def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, Any]:
-    """Return an evaluation of a rank that scored half of the validation rows."""
+    """Return an evaluation of a rank that scored half of the validation rows.
+
+    Args:
+        samples: number of validation rows of all ranks.
+        scores: other values of fields of ``Scored``.
+    """
     known = {
         "rows": 500,
         "keys": 500,

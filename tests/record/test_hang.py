@@ -41,6 +41,13 @@ def make_group(
 @pytest.fixture
 def find_cause(tmp_path: Path) -> Any:
     def call(*groups: dict[str, Any], steps: tuple[int, ...] = (3, 3, 2), stop_s: int = 60) -> Any:
+        """Return the failure of a run that was stopped at its time limit.
+
+        Args:
+            groups: ranks that hang in the same place.
+            steps: that each rank has taken.
+            stop_s: second at which the launcher stopped the run.
+        """
         stop = make_event(
             "stop", stop_s * S, reason="timeout", timeout_s=59.0, stacks=[], hang=list(groups)
         )
@@ -75,7 +82,9 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) ->
 
 def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any) -> None:
     backward = make_group("0-1", "waits", "backward")
+    # Rank 2 is in neither: the backward pass waits for it.
     assert find_cause(backward, make_group("2", "elsewhere")).message.args["waiting"] == "0-1"
+    # Rank 2 is in a collective: it waits for those that are still in the backward pass.
     failure = find_cause(backward, make_group("2", "collective", "barrier", "b.py:1 g"))
     assert failure.message.args["waiting"] == "2"
     assert failure.message.args["missing"] == "0-1"
@@ -86,6 +95,7 @@ def test_no_rank_is_missing_if_all_wait_or_none_does(find_cause: Any) -> None:
         failure = find_cause(
             make_group("0-1", state, "barrier"), make_group("2", state, "all_reduce")
         )
+        # As of any time-out, without a missing rank; ``find_cause`` sets limit and steps.
         assert failure.message == message("timed_out", limit_s=59.0, steps=3)
         assert find_fix(failure).code == "fix.timeout"
 

@@ -86,6 +86,7 @@ def test_record_of_a_real_run_is_consistent(
     assert record is not None
     assert record.passed
     assert check_itself(record) == []
+    # Nothing in a record follows from the version of torch.
     other_torch = {"environment.packages": {"torch": "2.11.0+cu130"}}
     record = edit_record(real_records[name], other_torch)
     assert record is not None

@@ -151,12 +151,14 @@ def test_difference_from_another_version_is_no_contradiction(run_dir: Path) -> N
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     # Only the record names another version; its plan was written by this one.
     assert [code for code, _ in list_disagreements(run_dir)] == ["evidence_disagrees"]
+    # Another version made both plan and record, and may compute a figure in another way.
     (run_dir / "record.json").unlink()
     edit_json(run_dir / "plan.json", "suite_version", value="9.9.0")
     record.write_record(reduce.reduce(run_dir), run_dir)
     edit_json(run_dir / "record.json", "suite", "version", value="9.9.0")
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     assert list_disagreements(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
+    # The record names a version that is not that of the plan.
     edit_json(run_dir / "record.json", "suite", "version", value=__version__ + ".post1")
     assert [code for code, _ in list_disagreements(run_dir)] == ["evidence_disagrees"]
 
@@ -185,6 +187,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     refuted = record.read_record(run_dir)
     about = refuted.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
     refuted = replace_plan_fields(refuted, about=about)
+    # The two entries are those of speed and of memory; a flag of 1 says that the run failed.
     assert [item.JOB_FAIL_FLAG for item in list_index_records(refuted)] == [0, 0]
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     forged = add_reasons(refuted, verify.verify_evidence(record.read_record(run_dir), run_dir))

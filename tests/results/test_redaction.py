@@ -19,6 +19,7 @@ def redactor(monkeypatch) -> Redactor:
 
 
 def make_redactor(monkeypatch, *, user="alice", host="node-07.cluster.example") -> Redactor:
+    """Return a redactor for a run in ``/mnt/runs/r1`` with its data in ``/data``."""
     monkeypatch.setattr(getpass, "getuser", lambda: user)
     monkeypatch.setattr(socket, "gethostname", lambda: host)
     monkeypatch.setenv("HOME", "/home/alice")

@@ -155,9 +155,9 @@ def test_hung_reading_is_not_started_again(
 
     background = BackgroundReading("monitor", wait_for_go, event_log, clock=clock)
     background.start()
-    background.start()
+    background.start()  # the first reading is still under way
     background.report_hang(1.5)
-    assert read_events(tmp_path) == []
+    assert read_events(tmp_path) == []  # it does not hang yet
     clock.advance(round(HANGS_AFTER_S * 1e9))
     background.start()
     background.start()

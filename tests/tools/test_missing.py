@@ -131,6 +131,7 @@ def test_every_package_of_the_locks_but_torch_follows_from_the_project(
 ) -> None:
     missing = load_tool()
     installed = missing.find_installed
+    # As if nothing but torch were installed: the command then names all other packages.
     monkeypatch.setattr(
         missing, "find_installed", lambda name: installed(name) if name == "torch" else None
     )

@@ -76,7 +76,7 @@ def test_loss_scale_follows_the_published_rules(
     )
     assert scales == compute_published_scales(overflows, window=window, hysteresis=hysteresis)
     assert skipped == sum(overflows)
-    if weights:
+    if weights:  # each step that is not skipped adds 1
         assert weights[-1] == len(overflows) - sum(overflows)
 
 

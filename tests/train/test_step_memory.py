@@ -87,10 +87,11 @@ def test_real_step_needs_the_predicted_memory_or_slightly_more(
         for _ in range(3):
             job.step(batches)
     predicted = predict_memory(case, folder, recipe)
+    # Never more than the step needs, so that no run is refused that would fit.
     assert min_share * live.peak <= predicted.total <= live.peak
-    weights = 4 * sum(item.numel() for item in job.trained_parameters().values())
+    weights = 4 * sum(item.numel() for item in job.trained_parameters().values())  # bytes of fp32
     assert 0.98 * weights <= predicted.weights <= weights  # DistilBERT's biases are left out
-    assert predicted.optimizer == 2 * predicted.weights
+    assert predicted.optimizer == 2 * predicted.weights  # the two moments of Adam
 
 
 def predict_memory(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Prediction:

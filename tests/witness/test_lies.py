@@ -83,4 +83,5 @@ def test_eighteen_of_twenty_dishonest_programs_are_detected(tmp_path):
         if expected & list_suspicions(record):
             found_lies.append(lie)
     assert len(LIES) >= 20
+    # Two of them may stay undetected.
     assert len(found_lies) >= len(LIES) - 2, sorted(LIES.keys() - found_lies)

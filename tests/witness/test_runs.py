@@ -128,7 +128,7 @@ def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
     assert (record.status, list_lasting_codes(record)) == ("passed", set())
     assert record.plan.world_size == 2
     assert [rank.steps for rank in record.ranks] == [20, 20]
-    assert [rank.counts.samples for rank in record.ranks] == [80, 80]
+    assert [rank.counts.samples for rank in record.ranks] == [80, 80]  # 4 a step
     assert record.environment["collective"] == "gloo"
 
 

@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_clicks(folder: Path) -> Path:
-    """Write rows whose label mostly says whether two categories are both even."""
+    """Write rows whose label is mostly 0 if two categories are both even, and 1 otherwise."""
     rng = np.random.default_rng(7)
     splits = {}
     for split, rows in ROWS.items():

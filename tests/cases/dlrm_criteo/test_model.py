@@ -160,7 +160,7 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
 def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
     worst: float, moves: bool
 ) -> None:
-    tables = FusedTables((4,), 2, seed=1)
+    tables = FusedTables((4,), 2, seed=1)  # one table of 4 rows with 2 numbers each
     tables.learning_rate, tables.grad_scale = 1.0, torch.tensor(2.0)
     before = tables.weight.clone()
     embeddings = tables(torch.tensor([[1, 2]]))

@@ -225,7 +225,7 @@ def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
     for workers in (1, 3):
         data = tmp_path / f"data{workers}"
         run_prepare(raw_days, data, frequency_threshold=3, workers=workers)
-        assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS, 3)[0]
+        assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS, 3)[0]  # the same threshold
 
 
 def break_row(position, change):

@@ -240,14 +240,14 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
             by_hand[max(fitting, default=0)] += 1
     assert result.shots_used == dict(sorted(by_hand.items()))
     assert len(result.shots_used) > 1
-    assert result.cut == cut == 4
+    assert result.cut == cut == 4  # questions that do not fit even without a shot
     assert (
         result.mean_shots
         == sum(num_shots * num_items for num_shots, num_items in by_hand.items()) / 36
     )
     for group in plan.groups:
         assert all(len(group.prefix) + len(rest) <= 120 for rest in group.rests)
-        if group.cut:
+        if group.cut:  # keeps its end, where the answer is asked for
             subject = mmlu[group.subject]
             # A cut prompt keeps its end.
             (end,) = tokenizer.encode_prompts(

@@ -47,7 +47,8 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
 
 
 def test_padding_classes_are_ignored() -> None:
-    hidden, weight, targets = make_inputs(9, 12)
+    hidden, weight, targets = make_inputs(rows=9, classes=12)
+    # 4 more classes, with weights large enough to change the loss if they counted.
     padded = torch.cat([weight, 10 * torch.randn(4, 8)]).detach().requires_grad_()
     loss = linear_cross_entropy_sum(hidden, padded, targets, classes=12)
     expected_loss = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
