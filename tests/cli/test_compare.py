@@ -50,7 +50,7 @@ def write_both_sides(factor: float = 1.0, **of_b: Any) -> None:
     """
     write_launches("a", make_series("a", RATES))
     rates_of_b = [rate * factor for rate in RATES]
-    write_launches("b c", make_series("b", rates_of_b, first_minute=10, **changes_of_b))
+    write_launches("b c", make_series("b", rates_of_b, first_minute=10, **of_b))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def run_interrupted(tmp_path):
             Exit code, lines of standard error, and the number of events.
         """
         process = subprocess.run(
-            [sys.executable, interrupted_program.__file__, name, str(moment), *args],
+            [sys.executable, interrupted_program.__file__, number, str(moment), *args],
             env=os.environ
             | {
                 "TRAINMARK_CACHE": str(tmp_path / "cache"),

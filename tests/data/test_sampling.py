@@ -132,7 +132,6 @@ def compute_published_order(sizes, seq_length, seed, needed_samples):
 def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     # ``together``: number of samples that are shuffled together; ``epochs``: whole ones among them.
     sizes = np.random.default_rng(5).integers(0, 60, 120)
-    seq_length, seed = 13, 1234
     samples = Samples(
         make_corpus(sizes),
         documents=range(120),

@@ -132,7 +132,6 @@ def test_balanced_routing_gives_each_expert_the_same_number_of_tokens() -> None:
     facts = train(tiny_gpt_oss.new_job(routing="balanced"))["facts"]
     # 12 tokens a sample, 2 layers, 2 of 8 experts for each token.
     loads = {row["assignments"] for row in facts["loads_of_experts"]}
-    # 12 tokens of a sample, each assigned to 2 of 8 experts in 2 layers.
     assert loads == {tiny_gpt_oss.SAMPLES * 12 * 2 * 2 // 8}
     assert facts["expert_overload_worst"] == 1.0
 

@@ -247,7 +247,7 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
     )
     for group in plan.groups:
         assert all(len(group.prefix) + len(rest) <= 120 for rest in group.rests)
-        if group.cut:  # keeps its end, where the answer is asked for
+        if group.cut:
             subject = mmlu[group.subject]
             # A cut prompt keeps its end.
             (end,) = tokenizer.encode_prompts(
