@@ -47,7 +47,7 @@ def iterate_strings(value: Any) -> Iterator[str]:
 
 
 def list_faulty_texts(texts: list[str]) -> list[str]:
-    """Return the Chinese texts that break the rule; placeholders and founding terms are left out."""
+    """Return Chinese texts that break the rule; placeholders and founding terms do not count."""
     plain_texts = {
         text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING_TERMS.sub(PLACE, text)) for text in texts
     }

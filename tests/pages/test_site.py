@@ -443,7 +443,7 @@ def test_run_is_named_by_the_end_of_its_id():
 
 
 def make_three_batch_sizes(tmp_path):
-    """Return an index of runs of one case with three batch sizes, one under open rules, and another."""
+    """Index runs of a case with three batch sizes, one under open rules, and another case."""
     documents = [
         (
             str(size),

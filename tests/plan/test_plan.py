@@ -43,11 +43,13 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def resolve(tmp_path: Path) -> Any:
+    """Return a function that plans a run of ``case_word``, with ``assignments`` as KEY=VALUE."""
+
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
         # As on the command line: ``name=value`` of the recipe, and ``case:recipe``.
         changes = recipes.parse_assignments(fields.pop("assignments", ()))
-        device = None if ":" in case_word else "cpu"
-        remote = fields.pop("remote", None)
+        device = None if ":" in case_word else "cpu"  # a case key contains the device
+        remote = fields.pop("remote", None)  # what a launcher for other machines knows of them
         request_fields = {"device": device, "out": tmp_path / "run", "overrides": changes, **fields}
         request = RunRequest.build(case=case_word, **request_fields)
         cache = tmp_path / "cache"
@@ -61,6 +63,7 @@ def resolve(tmp_path: Path) -> Any:
 def drop_unstable_parts(resolved: plan.Plan, tmp_path: Path) -> str:
     """Return the plan's text without this machine's folders and the data's digests."""
     text = resolved.model_dump_json(indent=2).replace(str(tmp_path.resolve()), "/somewhere")
+    # The folder of generated data has a digest in its name.
     text = re.sub(r"toy-[0-9a-f]{16}", "toy-0123456789abcdef", text)
     return text.replace(resolved.data.content_id, "fedcba9876543210") + "\n"
 
@@ -78,6 +81,7 @@ def test_written_plan_is_read_back(resolve: Any, tmp_path: Path) -> None:
 
 
 def test_plan_from_a_key_equals_plan_from_options(resolve: Any) -> None:
+    # model:framework:device:nodes:ranks:repeats.
     by_key = resolve("toy:pytorch_2.13:cpu:1:2:3")
     by_options = resolve("toy", nproc=2, repeat=3)
     assert by_key == by_options
@@ -105,12 +109,13 @@ def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
     }
     assert resolved.extra == {"target_value": None}  # max_steps was none before, so it is no change
     assert resolved.recipe["target_value"] is None
-    assert "performance-only" in resolved.labels
+    assert "performance-only" in resolved.labels  # as there is no target
 
 
 def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: Any) -> None:
     closed = resolve(assignments=["bs=96", "gas=2"])
     assert (closed.rules, closed.extra) == ("closed", {})
+    # Weight decay and the number of epochs are fixed by the closed rules.
     opened = resolve(assignments=["bs=96", "wd=0.1", "epochs=3"])
     assert opened.fix_hp == {"micro_batch_size": 96}
     assert opened.extra == {"weight_decay": 0.1, "max_epochs": 3}
@@ -122,11 +127,7 @@ def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: A
     [
         ("standard-1x8", "1x8", "standard-1x8"),
         ("throughput-1x1", "1x1", "standard-1x1"),
-        (
-            "throughput-1x1",
-            "1x8",
-            "standard-1x8",
-        ),  # the number of ranks of the run takes precedence
+        ("throughput-1x1", "1x8", "standard-1x8"),  # the run's number of ranks takes precedence
         ("standard-1x1", "1x8", "standard-1x8"),
         ("throughput-1x1", "1x4", "standard-1x1"),  # then the world it was written for
         ("long", "1x2", "standard-1x1"),  # then the nearest
@@ -152,18 +153,19 @@ def find_recipe_world(name: str) -> str | None:
 
 def test_default_of_a_shipped_recipe_is_no_change() -> None:
     standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
-    equal_recipe = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
+    shipped_recipe = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
+    # A result has tunable fields that differ from the standard, and fixed ones that a user changed.
     def compare_changes(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return recipes.compare_with_standard(
-            replace(equal_recipe, **by_hand), named=equal_recipe, standard=standard
+            replace(shipped_recipe, **by_hand), named=shipped_recipe, standard=standard
         )
 
     assert compare_changes() == ({"micro_batch_size": 96}, {})
     assert compare_changes(micro_batch_size=32) == ({}, {})  # back at the standard's
     assert compare_changes(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
-    assert compare_changes(target_value=0.9)[1] == {}
-    assert compare_changes(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
+    assert compare_changes(target_value=0.9)[1] == {}  # that of the standard
+    assert compare_changes(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}  # a seed is free
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,7 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
 def test_useless_window_repeats_are_refused(
     resolve: Any, case: str, args: tuple[str, ...], what: str, fix: str
 ) -> None:
+    # With these cases and options repeats cannot be compared, or never occur.
     with pytest.raises(UsageError) as caught:
         resolve(case, assignments=["replay_every_windows=5", *args], nproc=2)
     assert what in str(caught.value)
@@ -232,6 +235,7 @@ def test_useless_window_repeats_are_refused(
 
 
 def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
+    # 41 steps after the warm-up are five windows, the last of a single step.
     args = ["max_steps=51", "warmup_steps=10", "window_steps=10", "target_value=none"]
 
     plan = resolve(assignments=["replay_every_windows=5", *args])
@@ -249,7 +253,7 @@ def make_sized_case() -> cases.Case:
 @pytest.mark.parametrize(
     ("name", "world", "real_data", "chosen"),
     [
-        (None, "1x8", False, "tiny"),
+        (None, "1x8", False, "tiny"),  # no recipe was named
         (None, "1x8", True, "standard-1x8"),
         ("standard", "1x1", True, "standard-1x1"),
         ("throughput", "1x1", True, "throughput-1x1"),
@@ -272,6 +276,7 @@ def test_real_data_recipe_needs_existing_data(
     with pytest.raises(DataError, match="No such file"):
         resolve(data=tmp_path / "nowhere", recipe="tiny")
     monkeypatch.setattr(cases, "load", lambda _: make_sized_case())
+    # No folder was given at all.
     with pytest.raises(UsageError, match="recipe standard-1x1 trains on real data"):
         resolve(recipe="standard")
 
@@ -280,7 +285,9 @@ def test_real_data_recipe_needs_existing_data(
 def test_data_without_samples_is_refused(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, split: str
 ) -> None:
-    facts = replace(DataFacts(5, 5, "id", "npz"), **{split: 0})
+    facts = replace(
+        DataFacts(train_samples=5, eval_samples=5, content_id="id", layout="npz"), **{split: 0}
+    )
     monkeypatch.setattr(data, "check", lambda folder, recipe: facts)
     with pytest.raises(DataError, match=r"no (training|evaluation) samples"):
         resolve()
@@ -308,6 +315,8 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
 def test_two_ranks_without_collectives_are_refused(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, torch_type: str, backend: str, exchanges: bool
 ) -> None:
+    # Ranks on a device exchange data by a backend of its own, or by gloo if it is named for the
+    # device; gloo alone serves the CPU only.
     vendor = FakeVendor(torch_type=torch_type, collective_backend=backend)
     monkeypatch.setattr(devices, "list_vendors", lambda: {"fake": vendor})
     assert resolve(device="fake", nproc=1).nproc == 1
@@ -335,7 +344,11 @@ def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.Mo
         resolve(nproc=2)
     vendors["cpu"].memory_bytes = None  # unknown: the ranks check it
     resolve(nproc=2)
-    assert calls == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
+    # Two ranks share the 64 bytes of the machine.
+    assert calls == [
+        (1, RankMemory(rank_bytes=64, machine_bytes=64)),
+        (2, RankMemory(rank_bytes=32, machine_bytes=64)),
+    ]
 
 
 def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
@@ -343,7 +356,7 @@ def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
 ) -> None:
     here = resolve()
     assert here.unproven == {}
-    assert "unproven" not in here.model_dump_json()
+    assert "unproven" not in here.model_dump_json()  # an empty field is not written
     vendor = FakeVendor("fake", tested=RECORDED_OUTPUTS)
     monkeypatch.setattr(devices, "list_vendors", lambda: {"fake": vendor})
     remote = Cluster(launcher="slurm").find_remote_target(None)
@@ -358,6 +371,7 @@ def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
 
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:
+    # Two nodes are asked for by the key or by the recipe.
     for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
         with pytest.raises(EnvironmentFault, match="2 nodes are needed, but at most 1") as caught:
             resolve(word, recipe=recipe_name)
@@ -369,6 +383,7 @@ def test_nproc_option_means_one_machine() -> None:
     assert of_two.world == "2x8"
     on_one = choose_work(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
     assert (on_one.world, on_one.recipe_name) == ("1x4", "standard-2x8")
+    # Unless a case key names the number of nodes.
     keyed = choose_work(RunRequest(case="distilbert:pytorch:cpu:2:8:1", nproc=4))
     assert keyed.nnodes == 2
 
@@ -376,11 +391,13 @@ def test_nproc_option_means_one_machine() -> None:
 def test_labels_name_every_deviation_of_the_run(
     resolve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Five ranks on four cores; a peak that the user gave.
     for label, fields in (("oversubscribed", {"nproc": 5}), ("given-peak", {"peak_tflops": 1.5})):
         assert label not in resolve(nproc=4).labels
         assert label in resolve(**fields).labels
     assert resolve(peak_tflops=1.5).peak_tflops == 1.5
     assert "simulated-device" not in resolve(device="fake").labels
+    # A vendor that is used only if it is named simulates a device.
     monkeypatch.setattr(FakeVendor, "named_only", True, raising=False)
     assert "simulated-device" in resolve(device="fake").labels
     recipe = replace(TOY.recipes["tiny"], world="1x8")
@@ -393,6 +410,7 @@ def test_forced_expert_balance_is_labelled_and_not_to_be_quoted(resolve: Any) ->
     bound = resolve("gpt_oss_20b", assignments=["routing=balanced", "target=none"])
     assert "balanced-bound" in bound.labels
     assert "balanced-bound" not in resolve("gpt_oss_20b").labels
+    # As much of a measurement as its grade needs.
     measured: Any = SimpleNamespace(
         labels=["balanced-bound"], ranks=[SimpleNamespace(matmul_swing=0.0)]
     )
@@ -451,7 +469,7 @@ def test_feature_missing_from_the_installed_torch_is_refused(
     recipe = choose_work(request).recipe
     vendor = FakeVendor("cpu", devices=4)
     vendor.collective_backend = "gloo"
-    refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
+    refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)  # raises nothing
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, but 2\.7\.1") as caught:
         refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)

@@ -51,6 +51,8 @@ def parse_file(path: Path, **options: Any) -> PlanFile:
 
 @pytest.fixture
 def parse(tmp_path: Path) -> Parse:
+    """Return a function that writes a plan file and reads it with options of the command line."""
+
     def call(text: str, **options: Any) -> PlanFile:
         path = tmp_path / "plan.yaml"
         path.write_text(text, encoding="utf-8")
@@ -105,10 +107,8 @@ def test_plan_file_has_defaults(parse: Parse) -> None:
     assert (plan.name, plan.out) == ("plan", Path("runs/plan"))
     first, keyed = plan.entries
     assert (first.name, first.device, first.launcher) == ("toy-tiny", "accelerator", None)
-    assert (keyed.name, keyed.device) == (
-        "toy-pytorch-cpu-1-2-1",
-        None,
-    )  # the device is part of the key
+    # The device is part of the key.
+    assert (keyed.name, keyed.device) == ("toy-pytorch-cpu-1-2-1", None)
 
 
 def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
@@ -116,7 +116,8 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
     for entry in plan.entries:
         assert (entry.device, entry.seed, entry.sample_every) == ("fake", 1, 0)
         assert entry.out == Path("elsewhere") / entry.name
-    assert plan.entries[1].timeout == 1000
+    assert plan.entries[1].timeout == 1000  # as in the file
+    # Options that only make sense for a single run.
     for option, expected_text in (
         ({"peak_tflops": 1}, "--peak-tflops cannot be used"),
         ({"overrides": {"bs": 1}}, "KEY=VALUE cannot be used"),
@@ -167,7 +168,7 @@ runs:
         "named-recipe_a",
         "named-recipe_b",
     ]
-    last = plan.entries[7]
+    last = plan.entries[7]  # of the first eight: 2 cases x 2 numbers of ranks x 2 batch sizes
     assert (last.case, last.recipe, last.nnodes, last.nproc) == ("glm", "tiny", None, 8)
     assert (last.repeat, last.overrides) == (3, {"precision": "fp32", "bs": "16"})
     named_entry = plan.entries[-1]

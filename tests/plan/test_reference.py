@@ -42,13 +42,13 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
     assert (row.nnodes, row.nproc) == (1, 1)
     assert row.kind == "published"
     assert row.source.evidence == "C"
-    assert row.source.date is None
+    assert row.source.date is None  # ``HEAD`` names none
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (HEAD + ROW + 'cells = ["fp32", "/", "1"]', "3 cells"),
+        (HEAD + ROW + 'cells = ["fp32", "/", "1"]', "3 cells"),  # of four columns
         (HEAD + ROW + 'cells = ["a", "b", "c", "d"]\ncolour = "red"', "reference.0.colour"),
         ('column = ["acc"]\n' + HEAD, "column: not valid; there is no such key"),
         (HEAD + ROW.replace('"page"', '"pge"') + 'cells = ["", "", "", ""]', "source 'pge'"),

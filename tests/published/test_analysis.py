@@ -31,6 +31,7 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
         ("ips:", "avg_ips: 5", None),
         ("loss", "loss scale: 3, loss: 2.5", 2.5),
         ("loss", "loss2: 5", None),
+        # What begins like a number but is none: times, dates, versions, lists and so on.
         *(
             ("t:", f"t: {text}", None)
             for text in (
@@ -76,6 +77,7 @@ def test_number_after_the_keyword_is_the_value(keyword, line, expected):
     ],
 )
 def test_value_is_selected_by_position_separator_and_range(options, line, expected):
+    # position: the word of the line; separator: between words; cut: characters of the word.
     reader = KeywordReader(keyword="ips", **options)
     reader.read([(1, f"{line}\n")])
     assert list(reader.values) == ([] if expected is None else [expected])
@@ -83,7 +85,7 @@ def test_value_is_selected_by_position_separator_and_range(options, line, expect
 
 @pytest.fixture
 def log(tmp_path):
-    """Write a log of ``data``; return its path."""
+    """Return a function that writes a log of ``data`` and returns its path."""
 
     def write(data, name="train.log"):
         path = tmp_path / name
@@ -100,11 +102,11 @@ def analyze_speed(path, **options):
 
 def test_speed_of_a_plain_log_is_its_mean(log):
     analysis = analyze_speed(log(LINES), skip_steps=2)
-    all_ = analysis.figures
-    assert analysis.record.FINAL_RESULT == 6.0
-    assert (all_["values"], all_["values_skipped"], all_["p50"]) == (6, 2, 6.0)
-    assert all_["p90"] == pytest.approx(np.percentile(np.arange(3.5, 9), 90))
-    assert all_["first_value"] == "line 6: step 3, ips: 3.5 samples/s"
+    figures = analysis.figures
+    assert analysis.record.FINAL_RESULT == 6.0  # of 3.5 to 8.5: the first two are skipped
+    assert (figures["values"], figures["values_skipped"], figures["p50"]) == (6, 2, 6.0)
+    assert figures["p90"] == pytest.approx(np.percentile(np.arange(3.5, 9), 90))
+    assert figures["first_value"] == "line 6: step 3, ips: 3.5 samples/s"
 
 
 @pytest.mark.parametrize(
@@ -121,15 +123,15 @@ def test_speed_of_a_plain_log_is_its_mean(log):
     ],
 )
 def test_terminal_codes_and_crash_output_change_no_value(log, spoil):
+    # ``spoil`` changes the bytes of a log with the speeds 1.5 to 8.5.
     analysis = analyze_speed(log(spoil(LINES.encode())))
     assert analysis.record.FINAL_RESULT == 5.0
     assert (analysis.figures["values"], analysis.figures["lines_malformed"]) == (8, 0)
 
 
 def test_malformed_lines_are_counted_and_the_first_is_shown(log):
-    analysis = analyze_speed(
-        log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55")
-    )  # the last may have been cut
+    # The last line has no end, so its number may have been cut: it is malformed too.
+    analysis = analyze_speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))
     assert (analysis.record.FINAL_RESULT, analysis.figures["lines_malformed"]) == (2.0, 3)
     assert "first malformed value in line 2: ips: -" in summarize(analysis)
 
@@ -141,6 +143,7 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
         ("ips: x\n", {}, "0 values and 1 malformed"),
         ("ips: 1\nips: 2\n", {"skip_steps": 2}, "2 values and 0 malformed"),
         ("Traceback\n", {"keyword": "", "preset": "auto"}, "unknown log format"),
+        # The program failed although it printed a speed.
         ("ips: 1\n", {"failed": True}, "the measured value was 1 steps/s"),
     ],
 )
@@ -155,6 +158,7 @@ def test_names_of_profiles_are_in_the_record(log):
     profile_names = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
     record = json.loads(analyze_speed(log(LINES), **profile_names).record.to_json())
     assert {key: record[key] for key in profile_names} == profile_names
+    # Without these options the record has no such keys.
     assert profile_names.keys().isdisjoint(json.loads(analyze_speed(log(LINES)).record.to_json()))
 
 
@@ -177,9 +181,13 @@ def test_loss_that_is_not_finite_fails_the_record(log):
     [(-2, 128.0), (-1, 1.0), (0, 128.0), (1, 0.25), (2, 4.0), (3, 8.0), (4, 0.25)],
 )
 def test_every_mode_is_its_formula(log, mode, result):
+    # The value is a speed or a step time; a step has 8 samples on each of 4 devices. The modes are
+    # those of the public tool: -2: 8 * 4 / value; -1: value * 4; 0: as -2; 1: the value itself;
+    # 2: 1 / value; 3: value * 8 * 4; 4: the value as seconds of an epoch.
     options = {"model_mode": mode, "base_batch_size": 8, "gpu_num": 4}
     assert result == analyze_speed(log("ips: 0.25\n"), **options).record.FINAL_RESULT
     assert result == analyze_speed(log("ips: 250\n"), time_unit="ms", **options).record.FINAL_RESULT
+    # No speed is 0.
     assert analyze_speed(log("ips: 0\n"), **options).record.JOB_FAIL_FLAG == 1
 
 
@@ -208,10 +216,9 @@ def test_options_that_do_not_fit_are_refused(log, options, expected_error):
 def test_unit_does_not_rename_what_the_log_counts(log):
     with pytest.raises(UsageError, match="counts samples/s"):
         analyze_speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
-    assert (
-        analyze_speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None).record.UNIT
-        == "tokens/s"
-    )
+    # If the log names no unit, that of the option counts.
+    with_unit = analyze_speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None)
+    assert with_unit.record.UNIT == "tokens/s"
     analysis = analyze_speed(log("ips: 5\n"), model_mode=-1)
     assert analysis.record.UNIT == ""
     assert "result 5 (no unit: give ips_unit)" in summarize(analysis)

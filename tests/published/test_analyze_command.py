@@ -15,7 +15,7 @@ LOG = "step 1 ips: 90\nstep 2 ips: 10 loss: 5.0\nstep 3 ips: x\nstep 4 ips: 20 l
 
 @pytest.fixture
 def analyze(cli):
-    """Return what calls ``trainmark analyze`` in a folder with a log."""
+    """Write a log; return a function that calls ``trainmark analyze`` beside it."""
     Path("train.log").write_text(LOG)
     return partial(cli, "analyze")
 
@@ -42,6 +42,7 @@ def test_arguments_of_the_public_tool_give_its_record(analyze):
 
 
 def test_option_names_of_the_public_tool_are_accepted(analyze):
+    # name=value as --name value.
     args = [word for pair in PUBLIC[1:] for word in pair.split("=")]
     args[::2] = [f"--{name}" for name in args[::2]]
     assert analyze("--filename", "train.log", *args)[:2] == (0, RECORD)
@@ -52,6 +53,7 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
     Path("other.log").write_text("speed: 7\n")
     code, out, err = analyze("train.log", "other.log", "keyword=speed:", "model_mode=1")
     first, second = map(json.loads, out.splitlines())
+    # The first of two logs has no such keyword; the second is analyzed all the same.
     assert (code, first["FINAL_RESULT"], first["JOB_FAIL_FLAG"]) == (1, 0.0, 1)
     assert (second["model_name"], second["FINAL_RESULT"]) == ("other", 7.0)
     assert "no value with 'speed:'" in err

@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def make_subject(figures: dict[str, float], **row_fields: Any) -> subject.AuditSubject:
+    """Return a row with these figures and other fields of ``Row``, as the audit sees it."""
     read = {name: Reading(value=x, unit="", raw=repr(x)) for name, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
     return subject.view_row(Row(**common | row_fields, figures=read))
@@ -44,6 +45,7 @@ def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> 
     assert {*list_argument_values(findings, "audit_passes_differ", "passes")} == {
         "9.5, 10.0, 3.0, 3.1"
     }
+    # How many times the fp32 peak of its device each row reached.
     shares = list_argument_values(findings, "audit_tf32", "share")
     assert [round(share, 1) for share in shares] == [1.8, 2.0, 2.1, 1.9]
     assert {finding.severity for finding in findings} == {"warning"}
@@ -52,6 +54,7 @@ def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> 
 def test_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
     findings = audit_reference("dlrm_criteo")
     assert list_argument_values(findings, "audit_per_rank", "times") == [2, 16, 32]
+    # The printed rate, divided by that, in millions of samples/s.
     once = list_argument_values(findings, "audit_per_rank", "once")
     assert [round(rate / 1e6, 2) for rate in once] == [3.64, 1.20, 0.88]
 
@@ -84,12 +87,14 @@ def test_row_with_at_most_one_pass_has_no_finding(
 def test_target_is_judged_by_direction_of_metric(
     metric: str, value: float, rules: list[str]
 ) -> None:
+    # A lower loss or error rate is better, a higher accuracy; the direction of nuv is not known.
     figures = {"e2e_time": 1.9, "p_whole": 3531.1, metric: value, f"{metric}_target": 3.0}
     findings = audit([make_subject(figures, case="distilbert_sst2", metric=metric)])
     assert [finding.rule for finding in findings] == rules
 
 
 def test_unknown_device_or_model_has_no_finding() -> None:
+    # Impossible figures; only the memory of an A100 can be checked without the model.
     figures = {"token/p/s": 1e9, "MFU": 3.0, "p_core": 1e12, "mem_total": 1.0}
     assert audit([make_subject(figures, model="nobody's", device="A100", precision="fp32")]) != []
     assert audit([make_subject(figures, model="llama3 8b", device="X1", precision="fp32")]) == []
@@ -127,6 +132,7 @@ def test_share_is_recognised_by_whole_words(name: str, share: bool) -> None:
 
 def test_percentage_among_fractions_is_found_in_csv(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
+    # Line 3 prints the AUC in percent, the others as a fraction.
     lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
     file.write_text("\n".join(lines), encoding="utf-8")
     findings = audit([subject.view_row(row) for row in select_results([str(file)]).rows])
@@ -137,16 +143,16 @@ def test_translation_of_page_is_not_copy(tmp_path: Path) -> None:
     table = "| GPUs | tokens/s/GPU | samples/s |\n|---|---|---|\n| 8 | 3314 | 51 |\n"
     for name, title in (("en.md", "Performance"), ("zh.md", "性能")):
         (tmp_path / name).write_text(f"# {title}\n\n{table}", encoding="utf-8")
-    assert (
-        audit([subject.view_row(finding) for finding in select_results([str(tmp_path)]).rows]) == []
-    )
+
+    def audit_folder() -> list[Finding]:
+        return audit([subject.view_row(row) for row in select_results([str(tmp_path)]).rows])
+
+    assert audit_folder() == []
+    # Equal figures of two models on one page are a copy.
     text = f"# Performance\n\n## Small\n\n{table}\n## Large\n\n{table}"
     (tmp_path / "zh.md").unlink()
     (tmp_path / "en.md").write_text(text, encoding="utf-8")
-    findings = audit(
-        [subject.view_row(finding) for finding in select_results([str(tmp_path)]).rows]
-    )
-    assert [finding.rule for finding in findings] == ["same_figures"]
+    assert [finding.rule for finding in audit_folder()] == ["same_figures"]
 
 
 def test_missing_sequence_length_counts_as_shortest() -> None:
@@ -154,6 +160,7 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
     figures = {"p_whole": 320.0}
     row_fields = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
     assert audit([make_subject(figures, **row_fields)]) == []
+    # A page that names changed settings, and names none, trained with the usual length.
     findings = audit([make_subject(figures, **row_fields, cells={"fix_hp": "/"})])
     assert [finding.message.code for finding in findings] == ["audit_peak"]
 
@@ -162,7 +169,7 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
     ("model", "changes", "codes"),
     [
         ("qwen3_8b", {}, ["audit_peak"]),
-        ("qwen3_8b", {"method": "LoRA"}, []),
+        ("qwen3_8b", {"method": "LoRA"}, []),  # which trains few of the weights
         ("mixtral_8x7b", {}, ["audit_routing_unnamed"]),
         ("mixtral_8x7b", {"aux_loss": "0.01"}, []),
         ("qwen3-30b-a3b", {"router": "trained, dropless"}, []),
@@ -175,6 +182,7 @@ def test_size_of_language_model_is_read_from_name(
     model: str, changes: dict[str, str], codes: list[str]
 ) -> None:
     row_fields = {"model": model, "device": "A100", "precision": "bf16", "changes": changes}
+    # The speed is above the peak of an A100 for a model of 8 billion weights.
     findings = audit([make_subject({"token/p/s": 7766.36}, **row_fields)])
     assert [finding.message.code for finding in findings] == codes
 
@@ -197,6 +205,7 @@ def test_page_lists_all_rules(page: str, lang: str) -> None:
 
 
 def test_both_pages_of_published_results_have_the_same_findings() -> None:
+    # The first four cells of each row of the tables.
     findings = [
         [
             line.split(" | ")[:4]
@@ -227,6 +236,8 @@ def test_speed_of_mixture_of_experts_must_state_its_routing(
     changes: dict[str, str], codes: list[str]
 ) -> None:
     row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
+    # How tokens reach experts changes the speed, so both figures of speed need it; memory does
+    # not, nor does a model without experts.
     for figure in ({"token/p/s": 3000.0}, {"MFU": 30.0}):
         findings = audit([make_subject(figure, model="gpt_oss_20b", **row_fields)])
         assert [finding.message.code for finding in findings if finding.rule == "routing"] == codes
@@ -257,6 +268,7 @@ def test_mfu_of_mixture_of_experts_excludes_dropped_tokens(
     changes: dict[str, str], mfu: float, codes: list[str]
 ) -> None:
     row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
+    # 10,000 tokens/s of this model on an H100 are an MFU of 21.83% if none is dropped.
     findings = audit(
         [make_subject({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **row_fields)]
     )

@@ -80,22 +80,24 @@ def test_invalid_figure_is_refused_with_reason(header, cell, code):
 
 
 @pytest.mark.parametrize(
-    ("cells_", "values_"),
+    ("texts", "numbers"),
     [
         (["0,125", "12,5", "1,234"], [0.125, 12.5, 1.234]),
         (["1,234", "12,500"], [1234.0, 12500.0]),
         (["1,234", "0.5"], [1234.0, 0.5]),
     ],
 )
-def test_commas_are_decimal_if_other_cells_of_the_column_show_it(cells_, values_):
+def test_commas_are_decimal_if_other_textsof_the_column_show_it(texts, numbers):
+    # 12,5 can only be decimal, 12,500 and 0.5 show that a comma groups thousands.
     (marked_column,) = cells.mark_decimal_commas(
-        [make_column("p_core")], [[cell] for cell in cells_]
+        [make_column("p_core")], [[cell] for cell in texts]
     )
-    assert [cells.read_cell(cell, marked_column)["p_core"].value for cell in cells_] == values_
+    assert [cells.read_cell(cell, marked_column)["p_core"].value for cell in texts] == numbers
 
 
 @pytest.mark.parametrize("others", [["0,250"], ["12.5"], []])
 def test_comma_that_may_be_either_is_refused(others):
+    # The other cells of the column do not tell either.
     (marked_column,) = cells.mark_decimal_commas(
         [make_column("p_core")], [[cell] for cell in ["0,125", *others]]
     )
@@ -115,4 +117,5 @@ def test_unknown_column_with_a_unit_is_a_figure_of_it(header, name, unit):
     unknown_column = make_column(header)
     assert (unknown_column.role, unknown_column.name, unknown_column.unit) == ("figure", name, unit)
     assert cells.read_cell(f"12.5 {unit}", unknown_column)[name].value == 12.5
+    # Unlike a known quality with a mark in brackets.
     assert make_column("acc(MMLU)").role == make_column("acc (%)").role == "quality"

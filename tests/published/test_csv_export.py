@@ -16,6 +16,7 @@ def test_our_csv_is_imported_with_the_figures_of_its_records(import_text):
     imported_rows = import_text(render_csv([record, record]), "results.csv")
     row, second_row = imported_rows.rows
     assert imported_rows.unread == []
+    # Line 1 is the header.
     assert (row.line, second_row.line, row.form) == (2, 3, "csv")
     assert (row.case, row.device, row.nnodes, row.nproc, row.vendor) == (
         "distilbert_sst2",
@@ -45,12 +46,14 @@ def test_row_has_its_stated_status_and_data(import_text, status, codes):
     (row,) = import_text(text, "r.csv").rows
     assert [note.code for note in row.notes] == codes
     assert describe_printed_work(row)["data"] == "generated"
+    # Without that column, the data is taken for real.
     (other,) = import_text(text.replace("data_origin", "else"), "r.csv").rows
     assert describe_printed_work(other)["data"] == "real"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv_with_known_column_names_is_read(import_text, delimiter):
+    # Line 3 has no figure, line 5 too few cells; the empty line 4 is no row.
     text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"
     imported_rows = import_text(text.replace(",", delimiter), "r.csv")
     (row,) = imported_rows.rows

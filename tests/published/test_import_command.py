@@ -30,6 +30,7 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
     assert {"file", "line", "configuration", "figures", "raw"} <= document["rows"][0].keys()
     assert {"file", "line", "kind", "reason"} <= document["unread"][0].keys()
     assert err.startswith("2 rows read, 2 places not read\n")
+    # The whole document, with all keys.
     check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -42,10 +43,10 @@ def test_missing_path_is_a_usage_error(cli):
 def test_folder_with_mixed_files_is_read(cli, tmp_path):
     folder = tmp_path / "all"
     folder.mkdir()
-    os.mkfifo(folder / "pipe.md")
+    os.mkfifo(folder / "pipe.md")  # reading it would wait for ever
     (folder / "loop.md").symlink_to("loop.md")
     (folder / "gone.md").symlink_to("nonesuch.md")
-    (folder / "up").symlink_to("..")
+    (folder / "up").symlink_to("..")  # which contains this folder again
     (folder / os.fsdecode(b"name\xff.md")).write_text(PAGE)
     (folder / "half.log").write_text(
         '[PerfLog] {"event": "FINISHED", "value": {"case": "\\ud800"}}'
@@ -54,7 +55,7 @@ def test_folder_with_mixed_files_is_read(cli, tmp_path):
     (folder / "table.html.md").write_text("<table><tr><td>|---|</td></tr></table>")
     (folder / "nested.md").write_text("> - " * 5000 + PAGE)
     with (folder / "big.bin").open("wb") as file:
-        file.truncate(100 << 20)
+        file.truncate(100 << 20)  # zeros, more than a file may have
     code, out, err = cli("import", "all", "--json")
     assert code == 0
     assert "Traceback" not in err

@@ -20,6 +20,7 @@ def test_record_is_a_row_of_its_line(import_text):
     first, row = import_text(text + text, "results").rows
     assert (row.form, first.line, row.line) == ("index", 1, 2)
     assert (row.configuration, row.raw) == ("nlp_gpt_sp_bs32_fp32_1", text.strip())
+    # From parts of the model's name: domain, model, mode, batch size, precision, devices.
     assert (row.model, row.case, row.precision) == ("gpt", "gpt_megatron", "fp32")
     assert (row.world_size, row.changes) == (1, {"bs": "32"})
     assert {name: (figure.value, figure.unit) for name, figure in row.figures.items()} == {
@@ -29,6 +30,7 @@ def test_record_is_a_row_of_its_line(import_text):
 
 
 def test_failed_job_has_no_figure(import_text):
+    # The public tool prints 0 as the result of a failed job.
     failed = INDEX | {"FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 2.5}
     (row,) = import_text(IndexRecord(**failed).to_json(), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]

@@ -13,7 +13,7 @@ from trainmark.published.importers import labels
         ("A100单机8卡（1x8）", "", "A100", (1, 8)),
         ("A100两机8卡（2x8）", "", "A100", (2, 8)),
         ("H800四机32卡（4x8）", "", "H800", (4, 8)),
-        ("H1004机32卡（4x8）", "", "H100", (4, 8)),
+        ("H1004机32卡（4x8）", "", "H100", (4, 8)),  # the last digit counts machines
         ("Atlas 800T A2单机8卡（1x8）（pretrain）", "", "Atlas 800T A2", (1, 8)),
         ("A100单机8卡（1x8*80G）", "config_TP1PP1SH2SP8A10080Gx1x8", "A100", (1, 8)),
         ("单机8卡", "config_A100x1x8", "A100", (1, 8)),
@@ -21,21 +21,22 @@ from trainmark.published.importers import labels
         ("四机32卡", "", None, (4, 8)),
         ("A100双机8卡", "", "A100", (2, 8)),
         ("A100两机16卡", "", "A100", (2, 8)),
-        ("A100 16卡", "", "A100", (2, 8)),
+        ("A100 16卡", "", "A100", (2, 8)),  # a machine has at most 8 cards
         ("A100 16卡（1x16）", "", "A100", (1, 16)),
         ("A100（1×8）", "", "A100", (1, 8)),
         ("A100 2 nodes x 8 (2x8)", "", "A100", (2, 8)),
         ("NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)", "", "NVIDIA A100-SXM4-40GB", (1, 2)),
-        ("A100（0x8）", "", "A100", (None, None)),
+        ("A100（0x8）", "", "A100", (None, None)),  # not a world
         ("GPT3-13B", "", None, (None, None)),
         ("H100 2x8", "", "H100", (2, 8)),
-        ("8x7B", "", None, (None, None)),
+        ("8x7B", "", None, (None, None)),  # a model
         ("RTX 4090 x8", "", None, (None, None)),  # the number is the product's
         ("RTX 4090 2x8", "", "RTX 4090", (2, 8)),
         ("[1] NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)", "", "NVIDIA A100-SXM4-40GB", (1, 2)),
     ],
 )
 def test_label_gives_device_and_world(label, config_file, device, world):
+    # Founding pages name the device in the label or in the name of the configuration file.
     label_facts = labels.read_label(label, config_file)
     assert (label_facts.device, (label_facts.nnodes, label_facts.nproc), label_facts.notes) == (
         device,
@@ -66,6 +67,7 @@ def test_contradiction_of_label_and_file_is_noted(label, config_file, code):
     ],
 )
 def test_world_of_columns_is_compared_with_label(label, columns, device, world, codes):
+    # ``columns``: the world that other columns of the row give.
     label_facts = labels.read_label(label, columns=columns)
     assert (label_facts.device, (label_facts.nnodes, label_facts.nproc)) == (device, world)
     assert [note.code for note in label_facts.notes] == codes

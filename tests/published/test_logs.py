@@ -13,6 +13,7 @@ from trainmark.published.audit.subject import view_row
 
 
 def format_perflog(event, time_ms=0, value=None, rank=0, **fields):
+    """Return a line of a PerfLog event; ``fields`` replace parts of the event."""
     metadata = {"file": "run.py", "lineno": 1, "time_ms": time_ms, "rank": rank}
     return (
         f"[PerfLog] {json.dumps({'event': event, 'value': value, 'metadata': metadata} | fields)}\n"
@@ -25,6 +26,7 @@ def format_mllog(key, value=None, time_ms=0, **metadata):
 
 
 def format_step(number):
+    """Return the events of step ``number``: 32 samples in 1 s, and a loss that falls by 1."""
     done = {"loss": 2.0 - number, "num_trained_samples": 32 * (number + 1)}
     begin, end = 1000 * number, 1000 * (number + 1)
     return format_perflog("STEP_BEGIN", begin) + format_perflog("STEP_END", end, done)
@@ -54,6 +56,7 @@ def test_totals_come_before_step_lines(import_text):
         "final_acc": 0.915,
         "final_loss": 0.25,
     }
+    # The row is of the line of the totals; its quality is the one that is not a loss.
     assert (row.form, row.line, row.metric) == ("perflog", 8, "final_acc")
     assert row.raw.startswith('[PerfLog] {"event": "FINISHED"')
     assert row.cells["num_trained_samples"] == "640"
@@ -71,7 +74,7 @@ def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
 def test_step_lines_alone_give_the_speed_of_their_intervals(import_text):
     (row,) = import_text(STEPS).rows
     assert read_values(row) == {"p_train": 32.0, "last_loss": 0.0}
-    assert row.line == 0
+    assert row.line == 0  # of the log as a whole
 
 
 def test_case_key_gives_the_work(import_text):
@@ -88,6 +91,7 @@ def test_totals_that_are_no_numbers_are_listed(import_text):
     )
     assert read_values(imported_rows.rows[0]) == {"train_time": 1.0}
     assert [(entry.kind, entry.raw) for entry in imported_rows.unread] == [("cell", "soon")]
+    # NaN is a number without a value.
     (row,) = import_text(
         '[PerfLog] {"event": "FINISHED", "value": {"e2e_time": NaN}, "metadata": {}}'
     ).rows
@@ -109,7 +113,7 @@ def test_mlperf_log_gives_times_and_quality(import_text):
     assert read_values(row) == {
         "train_time": 60.0,
         "final_eval_accuracy": 0.72,
-        "p_train": 510.0,
+        "p_train": 510.0,  # the mean
         "last_loss": 1.5,
     }
     assert (row.form, row.model, row.metric, row.line) == (
@@ -131,6 +135,7 @@ def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(import_text, coun
     text += format_mllog("block_stop", None, 22000, samples_count=500) + format_mllog(
         "train_loss", 2.5
     )
+    # 100 samples in 8 s and 400 in 2 s; without a count at its begin, a block has no speed.
     (row,) = import_text(text).rows
     assert read_values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
 
@@ -144,6 +149,7 @@ def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
 
 
 def test_each_run_in_a_log_is_a_row(import_text):
+    # A run begins with the start of rank 0; the others belong to it.
     start = format_perflog("INIT_START") + format_perflog("INIT_START", rank=1)
     text = start + STEPS + format_perflog("FINISHED", 0, TOTALS) + start + STEPS + format_step(3)
     first, second = import_text(text).rows
@@ -151,7 +157,7 @@ def test_each_run_in_a_log_is_a_row(import_text):
     assert read_values(second) == {"p_train": 32.0, "last_loss": -1.0}
     assert (first.line, second.line) == (9, 10)
 
-    def run(start_ms, speed):
+    def run(start_ms, speed):  # a run of 5 s in MLPerf's form
         return (
             format_mllog("run_start", time_ms=start_ms)
             + format_mllog("tracked_stats", {"throughput": speed}, start_ms)
@@ -171,7 +177,7 @@ def test_malformed_events_are_listed_once_with_their_number(import_text):
     assert len(imported_rows.rows) == 1
     assert [
         (entry.line, entry.reason.code, entry.reason.args) for entry in imported_rows.unread
-    ] == [(1, "events_malformed", {"count": 3})]
+    ] == [(1, "events_malformed", {"count": 3})]  # at the line of the first
 
 
 @pytest.mark.parametrize(
@@ -200,6 +206,7 @@ def list_notes(row):
 
 
 def test_run_followed_by_another_run_is_aborted(import_text):
+    # A run that was stopped in its first block, and a second one that passed.
     imported_rows = import_text(TWO_ATTEMPTS, "result_0.txt")
     (row,) = imported_rows.rows
     assert read_values(row) == pytest.approx(
@@ -221,6 +228,7 @@ def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
     )
     assert first.failure.code == "run_aborted"
     assert (read_values(second)["p_train"], second.notes) == (32.0, [])
+    # The first attempt with the end of its block: 51,200 samples in 100 s.
     lines = TWO_ATTEMPTS.splitlines(keepends=True)
     block = format_mllog("block_stop", None, 161_200, samples_count=51_200)
     first, second = import_text("".join([*lines[:6], block, *lines[6:]])).rows
@@ -249,7 +257,7 @@ def test_processes_that_print_the_same_start_are_one_run(import_text):
         "run_stop", None, 9000
     )
     (row,) = import_text(starts + end).rows
-    assert row.figure("p_train") == 50.0
+    assert row.figure("p_train") == 50.0  # 100 samples in 2 s
 
 
 def change_events(text, change):
@@ -297,6 +305,7 @@ def shorten_blocks(event):
     ],
 )
 def test_contradictions_of_an_event_log_are_found(import_text, change, codes):
+    # Notes on facts that the log states once, which cannot be checked, are no contradictions.
     (row,) = import_text(change_events(OURS, change), "result_0.txt").rows
     assert [code for code in list_notes(row) if code != "log_not_checkable"] == codes
     assert {finding.message.code for finding in audit([view_row(row)])} == set(codes)
@@ -304,6 +313,7 @@ def test_contradictions_of_an_event_log_are_found(import_text, change, codes):
 
 def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
     stop = OURS.splitlines(keepends=True)[-1]
+    # 80 s later.
     late = stop.replace("1000000010000", "1000000090000")
     (row,) = import_text(OURS + late, "result_0.txt").rows
     (note,) = (note for note in row.notes if note.code == "log_ends_twice")
@@ -312,6 +322,7 @@ def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
 
 
 def test_speeds_that_a_log_states_twice_are_compared(import_text):
+    # A block of 100 samples/s; a stated speed may differ by a few percent, not by a factor of two.
     text = format_mllog("block_start", None, 0, samples_count=0)
     text += format_mllog("block_stop", None, 8000, samples_count=800)
     (row,) = import_text(text + format_mllog("tracked_stats", {"throughput": 104.0}, 8000)).rows

@@ -32,7 +32,7 @@ def read(text, **facts):
 
 
 def test_nine_column_table_is_read():
-    first, second = read(FACTS + NINE)
+    first, second = read(FACTS + NINE)  # a table of facts about the page precedes the results
     assert (first.line, first.table, first.form) == (9, 7, "flagperf")
     assert first.raw == NINE.splitlines()[2]
     assert first.cells["配置"] == first.configuration == "X100单机8卡（1x8）"
@@ -51,6 +51,7 @@ def test_nine_column_table_is_read():
     assert first.figures["mem"].unit == "bytes"
     assert second.precision == "amp"
     assert second.changes == {"bs": "96", "lr": "0.00015"}
+    # The second row has a dash or nothing in the others, and OOM as its memory.
     assert [name for name, figure in second.figures.items() if figure.value is not None] == [
         "p_whole",
         "p_core",
@@ -67,6 +68,7 @@ def test_page_of_large_models_is_read():
         "| 253.61 | True | 77/80 | 21.5% |\n"
     )
     assert (row.precision, row.world_size) == ("bf16", 32)
+    # The parallel strategy counts as a change.
     assert row.changes == {"GAS": "64", "GBS": "1M", "parallel": "TP8PP4DP1"}
     assert (row.figure("token/p/s"), row.figure("MFU"), row.metric) == (253.61, 21.5, None)
 
@@ -82,10 +84,8 @@ def test_legacy_table_is_read():
     assert row.figure("accuracy_target") == 0.67
     assert row.figure("accuracy") == 0.6818
     assert (row.figure("steps"), row.figure("p_whole")) == (4689.0, 355.63)
-    assert (empty.line, empty.reason.code) == (
-        4,
-        "row_without_figures",
-    )  # a target value is not a result
+    # A target value is not a result.
+    assert (empty.line, empty.reason.code) == (4, "row_without_figures")
 
 
 def test_headings_between_rows_apply_to_following_rows():
@@ -101,12 +101,13 @@ def test_headings_between_rows_apply_to_following_rows():
     assert (heading.kind, heading.line, heading.reason.code) == ("row", 3, "row_is_heading")
     assert (row.model, row.precision) == ("GPT3-13B", "fp16")
     assert row.changes == {"per_device_bs": "4", "sharding": '"stage2"', "tensor": "2"}
-    assert row.figure("token/p/s") == 4410.0
+    assert row.figure("token/p/s") == 4410.0  # the result of the printed arithmetic
     assert text.reason.code == "row_is_text"
     assert empty.reason.code == "row_is_text"
 
 
 def test_unreadable_cell_is_listed_and_its_row_kept():
+    # "3 to 4 days" as a time; the second row is cut off.
     row, cell = read(NINE.replace("361", "3-4天").replace("| X100单机单卡", "\n"))[:2]
     assert isinstance(row, Row)
     assert "e2e_time" not in row.figures
@@ -136,6 +137,7 @@ def test_pipes_code_and_quotes_in_cells_are_read():
 def test_commands_joined_by_pipes_are_no_table():
     commands = "```bash\nexport steps=1 | cat\nexport steps=2 | cat\n```\n"
     assert [entry.reason.code for entry in read(commands)] == ["page_without_tables"]
+    # Unlike a table in such a block.
     rows = [entry for entry in read(commands + f"```bash\n{NINE}```\n") if isinstance(entry, Row)]
     assert [row.cells["precision"] for row in rows] == ["fp32", "amp"]
 
@@ -145,6 +147,7 @@ def test_commands_joined_by_pipes_are_no_table():
 def test_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
     record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     record = record.model_copy(update={"status": status, "cause": None})
+    # As Markdown escapes the mark in square brackets.
     label = (
         translate(describe_record_configuration(record), lang)
         .replace("[", r"\[")
@@ -161,6 +164,7 @@ def test_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
     [("| 9 |", 9), ("| |", 9), ("||", 9), ("| 9 | |", 9), ("|", 8), ("| 9 | 8 |", 10)],
 )
 def test_row_with_other_cells_than_headers_is_not_read(cells, count):
+    # ``cells`` end the first row; an empty cell at the end may be missing its pipe.
     text = NINE.replace("| 13.9/40.0 |", cells)
     for page_text in (text, "> " + text.replace("\n", "\n> ")):
         row = read(page_text)[0]
@@ -177,6 +181,7 @@ def test_path_of_a_page_gives_model_and_vendor(tmp_path):
         Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
     )
     assert (page.vendor, page.model, page.framework) == ("metax", "glm", "pytorch")
+    # The path precedes what the page says of itself.
     row = next(files.read_page(FACTS + NINE, page))
     assert (row.case, row.vendor) == ("glm_superglue", "metax")
 
@@ -214,7 +219,7 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
     (folder / ".git" / "hidden.md").write_text(NINE)
     (folder / "b" / "README.md").write_text(NINE)
     (folder / "a.md").symlink_to("b/README.md")
-    (folder / "d").symlink_to("b")
+    (folder / "d").symlink_to("b")  # a link to a folder is not followed
     imported_rows = files.read_files([folder])
     assert [(row.file, row.line) for row in imported_rows.rows] == [
         (str(folder / name), line) for name in ("a.md", "b/README.md") for line in (3, 4)
@@ -232,6 +237,7 @@ def test_page_in_the_folder_of_its_records_is_no_published_result(tmp_path):
     imported_rows = files.read_files([tmp_path])
     assert {row.file for row in imported_rows.rows} == {str(tmp_path / "c/page.en.md")}
     assert imported_rows.unread == []
+    # Unless the page itself is named.
     assert len(files.read_files([tmp_path / "a" / "page.en.md"]).rows) == 2
 
 
@@ -240,6 +246,7 @@ def test_ordinary_table_has_a_device_and_no_configuration():
     (row,) = read(table + "| A100 | 2 | 8 | ＦＰ３２ | 1764 |\n")
     assert (row.device, row.world_size, row.precision) == ("A100", 16, "fp32")
     assert (row.figure("p_whole"), row.configuration) == (1764.0, "A100 (2x8)")
+    # A device with its world is a configuration.
     (row,) = read("| device | p_whole |\n|---|---|\n| A100（1×8） | 1764 |\n")
     assert (row.device, row.world_size, row.configuration) == ("A100", 8, "A100（1×8）")
 
@@ -253,7 +260,7 @@ def test_decimal_commas_are_recognized_by_column():
     text = "| 配置 | p_core | acc |\n|---|---|---|\n| 8卡 | 0,125 | 0,5 |\n| 16卡 | 12,5 | 0.5 |\n"
     first, cell, second = read(text)
     assert (first.figure("p_core"), second.figure("p_core")) == (0.125, 12.5)
-    assert (cell.kind, cell.raw) == ("cell", "0,5")
+    assert (cell.kind, cell.raw) == ("cell", "0,5")  # its column has 0.5 too
 
 
 @pytest.mark.parametrize(
@@ -266,4 +273,6 @@ def test_model_is_read_from_the_title_or_the_file_name(tmp_path, name, title):
         "| A100 1x1 | fp32 | 100000 |\n"
     )
     (row,) = files.read_files([page]).rows
-    assert row.model == (title if name == "x.md" else "distilbert")
+    assert row.model == (  # whichever is a known model
+        title if name == "x.md" else "distilbert"
+    )

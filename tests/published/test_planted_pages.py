@@ -16,7 +16,7 @@ NUM_FOUND, NUM_PLANTED, NUM_HONEST = 57, 60, 80
 
 
 def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
-    """Return the rows of a page and the lines of its findings."""
+    """Return the number of rows of a page and the lines of its findings."""
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
     rows = select_results([str(page)]).rows
@@ -29,10 +29,11 @@ def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
     pages = list(iterate_planted_pages())
     assert len(pages) == NUM_PLANTED
     is_error_found = [bool(audit_page(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
-    assert sum(is_error_found) >= NUM_FOUND
+    assert sum(is_error_found) >= NUM_FOUND  # a few cannot be told from correct rows
 
 
 def test_correct_rows_are_not_flagged(tmp_path: Path) -> None:
     audits = [audit_page(text, tmp_path) for text in iterate_correct_pages()]
+    # The pages have enough rows for this to mean something.
     assert sum(rows for rows, _ in audits) >= NUM_HONEST
     assert all(lines == set() for _, lines in audits)

@@ -18,7 +18,7 @@ NUM_FOUND, NUM_PLANTED, NUM_HONEST = 64, 65, 80
 
 
 def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
-    """Return the lines that were read of a file, and the lines of its findings."""
+    """Return the number of lines that were read of a file, and the lines of its findings."""
     file = folder / f"page{document.ending}"
     file.write_text(document.text, encoding="utf-8")
     chosen = select_results([str(file)])
@@ -33,10 +33,11 @@ def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
     is_error_found = [
         bool(audit_file(plant.document, tmp_path)[1] & set(plant.lines)) for plant in plants
     ]
-    assert sum(is_error_found) >= NUM_FOUND
+    assert sum(is_error_found) >= NUM_FOUND  # one cannot be told from a correct row
 
 
 def test_correct_lines_are_not_flagged(tmp_path: Path) -> None:
     audits = [audit_file(document, tmp_path) for document in iterate_correct_documents()]
+    # The files have enough lines for this to mean something.
     assert sum(lines for lines, _ in audits) >= NUM_HONEST
     assert all(flagged == set() for _, flagged in audits)

@@ -29,6 +29,7 @@ def analyze_sample(name, more="", **options):
 
 def test_records_of_the_sample_logs_match_their_golden_file():
     records = {
+        # The log of transformers has one value only, which must not be skipped.
         path.stem: analyze_sample(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)
         for path in LOGS
     }
@@ -50,6 +51,7 @@ def test_explicit_options_override_the_preset():
         "megatron", base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s"
     ).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (8 * 1024 / 2, "tokens/s")
+    # Step times of 2 s: as tokens/s of 1,024 a device on 8, as steps/s, and another time as it is.
     analyzed = analyze_sample("megatron", model_mode=2, skip_steps=1).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.5, "steps/s")
     analyzed = analyze_sample("megatron", keyword="forward:", model_mode=4).record
@@ -79,6 +81,8 @@ def test_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_
     Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
     analyzed = analyze("train.log", Options(preset="auto")).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT, analyzed.LOSS_RESULT) == (320.5, "samples/s", 2.1)
-    assert analyze_sample("paddle").figures["notes"][0] == "preset paddle"
+    assert (
+        analyze_sample("paddle").figures["notes"][0] == "preset paddle"
+    )  # a known one comes first
     Path("train.log").write_text("step 3 speedy 7\n")
     assert "keyword=TEXT" in analyze("train.log", Options(preset="auto")).figures["notes"][0]

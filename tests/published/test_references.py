@@ -24,7 +24,7 @@ def print_reference_page(case):
     section = document.Section("性能指标", "figures", (table,))
     page = document.Document(
         title=case,
-        badge="",
+        badge="",  # the head of a page does not matter here
         tone="plain",
         verification="",
         sentence="",
@@ -39,7 +39,9 @@ def test_founding_page_equals_the_reference_rows_cell_by_cell(case):
         files.read_page(print_reference_page(case), Page(file="page.md", form="flagperf"))
     )
     shipped = list(read_references(case))
+    # All were read as rows, none as an unreadable place.
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
+    # A row as read from the page, as shipped, and as in the file.
     for row, known, source in zip(
         printed, shipped, reference.read_references(case).rows, strict=True
     ):

@@ -59,6 +59,7 @@ def read(folder: Path, lines: list[str]) -> dict[str, tuple[int, list[float]]]:
             [f"step {step}, mfu: 0.31, tokens/s: 100" for step in (1, 2)],
             {"tokens_per_second": (2, [100, 100]), "mfu_percent": (2, [31.0, 31.0])},
         ),
+        # Neither a peak nor the speed of an evaluation is a speed of training.
         (["step 1 peak TFLOPs: 989 loss 2.0"], {}),
         (["validation step 3 tokens/s 999"], {}),
         (["downloading", "done"], {}),
@@ -66,6 +67,7 @@ def read(folder: Path, lines: list[str]) -> dict[str, tuple[int, list[float]]]:
     ],
 )
 def test_speeds_of_known_forms(tmp_path, lines, speeds):
+    # ``speeds``: by quantity, lines that have it, and its values.
     read_speeds = read(tmp_path, lines)
     assert read_speeds.keys() == speeds.keys()
     for name, (count, values) in speeds.items():
@@ -75,6 +77,7 @@ def test_speeds_of_known_forms(tmp_path, lines, speeds):
 def test_first_line_with_a_value_is_kept(tmp_path):
     log = tmp_path / "log.txt"
     log.write_text("\n".join(["hello", *NANOGPT]) + "\n")
+    # Both quantities were first read in this line.
     assert [x.raw for x in read_logged_speeds([log])] == [NANOGPT[0], NANOGPT[0]]
 
 
@@ -82,6 +85,7 @@ def test_log_that_has_a_speed_is_taken(tmp_path):
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_text("rank 1 is ready\n")
     second.write_text("\n".join(NANOGPT) + "\n")
+    # Only one of several logs, such as those of ranks, has speeds.
     (step_time, _mfu) = read_logged_speeds([first, second])
     assert step_time.values == pytest.approx([0.9, 0.12])
 

@@ -48,6 +48,7 @@ def test_units_in_headers_are_used_and_settings_are_no_figures() -> None:
         "global_batch_tokens": "4194304",
         "parameters": "64862437376",
     }
+    # All rows of the page's two tables were read.
     assert [row.line for row in imported_rows.rows] == [6, 7, 8, 13]
 
 
@@ -59,6 +60,7 @@ def test_column_for_each_precision_gives_a_row_for_each() -> None:
     assert (first.line, first.precision, first.figure("p_whole")) == (9, "fp32", 8.36)
     assert (second.line, second.precision, second.figure("p_whole")) == (9, "amp", 30.08)
     assert (first.device, first.world_size) == ("V100 32G", 1)
+    # Line 9 has a batch size of its own for each precision.
     assert (first.changes["micro_batch_size"], second.changes["micro_batch_size"]) == ("4", "8")
     # Inference is not training, and a point may be escaped.
     last = imported_rows.rows[-2]
@@ -68,6 +70,7 @@ def test_column_for_each_precision_gives_a_row_for_each() -> None:
 def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> None:
     imported_rows = read_file("four_header_lines.md")
     assert imported_rows.unread == []
+    # The precision is in the command-line options that a cell quotes.
     assert [(row.precision, row.figure("p_whole")) for row in imported_rows.rows] == [
         ("fp32", 93.68),
         ("tf32", 210.53),
@@ -108,13 +111,13 @@ def test_table_of_benchmarks_by_nodes_is_read() -> None:
 
 
 def test_counts_in_headers_need_a_unit_and_a_counted_thing(import_text) -> None:
+    # Headers that are counts: of nothing named, without a unit, and complete.
     text = "benchmark,1,2,4\nssd,10,6,3\n"
     assert [entry.reason.code for entry in import_text(text, "r.csv").unread] == ["counts_of_what"]
     text = "nodes,1,2,4\nssd,10,6,3\n"
     assert [entry.reason.code for entry in import_text(text, "r.csv").unread] == [
         "counts_without_unit"
     ]
-    text = "tokens/s by GPUs,1,2,4\nssd,10,19,36\n"
     imported_rows = import_text("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
     assert [(row.world_size, row.figure("p_train_tokens")) for row in imported_rows.rows] == [
         (1, 10.0),
@@ -136,6 +139,7 @@ def test_flat_json_object_is_read() -> None:
     imported_rows = read_file("flat.jsonl")
     assert imported_rows.unread == []
     row = imported_rows.rows[0]
+    # Known keys of the object in line 1; all three lines have one.
     assert (row.model, row.precision, row.configuration) == ("pytorch-bert-base", "fp32", "node-01")
     assert row.figure("sample/p/s") == pytest.approx(279.8794623591105)
     assert row.figure("step_time") == pytest.approx(0.11459167)
@@ -161,6 +165,7 @@ def test_flat_json_object_is_read() -> None:
 def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float]]) -> None:
     imported_rows = read_file(name)
     assert imported_rows.unread == []
+    # The figures of each row of the file.
     values = [{key: x.value for key, x in row.figures.items()} for row in imported_rows.rows]
     assert values == [pytest.approx(row) for row in figures]
 
@@ -197,13 +202,14 @@ def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float
 def test_header_gives_quantity_and_unit(header: str, role: str, name: str | None) -> None:
     column = read_header(header)
     assert column.role == role
-    if name is not None:
+    if name is not None:  # the name of a column that is derived from others does not matter
         assert column.name == name
 
 
 def test_throughput_without_unit_is_not_read(import_text) -> None:
     (row,) = import_page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
     assert (row.figures["Throughput"].value, row.figures["Throughput"].unit) == (412.0, "")
+    # A unit in the cell says what it counts.
     (row,) = import_page(
         import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 img/s |\n"
     ).rows
@@ -230,7 +236,7 @@ def test_rows_without_any_figure_are_not_read(import_text, cli, tmp_path) -> Non
     assert imported_rows.rows == []
     assert "table_without_figures" in [entry.reason.code for entry in imported_rows.unread]
     (tmp_path / "page.md").write_text(text, encoding="utf-8")
-    assert cli("import", "page.md")[0] == 1
+    assert cli("import", "page.md")[0] == 1  # nothing was read; an audit then has no input
     assert cli("audit", "page.md")[0] == 2
 
 
@@ -240,12 +246,14 @@ def test_unknown_columns_of_numbers_are_listed(import_text) -> None:
     )
     (entry,) = imported_rows.unread
     assert (entry.reason.code, entry.reason.args) == ("columns_not_read", {"columns": "goodness"})
+    # As it may be a setting, it is kept as one.
     assert imported_rows.rows[0].changes == {"goodness": "3"}
 
 
 def test_two_columns_of_one_figure_keep_their_names(import_text) -> None:
     text = "| device | eager (tokens/s) | compiled (tokens/s) |\n|---|---|---|\n| A100 | 9 | 12 |\n"
     (row,) = import_page(import_text, text).rows
+    # Both are tokens/s, so one name would lose one of them.
     assert {name: x.value for name, x in row.figures.items()} == {
         "eager (tokens/s)": 9.0,
         "compiled (tokens/s)": 12.0,
@@ -279,7 +287,7 @@ def test_printed_units_are_recognized(
     assert unit is not None
     assert (unit.quantity, unit.work) == (quantity, work)
     assert unit.factor == pytest.approx(factor)
-    if quantity in {"rate", "memory", "flops"}:
+    if quantity in {"rate", "memory", "flops"}:  # others are never given per device
         assert unit.per_device is per_device
 
 
@@ -315,7 +323,7 @@ def test_folder_without_results_is_listed_as_unread(cli, tmp_path) -> None:
     (tmp_path / "pages" / "notes.md").write_text("no table\n", encoding="utf-8")
     code, _, err = cli("audit", "pages")
     assert code == 2
-    assert "record.json" not in err
+    assert "record.json" not in err  # the advice for folders of runs would mislead
     assert "notes.md" in err
 
 
@@ -324,7 +332,7 @@ def test_json_without_figures_is_listed_with_its_keys_only(cli, tmp_path) -> Non
     code, _, err = cli("import", "r.jsonl")
     assert code == 1
     assert "colour" in err
-    assert "__init__" not in err
+    assert "__init__" not in err  # no names of our own code
 
 
 @pytest.mark.parametrize(
@@ -351,6 +359,7 @@ def test_units_below_headers_and_in_headings_are_read(import_text) -> None:
     (row,) = import_page(import_text, text).rows
     assert (row.line, row.figure("p_train_tokens")) == (4, 1500.0)
     assert row.figure("mem") == 30 * GIB
+    # The unit is in the heading, the precisions are the columns.
     text = "## Speed (it/s)\n\n| GPU | fp32 | fp16 |\n|---|---|---|\n| A100 | 2.1 | 5.0 |\n"
     rows = import_page(import_text, text).rows
     assert [(row.precision, row.figure("step/s")) for row in rows] == [("fp32", 2.1), ("fp16", 5.0)]
@@ -382,6 +391,7 @@ def test_devices_in_a_heading_are_counted(import_text) -> None:
 def test_counts_of_devices_and_machines_are_read(
     import_text, device: str, world: tuple[int, int | None]
 ) -> None:
+    # Devices, or machines whose number of devices is not known.
     (row,) = import_page(import_text, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
     assert (row.nnodes, row.nproc) == world
 
@@ -402,6 +412,7 @@ def test_nested_json_objects_are_read(import_text) -> None:
         "p_whole": 231.7,
         "train_time": 361.2,
     }
+    # An object of several results, each under the name of its model.
     text = '{"a": {"tokens/s": 1.5, "gpus": 1}, "b": {"tokens/s": 2.5, "gpus": 2}}'
     rows = import_text(text, "r.json").rows
     assert [(row.model, row.figure("p_train_tokens")) for row in rows] == [("a", 1.5), ("b", 2.5)]
@@ -412,8 +423,9 @@ def test_cause_of_skipped_rules_is_named(cli, tmp_path) -> None:
     (tmp_path / "page.md").write_text(table, encoding="utf-8")
     code, _, err = cli("audit", "page.md")
     assert code == 0
-    assert "mine" in err
+    assert "mine" in err  # an unknown model, for which some rules cannot be applied
     assert "add a column `model`" not in err
+    # Without a column of models.
     (tmp_path / "page.md").write_text(table.replace("model", "note"), encoding="utf-8")
     _, _, err = cli("audit", "page.md")
     assert "add a column `model`" in err

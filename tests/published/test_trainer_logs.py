@@ -44,6 +44,7 @@ def read_answer(analysis: Analysis) -> tuple[float | None, str]:
 
 @pytest.mark.parametrize("log", REPORTED, ids=[f"{x['file']}-{i}" for i, x in enumerate(REPORTED)])
 def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
+    # A log has no result if it has no speed; a note is only looked for if one is expected.
     options = log.get("options", {"preset": "auto"})
     analysis = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
     assert read_answer(analysis) == (log.get("result"), log.get("unit", ""))
@@ -63,8 +64,9 @@ def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
 ) -> None:
     lines = "".join(f"step {i}, loss 2.{i}, {text}\n" for i in range(4))
     result, unit = KEYS["rates"][text]
+    # With 8 devices, a rate of one device is multiplied.
     analysis = read_answer(analyze_text(tmp_path, lines, gpu_num=8))
-    assert analysis == (result or None, unit)
+    assert analysis == (result or None, unit)  # 0 in the table: the key is no speed
 
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
@@ -77,7 +79,12 @@ BAR = " {percent}%|## | {done}/100 [00:{done:02d}<01:30,  1.50s/it, loss=2.3{mor
 
 
 def draw_progress_bar(first: int, last: int, more: str = "") -> str:
-    """Return states of a progress bar that takes a second for a step, drawn over each other."""
+    """Return states of a progress bar that takes a second for a step, drawn over each other.
+
+    Args:
+        first, last: steps done in the first state, and after the last one.
+        more: further values in each state.
+    """
     states = (BAR.format(percent=i, done=i, more=more) for i in range(first, last))
     return "".join(f"\r{state}" for state in states) + "\n"
 
@@ -90,10 +97,11 @@ def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
     analysis = analyze_text(tmp_path, "starting\n" + draw_progress_bar(0, 50, ", tok/s=12345"))
     assert read_answer(analysis) == (12345.0, "tokens/s")
     assert analysis.figures["values"] == 50
-    assert str(analysis.figures["first_value"]).startswith("line 2: ")
+    assert str(analysis.figures["first_value"]).startswith("line 2: ")  # all states are one line
 
 
 def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: Path) -> None:
+    # Steps done and seconds since the start: 10 steps each 10 s, after 800 in no time.
     text = "Resuming training from step 800\n" + "".join(
         f"\r 90%|## | {done}/900 [00:{clock:02d}<01:30, 0.10s/it]"
         for done, clock in [(0, 0), (810, 1), (820, 11), (830, 21)]
@@ -104,6 +112,7 @@ def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: P
 
 
 def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
+    # The line at the end divides all samples, also those before the resume, by its own time.
     end = "{'train_runtime': 10.0, 'train_samples_per_second': 180.8, 'epoch': 1.0}\n"
     assert read_answer(analyze_text(tmp_path, end)) == (180.8, "samples/s")
     resumed = "Continuing training from checkpoint, will skip to saved global_step\n" + end
@@ -114,6 +123,7 @@ def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
 
 
 def test_printed_settings_about_resuming_and_evaluation_change_nothing(tmp_path: Path) -> None:
+    # Words that elsewhere say that a run resumed or evaluated.
     settings = "resume_from_checkpoint: None\nresume: False\neval_interval: 10\nval_loss: off\n"
     steps = "".join(f"step {i} step_time_ms: {500 if i == 1 else 100}\n" for i in range(1, 6))
     analysis = analyze_text(tmp_path, settings + steps)
@@ -128,6 +138,7 @@ def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
     assert any(
         note.startswith("1 of 9 values are more than twice") for note in analysis.figures["notes"]
     )
+    # Without a slow value there is no such note.
     even = "".join(f"step {i} step_time_ms: {100 + i}\n" for i in range(1, 10))
     notes = analyze_text(tmp_path, even).figures["notes"]
     assert not any("twice the median" in note for note in notes)
@@ -150,6 +161,7 @@ def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -
 
 
 def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
+    # Steps begin anew at 1: another run.
     died = "".join(f"step: {i} tokens/s: 1000\n" for i in range(1, 6))
     second = "".join(f"step: {i} tokens/s: 2000\n" for i in range(1, 9))
     analysis = analyze_text(tmp_path, died + second)
@@ -172,6 +184,7 @@ def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
     ],
 )
 def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
+    # Steps begin anew with each epoch, at the end of a counter, or without a sign of what begins.
     analysis = analyze_text(tmp_path, text)
     assert analysis.figures["values"] == text.count("tokens/s")
     assert not any(note.startswith("run 1") for note in analysis.figures["notes"])
@@ -180,6 +193,7 @@ def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
 def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     text = "".join(f"iter {i}: loss 2.5, time {5 + i}.00ms\n" for _ in range(3) for i in range(3))
     analysis = analyze_text(tmp_path, text)
+    # Step times of 5, 6 and 7 ms.
     assert (read_answer(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
 
 
@@ -191,6 +205,7 @@ def test_training_loss_is_read_not_the_validation_loss(tmp_path: Path) -> None:
 def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (4, 0), (3, 2), (4, 1)]
     text = "".join(f"[rank{rank}] step: {step} tokens/s: {step * 10}\n" for step, rank in order)
+    # The values of rank 0 count: 10, 20, 30 and 40.
     analysis = analyze_text(tmp_path, text)
     assert (read_answer(analysis), analysis.figures["values"]) == ((25.0, "tokens/s"), 4)
 
@@ -198,6 +213,7 @@ def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
 def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
     line = "avg_batch_cost: 0.5 sec, ips_total: 88000 tokens/s, ips: 11000 tokens/s\n"
     record = analyze_text(tmp_path, line * 2).record
+    # 88,000 of all and 11,000 of each: eight devices.
     assert (record.FINAL_RESULT, record.gpu_num, record.run_mode) == (88000.0, 8, "mp")
     record = analyze_text(tmp_path, line * 2, gpu_num=4).record
     assert (record.FINAL_RESULT, record.gpu_num) == (44000.0, 4)
@@ -209,6 +225,7 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
     )
     analysis = analyze_text(tmp_path, lines)  # 128 samples in 6.4 + 1.6 s
     assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "samples/s"), "work")
+    # The work of each value from a counter, and unknown work, by which values count equally.
     counted = "".join(
         f"step {i} tokens/s: {rate} consumed tokens: {64 * (i + 1)}\n"
         for i, rate in enumerate((7, 10, 40))
@@ -241,6 +258,7 @@ def test_log_without_a_speed_shows_its_repeated_numeric_keys(tmp_path: Path) -> 
 def test_speed_of_one_node_is_not_taken_as_that_of_a_device(tmp_path: Path) -> None:
     analysis = analyze_text(tmp_path, "step 1 tokens/s/node: 100\n", gpu_num=16)
     assert read_answer(analysis) == (100.0, "tokens/s")
+    # The number of nodes is not known, so nothing is multiplied.
     assert any("of one node" in note for note in analysis.figures["notes"])
 
 
@@ -255,6 +273,7 @@ def test_steps_per_value_needs_values_that_are_times(tmp_path: Path) -> None:
     text = "step 1 tokens/s: 100\n"
     with pytest.raises(UsageError, match="steps_per_value"):
         analyze_text(tmp_path, text, steps_per_value=10)
+    # 10 steps in 5 s.
     analysis = analyze_text(tmp_path, "step 10 time 5 s\n", steps_per_value=10)
     assert read_answer(analysis) == (2.0, "steps/s")
 
@@ -262,6 +281,7 @@ def test_steps_per_value_needs_values_that_are_times(tmp_path: Path) -> None:
 def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: Path) -> None:
     events = (LOGS / "reported/mllog_two_attempts.txt").read_text()
     steps = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
+    # 262,144 samples in 600 s; step lines count only if their preset is named.
     assert read_answer(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
     assert read_answer(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
         100.0,
@@ -273,7 +293,7 @@ def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:
     text = (LOGS / "reported/mllog_two_attempts.txt").read_text()
     analysis = analyze_text(tmp_path, text.replace('"status": "success"', '"status": "aborted"'))
     assert analysis.record.JOB_FAIL_FLAG == 1
-    assert analysis.figures["result"] == 436.907
+    assert analysis.figures["result"] == 436.907  # measured all the same
     analysis = analyze_text(tmp_path, "no events\n", preset="mllog")
     assert "no :::MLLOG lines" in analysis.figures["notes"][0]
 
@@ -307,7 +327,7 @@ def test_record_of_a_failed_log_has_unit_and_loss_of_the_public_tool(
 
 @pytest.mark.parametrize("num_lines", [1, 5])
 def test_counter_with_a_clock_gives_steps_per_second(tmp_path: Path, num_lines: int) -> None:
-    """Ten steps each 5 s; a counter is not a mean that falls after a resume."""
+    """Ten steps each 5 s; a counter is no running mean, so no note says that it falls."""
     lines = [
         f'{{"current_steps": {10 * n}, "total_steps": 100, "elapsed_time": "0:00:{5 * n:02d}"}}\n'
         for n in range(1, num_lines + 1)

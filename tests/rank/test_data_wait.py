@@ -48,6 +48,8 @@ class PlayedThread(Executor):
         self.clock, self.free_at_ns = clock, clock.now_ns
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **keywords: Any) -> Arriving:
+        # The call runs on the thread's own time: from now, or from when the thread is free; then
+        # the clock returns to the caller's time.
         here_ns = self.clock.now_ns
         self.clock.now_ns = max(here_ns, self.free_at_ns)
         result = call(*args, **keywords)
@@ -99,7 +101,12 @@ class OneTensorEach(ScriptedJob):
 def train_and_list_windows(
     device: Host, epochs: list[list[Micro]], depth: int, **schedule: Any
 ) -> list[Any]:
-    """Train on fakes; return the windows' events."""
+    """Train on fakes; return the windows' events.
+
+    Args:
+        depth: number of batches that are read ahead.
+        schedule: further fields of ``Schedule``.
+    """
     clock = device.clock
     job = OneTensorEach(clock, device, epochs, end_of_epoch_ns=END_OF_EPOCH_NS)
     events = Events(clock, device.calls)
@@ -131,7 +138,12 @@ def compute_expected_waits(
 
     The queue has ``depth`` places: a batch is begun when the one before it is ready and a place is
     free, that is, when the step took the batch ``depth`` places before.
+
+    Args:
+        asynchronous: whether the device works on its own, so that a step only launches its work;
+            such a device is waiting when it is idle.
     """
+    # Time of the host, and until when the device is busy.
     now, busy, waits = START_NS, START_NS, []
     for micros in epochs:
         # Of each batch: when the queue asked for it, when it was ready, when the step took it.
@@ -232,7 +244,7 @@ def test_data_wait_of_each_step_matches_a_model_of_the_queue(  # noqa: PLR0917
     )
     # What was trained is the same as without reading ahead.
     plain = train_and_list_windows(
-        kind(FakeClock(START_NS), times=times), all_epochs, 0, **schedule
+        kind(FakeClock(START_NS), times=times), all_epochs, depth=0, **schedule
     )
     for name in ("loss", "samples", "step_samples", "first_step", "tokens", "micro_batches"):
         assert [item[name] for item in windows] == [item[name] for item in plain], name

@@ -40,9 +40,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a job type as the toy case's and return the record; fields of the recipe by name."""
-    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
-    threads = torch.get_num_threads()
+    """Return a function that runs a job type as the toy case's and returns the record.
+
+    Fields of the recipe are given by name.
+    """
+    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)  # not measured, so quick
+    threads = torch.get_num_threads()  # the job sets its own number
 
     def call(job_type: type[ToyJob], **overrides: object) -> Record:
         monkeypatch.setattr(job, "build", job_type)
@@ -71,6 +74,7 @@ def test_an_honest_job_passes_without_a_finding(run_job: Run) -> None:
     record = run_job(ToyJob)
     assert (record.status, record.cause, list_doubts(record)) == ("passed", None, [])
     assert record.counts.samples == record.plan.data.train_samples * record.counts.epochs
+    # The checks that find the faults below did run.
     check_ns = record.spans.by_name_ns["check"]
     assert 0 < check_ns < record.spans.wall_ns
 
@@ -96,6 +100,7 @@ class HalfBatches(ToyJob):
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for batch in super().batches(epoch):
+            # Every second row from the first one, and from the second one.
             halves = [[tensor[half::2] for tensor in batch.tensors] for half in (0, 1)]
             yield from (replace(batch, tensors=half) for half in halves)
 
@@ -168,6 +173,7 @@ class Disagrees(ToyJob):
 def test_counts_that_contradict_each_other_fail_the_run(
     run_job: Run, job_type: type[ToyJob], overrides: dict[str, int], code: str, args: dict[str, Any]
 ) -> None:
+    # The toy case has 4,096 rows, in steps of 64; ``args`` are those of the message.
     assert read_cause(run_job(job_type, **overrides)) == ("impossible_figure", code, args)
 
 
@@ -179,12 +185,13 @@ class WorksInEvaluation(ToyJob):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.put_off: list[list[Batch]] = []
-        self.claimed, self.take_step = 0, self.step
+        self.claimed, self.take_step = 0, self.step  # steps that were claimed; the honest step
         self.step = self.put_step_off
         if self.claims_updates:
-            self.updates = lambda: self.claimed
+            self.updates = lambda: self.claimed  # what the loop asks for the number of updates
 
     def put_step_off(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        """Keep the batch and return a loss that was not computed but falls, as a true one does."""
         batch = next(batches, None)
         if batch is None:
             return None
@@ -212,6 +219,7 @@ def test_work_deferred_to_the_evaluation_fails_the_run(run_job: Run) -> None:
 
 def test_steps_that_train_nothing_fail_the_run(run_job: Run) -> None:
     failure = read_cause(run_job(ClaimsUpdates))
+    # Already in the first window, of one step.
     args = {"first": 1, "last": 1, "updates": 1, "parameters": 4}
     assert failure == ("not_trained", "parameters_unchanged_in_window", args)
 
@@ -223,7 +231,7 @@ class StopsAfterWarmup(ToyJob):
         super().__init__(*arguments)
         self.taken, self.take_step = 0, self.step
         self.step = self.step_at_first
-        self.updates = lambda: self.taken
+        self.updates = lambda: self.taken  # it claims an update for each step
 
     def step_at_first(self, batches: Iterator[Batch]) -> torch.Tensor | None:
         if self.taken < self.context.recipe.warmup_steps:
@@ -232,7 +240,7 @@ class StopsAfterWarmup(ToyJob):
         if next(batches, None) is None:
             return None
         self.taken += 1
-        return torch.tensor(1.0 / self.taken)
+        return torch.tensor(1.0 / self.taken)  # not computed, but it falls as a true loss does
 
 
 @pytest.mark.parametrize("window_steps", [10, 1000])
@@ -241,7 +249,7 @@ def test_training_that_stops_after_the_warmup_fails_the_run(
 ) -> None:
     kind, code, args = read_cause(run_job(StopsAfterWarmup, window_steps=window_steps))
     assert (kind, code) == ("not_trained", "parameters_unchanged_in_window")
-    last = min(10 + window_steps, 64)
+    last = min(10 + window_steps, 64)  # of the window after 10 steps of warm-up, in an epoch of 64
     assert args == {"first": 11, "last": last, "updates": last - 10, "parameters": 4}
 
 
@@ -251,6 +259,7 @@ class DetachedLayer(ToyJob):
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         features, labels = batch.tensors
         first, *other_layers = self.stepper.model
+        # Nothing of the loss reaches the first layer.
         scores = torch.nn.Sequential(*other_layers)(first(features).detach())
         return torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
 
@@ -258,7 +267,8 @@ class DetachedLayer(ToyJob):
 def test_parameters_without_a_gradient_fail_the_run(run_job: Run) -> None:
     kind, code, args = read_cause(run_job(DetachedLayer))
     assert (kind, code) == ("not_trained", "parameters_never_changed")
-    updates = 64  # the target is reached with half of the model, after an epoch
+    updates = 64  # of an epoch; the target may be reached with half of the model after one
+
     assert args["updates"] in (updates, 2 * updates)
     assert (args["names"], args["number"], args["parameters"]) == ("0.weight, 0.bias", 2, 4)
 
@@ -268,6 +278,7 @@ class ZeroGradients(ToyJob):
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         first = self.stepper.model[0]
+        # Zero, but with a gradient for the first layer.
         zero = sum((parameter * 0).sum() for parameter in first.parameters())
         features, labels = batch.tensors
         scores = torch.nn.Sequential(*list(self.stepper.model)[1:])(first(features).detach())
@@ -279,6 +290,7 @@ def test_zero_gradients_fail_the_run_though_weight_decay_changes_the_parameters(
 ) -> None:
     kind, code, args = read_cause(run_job(ZeroGradients))
     assert (kind, code) == ("not_trained", "gradients_zero")
+    # Of four parameters, weight and bias of the first layer.
     assert args == {"names": "0.weight, 0.bias", "number": 2, "parameters": 4}
 
 
@@ -311,7 +323,7 @@ class DropsTheRest(ToyJob):
 
 def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run_job: Run) -> None:
     record = run_job(DropsTheRest)
-    assert record.status == "passed"
+    assert record.status == "passed"  # as the job says so itself
     assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "own_epoch", "args": {"samples": 4032, "rows": 4096}}
     ]
@@ -323,6 +335,7 @@ class SameLoss(ToyJob):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         take_step = self.step
+        # None still says that the epoch has ended.
         self.step = lambda batches: None if take_step(batches) is None else torch.tensor(0.25)
 
 
@@ -335,10 +348,11 @@ def test_a_loss_that_never_changes_is_a_finding(run_job: Run) -> None:
 
 @pytest.mark.parametrize(("ahead", "noted"), [(2, False), (5, False), (6, True)])
 def test_batches_read_before_measuring_are_noted(run_job: Run, ahead: int, noted: bool) -> None:
-    # 60 steps, of which 10 warm up: 5 of the 50 measured are a tenth.
+    # 60 steps, of which 10 warm up. Up to 5 batches that were ready before are a tenth of the 50
+    # measured steps and not worth a note.
     record = run_job(ToyJob, max_steps=60, read_ahead_batches=ahead)
     notes = [note.args for note in record.findings if note.code == "read_before_measured"]
-    assert notes == [{"ahead": ahead, "batches": 50}] * noted
+    assert notes == ([{"ahead": ahead, "batches": 50}] if noted else [])
 
 
 class SlowSteps(ToyJob):
@@ -351,7 +365,7 @@ class SlowSteps(ToyJob):
         def step_slowly(batches: Iterator[Batch]) -> Any:
             end_ns = worker.clock() + 20_000_000
             loss = take_step(batches)
-            while worker.clock() < end_ns:
+            while worker.clock() < end_ns:  # a sleep could take longer
                 pass
             return loss
 
@@ -361,6 +375,7 @@ class SlowSteps(ToyJob):
 def test_marks_at_half_the_hosts_rate_are_a_finding(
     run_job: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A device whose clock for steps runs at half the rate of the host's.
     monkeypatch.setattr(CpuDevice, "elapsed_ns", lambda _self, start, end: (end - start) // 2)
     record = run_job(SlowSteps, max_epochs=1, max_steps=20)
     (finding,) = list_doubts(record)
@@ -380,13 +395,14 @@ class EverySecondStep(ToyJob):
 
     def half_of_them(self, batches: Iterator[Batch]) -> torch.Tensor | None:
         self.taken += 1
-        if self.taken % 2:
+        if self.taken % 2:  # the first one, the third one and so on
             return self.take_step(batches)
         return None if next(batches, None) is None else torch.tensor(1.0 / self.taken)
 
 
 def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run_job: Run) -> None:
     record = run_job(EverySecondStep, max_epochs=1, target_value="none")
+    # Half of the steps updated the weights, and none was skipped for an overflow.
     assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "few_updates", "args": {"updates": 32, "steps": 64, "skipped": 0}}
     ]
@@ -419,12 +435,14 @@ class ByHand(ToyJob):
         scored = EvaluationSum()
         self.means: list[float] = []
         for (features, labels), rows in self.scored_batches():
+            # Rows that only fill up the last batch do not count.
             right = (self.model(features).argmax(1) == labels)[: rows.count]
             scored.add(rows, total=right.sum())
-            self.means.append(float(right.float().mean()))
+            self.means.append(float(right.float().mean()))  # for jobs that are derived from it
         return self.reported(scored.mean(world_size=1, device=self.stepper.device))
 
     def scored_batches(self) -> list[Any]:
+        """Return the batches of the first 1,000 rows of ``split`` with the rows they score."""
         rows = self.data[self.split]
         rows = Clouds(rows.features[:1000], rows.labels[:1000])
         return list(scored_rows(evaluation_batches(rows, size=300, rank=0, world_size=1)))
@@ -477,7 +495,7 @@ class ScoresOtherRows(ByHand):
 
     def scored_batches(self) -> list[Any]:
         rows = self.data["validation"]
-        self.shift = getattr(self, "shift", 0.0) + 1.0
+        self.shift = getattr(self, "shift", 0.0) + 1.0  # added to all features, more each time
         rows = Clouds(rows.features + np.float32(self.shift), rows.labels)
         return list(scored_rows(evaluation_batches(rows, size=300, rank=0, world_size=1)))
 
@@ -504,6 +522,7 @@ def test_wrong_evaluation_fails_the_run(
 ) -> None:
     kind, found_code, details = read_cause(run_job(job_type, target_value="none", max_epochs=1))
     assert (kind, found_code) == ("wrong_evaluation", code)
+    # Those arguments of the message that are known exactly.
     assert {name: details[name] for name in args} == args
 
 
@@ -517,6 +536,7 @@ def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
         "mean": point.value,
         "of": "",
     }
+    # Each evaluation scored the same rows.
     assert {evaluation.scored["digest"] for evaluation in record.quality.history} == {
         point.scored["digest"]
     }
@@ -536,6 +556,7 @@ def test_doubtful_evaluation_is_a_finding(
     record = run_job(job_type, target_value="none")
     assert record.status == "passed"
     assert [(finding.code, finding.args) for finding in list_doubts(record)] == [(code, args)]
+    # ``grade``: whether it also lowers the grade of trust.
     assert (code in [reason.code for reason in record.trust.reasons]) is grade
 
 
@@ -593,6 +614,7 @@ def test_a_precision_that_is_changed_within_a_step_alone_fails_the_run(
 ) -> None:
     kind, _, args = read_cause(run_job(job_type, precision=precision))
     assert kind == "changed_precision"
+    # Not seen before and after a step, but in a step that is watched.
     assert args["changes"].startswith(f"{change} (in a step)")
 
 
@@ -606,7 +628,7 @@ class ClaimsFlops(ToyJob):
 def test_flops_that_a_step_does_not_compute_are_a_finding(run_job: Run) -> None:
     (finding,) = list_doubts(run_job(ClaimsFlops))
     assert finding.code == "flops_above_counted"
-    assert finding.args["share"] == pytest.approx(2.0, rel=0.05)
+    assert finding.args["share"] == pytest.approx(2.0, rel=0.05)  # it claims twice as many
 
 
 class SameRows(ToyJob):
@@ -618,6 +640,6 @@ class SameRows(ToyJob):
 
 
 def test_rows_that_are_read_again_within_an_epoch_are_a_finding(run_job: Run) -> None:
-    record = run_job(SameRows, target_value=0.1)
+    record = run_job(SameRows, target_value=0.1)  # which is reached with few rows too
     assert "rows_repeated" in [finding.code for finding in record.findings]
     assert record.trust.grade == "do_not_quote"

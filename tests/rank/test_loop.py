@@ -29,6 +29,14 @@ def make_loop(
     enter: Callable[[str], None] = lambda _: None,
     **schedule: Any,
 ) -> tuple[MeasuredLoop, Events]:
+    """Return the loop on a job of these micro-batches by epoch, and the events that it emits.
+
+    Args:
+        qualities: results of the evaluations, in turn.
+        job_fields: further fields of ``ScriptedJob``.
+        enter: is told the name of each phase.
+        schedule: fields of ``Schedule``; by default windows of 3 steps after 2 of warm-up.
+    """
     events = Events(device.clock, device.calls)
     fields: dict[str, Any] = {"max_epochs": len(epochs), "warmup_steps": 2, "window_steps": 3}
     job = ScriptedJob(device.clock, device, epochs, qualities=qualities or [], **(job_fields or {}))
@@ -60,6 +68,7 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
         sync_device, [[*steps, short_last]], qualities=[0.75], eval_every_epochs=1
     )
     outcome = loop.run()
+    # Windows of 1 (compile), 1 (warm-up) and 2 steps; the clock begins at 1,000.
     first, second, third, evaluate, trained = events.written
     assert first == {
         "event": "window",
@@ -148,6 +157,7 @@ def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None
     (window,) = [item for item in events.named("window") if item["phase"] == "train"]
     assert window["step_ns"] == [2 * 110 + 70]
     assert window["wait_ns"] == [2 * 10 + 20]
+    # 10 tokens a sample.
     assert (window["samples"], window["micro_batches"], window["tokens"]) == ([10], 3, 100)
     assert loop.outcome.steps == 2
 
@@ -179,7 +189,7 @@ def test_parts_of_steps_are_summed_per_window_and_parts_of_evaluations_dropped(
     assert [item["parts_ns"] for item in events.named("window")] == [
         {"look up": 30 * steps, "wait": 5 * steps} for steps in (1, 1, 3)
     ]
-    assert stages.take_ns(device) == {}
+    assert stages.take_ns(device) == {}  # the time within the evaluation is not left over
 
 
 def test_nothing_is_written_read_or_synchronized_within_a_window(
@@ -189,6 +199,7 @@ def test_nothing_is_written_read_or_synchronized_within_a_window(
         async_device, [[Micro()] * 7] * 2, qualities=[0.1, 0.2], eval_every_epochs=1
     )
     loop.run()
+    # A window of 3 steps, each with marks around its fetch and at its end.
     window = ["mark", *["mark", "mark", "step", "mark"] * 3, "mark"]
     calls = async_device.calls
     assert calls[:2] == ["synchronize", "barrier"]
@@ -204,6 +215,7 @@ def test_nothing_is_written_read_or_synchronized_within_a_window(
             inside = False
         elif inside:
             assert call in ("mark", "step"), calls
+    # After the second window, of warm-up, the calls of a whole window follow exactly.
     full = calls.index("emit window", calls.index("emit window") + 1)
     assert calls[full + 1 : full + 1 + len(window) - 1] == window[:-1]
     assert calls[full + len(window)] == "synchronize"
@@ -237,6 +249,7 @@ def test_evaluations_follow_their_interval(
     )
     outcome = loop.run()
     assert [item["step"] for item in events.named("evaluate")] == evaluated_after
+    # No step is in two windows, and none is lost.
     steps = [first for *_, first, _ in list_phases(events)]
     assert steps == sorted(set(steps))
     assert sum(length for *_, length in list_phases(events)) == outcome.steps
@@ -250,6 +263,7 @@ def test_evaluation_interval_counts_samples_of_all_ranks(sync_device: SyncDevice
     )
     loop.run()
     assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
+    # A window ends at each evaluation.
     assert list_phases(events) == [
         ("compile", 0, 0, 1),
         ("train", 0, 1, 1),
@@ -282,6 +296,7 @@ def test_nan_loss_stops_the_run_after_its_window_is_written(
         loop.run()
     assert caught.value.details == {"value": str(bad), "step": 5}
     last = events.written[-1]
+    # JSON has no NaN, so it is written as null.
     assert (last["event"], last["first_step"], last["loss"]) == ("window", 2, [1.0, 1.0, None])
     assert not events.named("trained")
 
@@ -293,7 +308,7 @@ def test_nan_quality_is_written_as_null(sync_device: SyncDevice) -> None:
         qualities=[math.nan],
         job_fields={
             "detail": {"auc": math.nan, "loss": 0.5},
-            "reason": message("nobody_asked"),
+            "reason": message("nobody_asked"),  # why the job has no quality
             "breakdown": {"day": {"mon": math.nan, "tue": 0.25}},
         },
         eval_every_epochs=1,

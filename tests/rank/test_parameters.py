@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +39,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
         return model(batch.tensors).sum() * (scales[stepper.steps] if skipped else 1.0)
 
     def yield_batch() -> Iterator[Batch]:
-        yield Batch(torch.ones(1, 1), Counts(1), 1, closes_step=True)
+        yield Batch(torch.ones(1, 1), Counts(samples=1), step_samples=1, closes_step=True)
 
     stepper = Stepper(
         make_context(precision),
@@ -57,6 +58,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
 
 
 def make_tensors() -> dict[str, torch.Tensor]:
+    """Return tensors that are wide, transposed, of other types, at an offset, scalar or empty."""
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, generator=generator)
     return {
@@ -77,22 +79,13 @@ def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
     before = digest.compute_sums()
     assert set(before) == set(checked_tensors) - {"none"}
     assert digest.compute_sums() == before
-    for place in range(checked_tensors[name].numel()):
-        spot = (
-            checked_tensors[name].view(())
-            if checked_tensors[name].dim() == 0
-            else checked_tensors[name]
-        )
-        index = (
-            ()
-            if spot.dim() == 0
-            else tuple(int(x[0]) for x in torch.unravel_index(torch.tensor([place]), spot.shape))
-        )
-        old = spot[index].clone()
-        spot[index] = torch.nextafter(old, old.new_tensor(torch.inf))
+    tensor = checked_tensors[name]
+    for index in product(*map(range, tensor.shape)):  # () for a scalar
+        old = tensor[index].clone()
+        tensor[index] = torch.nextafter(old, old.new_tensor(torch.inf))  # changes the last bit
         after = digest.compute_sums()
         assert {key for key in before if after[key] != before[key]} == {name}
-        spot[index] = old
+        tensor[index] = old
     assert digest.compute_sums() == before
 
 
@@ -110,12 +103,13 @@ class FakeDigest:
         return bytes([self.seen])
 
     def compute_sums(self) -> dict[str, int]:
-        self.clock.advance(100)
+        self.clock.advance(100)  # what the sums of all elements cost
         self.sums_taken += 1
         return {"weight": self.all_, "bias": 7}
 
 
 def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
+    """Return a check that has begun, its digest, and the number of updates, as a list of one."""
     clock = FakeClock()
     digest, updates = FakeDigest(clock), [0]
     check = ParameterCheck(
@@ -134,9 +128,10 @@ def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
         updates[0] += 1
         digest.all_ += 1
         check.check_window(first_step=step, steps=1)
+    # At the start, and for each window, as no sampled element changed (``seen``).
     assert digest.sums_taken == 1 + 5
-    assert check.take_ns() == 5 * (5 + 100)
-    assert check.take_ns() == 0
+    assert check.take_ns() == 5 * (5 + 100)  # the samples and the sums of each window
+    assert check.take_ns() == 0  # the time was taken
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -144,6 +139,7 @@ def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bo
     check, digest, updates = make_check()
     updates[0] = digest.seen = digest.all_ = 1
     check.check_window(first_step=0, steps=1, exact=exact)
+    # Without exact sums at the end of the first window, the second one cannot be judged yet.
     first = 1
     if not exact:
         updates[0] += 10
@@ -163,7 +159,7 @@ def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bo
 
 def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     check, digest, updates = make_check()
-    check.check_window(first_step=0, steps=10)
+    check.check_window(first_step=0, steps=10)  # without an update
     check.check_window(first_step=10, steps=10)
     # The first two windows had no update. The third has one, which changes the digest.
     updates[0] = digest.seen = digest.all_ = 1
@@ -178,6 +174,7 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
 def take_step_with(
     weights: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor | None]
 ) -> None:
+    """Set gradients and take a step of a new AdamW, whose weight decay changes all weights."""
     for name, gradient in gradients.items():
         weights[name].grad = gradient
     torch.optim.AdamW(list(weights.values()), lr=0.1, weight_decay=0.5).step()
@@ -187,11 +184,13 @@ def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
     weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
     watch = GradientWatch(weights, num_steps=2)
     nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
+    # A step of another optimizer's weights does not count.
     take_step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
     take_step_with(weights, {"seen": nonzero, "late": zero, "zero": zero, "none": None})
     assert not watch.is_finished
     take_step_with(weights, {"seen": zero, "late": nonzero, "zero": zero, "none": None})
     assert watch.is_finished
     take_step_with(weights, {"zero": nonzero})  # the watch has ended: ignored
+    # A weight that never had a gradient has no flag.
     assert watch.read_flags() == {"seen": True, "late": True, "zero": False}
     watch.close()

@@ -16,12 +16,13 @@ class Card(SyncDevice):
     def __init__(self, product: str, tflops: float) -> None:
         super().__init__(FakeClock())
         self.describe = lambda: {"name": product}  # type: ignore[method-assign]
+        # In FLOP/s, without a swing between measurements.
         self.matmul_rate = lambda _: MatmulRate(tflops * 1e12, 0.0)  # type: ignore[method-assign]
 
 
 def test_rate_above_the_published_peak_fails_the_run() -> None:
     with pytest.raises(ContradictionError) as failure:
-        measure_matmul(Card("NVIDIA H200", 990.0), "bf16")
+        measure_matmul(Card("NVIDIA H200", tflops=990.0), "bf16")
     assert (failure.value.kind, failure.value.code) == ("impossible_figure", "matmul_above_peak")
     assert failure.value.details == {
         "tflops": 990.0,

@@ -35,6 +35,7 @@ def group_arguments(monkeypatch: pytest.MonkeyPatch) -> Calls:
     def init_process_group(backend: str, **options: Any) -> None:
         arguments.append({"backend": backend, **options})
 
+    # The other functions do nothing; the world is a group that can be split.
     for name in ("new_group", "barrier", "destroy_process_group"):
         monkeypatch.setattr(torch.distributed, name, lambda **_: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", init_process_group)
@@ -49,6 +50,7 @@ def second_card(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return device 1 of two that torch knows."""
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    # Whatever is put on the device is there.
     place = SimpleNamespace(device=torch.device("cuda", 1))
     return SimpleNamespace(place=lambda _value: place)
 
@@ -73,7 +75,7 @@ def test_device_that_torch_does_not_count_is_not_bound(
     group_arguments: Calls, second_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join_ranks("gloo", CpuDevice(threads=torch.get_num_threads()))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)  # so there is no device 1
     join_ranks("nccl", second_card)
     assert [call["device_id"] for call in group_arguments] == [None, None]
 
@@ -94,6 +96,7 @@ def test_only_group_that_can_be_split_stays_bound(
     group = FakeGroup(supports_splitting=supports_splitting)
     monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=group))
     join_ranks("nccl", second_card)
+    # A group that is bound makes others by splitting itself.
     assert (group.bound_device_id is not None) == supports_splitting
 
 

@@ -58,9 +58,10 @@ class ScriptedDigests:
         self.steps += 1
 
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
-        assert len(losses) == self.steps
+        assert len(losses) == self.steps  # a digest of each step
         step, part, number = self.faults.get(self.passes, (-1, "", 0))
-        self.passes += bool(losses)
+        if losses:  # a window without steps is no pass
+            self.passes += 1
         return [
             make_digest(loss, **({part: number} if index == step else {}))
             for index, loss in enumerate(losses)
@@ -68,6 +69,7 @@ class ScriptedDigests:
 
 
 def make_digest(loss: float, *, gradient: int = 0, weight: int = 0) -> StepDigest:
+    """Return the digest of a step; ``gradient`` and ``weight`` change one tensor of their part."""
     return StepDigest(
         loss=loss.hex(),
         gradients={"last": 4, "first": 5 + gradient},
@@ -84,7 +86,12 @@ def run_loop(
     flags_of_others: bool = False,
     **schedule: Any,
 ) -> tuple[Events, WindowReplay]:
-    """Run the loop with windows of 3 steps after 2 of warm-up."""
+    """Run the loop with windows of 3 steps after 2 of warm-up.
+
+    Args:
+        every_windows: of the measured windows, how many until the next one is repeated.
+        flags_of_others: whether another rank found a difference.
+    """
     events = Events(device.clock, device.calls)
     job = ScriptedJob(device.clock, device, epochs)
     replay = WindowReplay(
@@ -106,6 +113,7 @@ def run_loop(
         emit=events,
         replay=replay,
     ).run()
+    # Repeats are undone: they count for nothing.
     assert job.steps == sum(len(item["step_ns"]) for item in events.named("window"))
     return events, replay
 
@@ -176,6 +184,7 @@ def test_epoch_that_ends_at_a_window_start_repeats_the_next_window(
 def test_difference_that_two_repeats_confirm_is_named(
     sync_device: SyncDevice, wrong_pass: int
 ) -> None:
+    # In the window itself (pass 0) or in its first repeat, the gradient of its second step differs.
     digests = ScriptedDigests({wrong_pass: (1, "gradient", 1)})
 
     events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)
@@ -183,11 +192,12 @@ def test_difference_that_two_repeats_confirm_is_named(
     (replay,) = events.named("replay")
     assert (replay["repeats"], replay["control"]) == (3, "deterministic")
     assert replay["difference"] == BitDifference(step=7, part="gradient", tensor="first")
-    duration_ns = 3 * (RESTORE_NS + 3 * REPEATED_STEP_NS)
+    duration_ns = 3 * (RESTORE_NS + 3 * REPEATED_STEP_NS)  # three repeats of three steps
     assert replay["end_ns"] - replay["start_ns"] == duration_ns
 
 
 def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevice) -> None:
+    # Each of the four passes has another result.
     digests = ScriptedDigests({number: (0, "weight", number) for number in range(4)})
 
     events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)
@@ -206,11 +216,11 @@ def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice
 
 def test_window_with_a_loss_that_is_not_finite_is_repeated_first(sync_device: SyncDevice) -> None:
     micros = [Micro()] * 6 + [Micro(loss=float("nan"))] * 2
-    events: list[Events] = []
 
     with pytest.raises(DivergedError):
-        events.append(run_loop(sync_device, [micros])[0])
+        run_loop(sync_device, [micros])
 
+    # Before the run ends with the error.
     assert sync_device.calls.count("emit replay") == 1
 
 
@@ -218,6 +228,7 @@ def test_first_difference_is_that_of_the_earliest_step_and_part() -> None:
     usual = [make_digest(1.0), make_digest(0.5)]
 
     assert find_difference(usual, usual) is None
+    # The loss is computed first, then gradients, then weights.
     assert find_difference(
         usual, [make_digest(1.0), make_digest(0.25, gradient=1)]
     ) == BitDifference(step=2, part="loss")

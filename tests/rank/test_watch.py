@@ -9,6 +9,7 @@ from trainmark.rank.watch import StepWatch
 
 
 def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
+    """A group of one rank is enough for sharded tensors."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1
     )
@@ -22,7 +23,8 @@ def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
             for weight in weights:
                 (weight @ weight.T).sum().backward()
             norm = torch.nn.utils.clip_grad_norm_(weights, 1.0, foreach=True)
-        assert norm > 1.0
+        assert norm > 1.0  # so it did clip
+        # 2 weights, 3 matmuls (one forward, two backward), 2 FLOPs, sizes 8 x 4 x 8.
         assert watch.flops["float32"] >= 2 * 3 * 2 * 8 * 4 * 8
     finally:
         torch.distributed.destroy_process_group()
@@ -33,9 +35,9 @@ def test_attention_kernel_that_ran_is_recorded():
     with StepWatch(dict) as fused:
         attention = torch.nn.functional.scaled_dot_product_attention(query, query, query)
         attention.sum().backward()
-    with StepWatch(dict) as plain:
+    with StepWatch(dict) as plain:  # a CPU's fused kernel has no dropout
         torch.nn.functional.scaled_dot_product_attention(query, query, query, dropout_p=0.1)
-    with StepWatch(dict) as none:
+    with StepWatch(dict) as none:  # written out as matmuls
         (query @ query.transpose(-1, -2)).softmax(-1)
     assert (fused.attention, plain.attention, none.attention) == ({"flash"}, {"math"}, set())
 
@@ -54,4 +56,5 @@ def test_flops_of_grouped_query_attention_count_query_heads():
     assert watch.attention == {"flash" if is_fused else "math"}
     pairs = 4 * 8 * 8  # of heads, queries and keys
     backward_products = 5 if is_fused else 4  # a fused one computes the scores again
+    # 2 products forward, of 16 numbers in each head.
     assert watch.flops == {"float32": 2 * pairs * (2 + backward_products) * 16}

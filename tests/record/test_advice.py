@@ -15,7 +15,12 @@ from trainmark.spec import Message, message
 
 
 def make_failed_record(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Record:
-    """Return a run of two ranks that failed, with changes of its recipe."""
+    """Return a run of two ranks that failed, with changes of its recipe.
+
+    Args:
+        kind: of the failure.
+        steps: that were taken.
+    """
     plan = read_golden_record().plan
     changed = plan.model_copy(update={"recipe": plan.recipe | recipe, "extra": {}, "fix_hp": {}})
     counts = read_golden_record().counts.model_copy(update={"steps": steps})
@@ -26,6 +31,7 @@ def make_failed_record(kind: str, cause: Message, *, steps: int = 250, **recipe:
 
 
 def list_advice_codes(record: Record) -> list[str]:
+    """Return the codes of the advice; each can be rendered in both languages without a gap."""
     advice = advise(record)
     for item in advice:
         for lang in ("en", "zh"):
@@ -60,7 +66,7 @@ def test_recomputing_is_advised_by_the_values_of_the_case(now: Any, advised: str
     record = make_failed_record(
         "oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=now
     )
-    (advice, _) = advise(record)
+    (advice, _) = advise(record)  # the other one is more memory
     assert advice == message("try.checkpoint_activations", value=advised)
 
 
@@ -72,6 +78,7 @@ def test_out_of_host_memory_has_memory_advice() -> None:
         "try.lower_batch",
         "try.more_memory_host",
     ]
+    # Of a single rank there cannot be fewer.
     single_rank_plan = record.plan.model_copy(update={"nproc": 1})
     assert (
         list_advice_codes(record.model_copy(update={"plan": single_rank_plan}))[0]
@@ -95,6 +102,7 @@ def test_missed_target_names_the_field_that_ended_the_training() -> None:
     ]
     (advice,) = advise(make_failed_record("target_missed", missed, max_steps=250))
     assert advice.args == {"name": "max_steps", "value": 250}
+    # Without a limit of steps, the epochs ended it.
     (advice,) = advise(make_failed_record("target_missed", missed, max_steps=None, max_epochs=3))
     assert advice.args == {"name": "max_epochs", "value": 3}
 
@@ -104,6 +112,7 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
     steps: int, may_go_on: bool
 ) -> None:
     stopped = message("stopped_by_signal", signal="SIGINT", steps=steps)
+    # The first checkpoint is after 100 steps.
     record = make_failed_record("signal", stopped, steps=steps, checkpoint_every_steps=100)
     assert list_advice_codes(record) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]
     assert list_advice_codes(make_failed_record("signal", stopped)) == ["fix.stopped_by_signal"]
@@ -126,13 +135,14 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
 def test_program_of_the_users_own_has_no_recipe(
     kind: str, cause: Message, code: str, args: dict[str, str]
 ) -> None:
+    # A program that was measured from outside: advice cannot name recipe fields.
     spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
     witness = Witness(spec=spec, command=("python",), folder="/", starts_ranks=False)
     made = make_failed_record(kind, cause, timeout_s=3600.0)
     plan = made.plan.model_copy(update={"witness": witness})
     (advice,) = advise(made.model_copy(update={"plan": plan}))
     assert advice.code == f"fix_program.{code}"
-    assert advice.args.items() >= args.items()
+    assert advice.args.items() >= args.items()  # at least these
     for lang in ("en", "zh"):
         assert "{" not in render(advice, lang)
 
@@ -140,6 +150,7 @@ def test_program_of_the_users_own_has_no_recipe(
 def test_fix_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:
     cause = message("exception", text="no memory left", fix="lower bs")
     assert list_advice_codes(make_failed_record("oom", cause)) == ["own_fix"]
+    # A kind that only a later version knows.
     assert list_advice_codes(make_failed_record("of_tomorrow", message("of_tomorrow"))) == [
         "fix.unknown"
     ]

@@ -51,6 +51,7 @@ def make_error_message(text: str) -> dict[str, Any]:
 
 
 def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
+    """Return the events of a rank that reported an error in its training, at ``t_s``."""
     report = {
         "kind": kind,
         "type": "T",
@@ -72,9 +73,11 @@ def make_ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def find_ending(tmp_path: Path) -> Any:
+    """Return a function that writes a run's events and returns its status and its cause."""
+
     def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
-        failure = find_failure(read_run(run_dir, max(len(ranks), 1)), target)
+        failure = find_failure(read_run(run_dir, world_size=max(len(ranks), 1)), target)
         cause = None if failure is None else failure.model_dump(exclude_defaults=True)
         return SimpleNamespace(status=decide_status(failure), cause=cause)
 
@@ -110,6 +113,7 @@ def test_reported_failure_of_a_rank_is_the_cause(find_ending: Any, kind: str, st
 
 def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) -> None:
     """A broken connection of a peer follows its cause; the launcher knows only whole seconds."""
+    # Rank 1 raised at 4.1 s; rank 0 noticed it at 4.9 s.
     broken, raised = (
         make_failed_rank("error", 4.9, "closed by peer"),
         make_failed_rank("error", 4.1),
@@ -126,6 +130,7 @@ def test_exit_code_of_a_full_disk_is_the_cause(find_ending: Any) -> None:
 
 
 def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
+    # Exit codes are negative signals: rank 1 was killed, then the launcher ended rank 0.
     launcher = [make_ranks_ended(make_failure(0, -15, 4.5), make_failure(1, -9, 4))]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "failed"
@@ -136,6 +141,7 @@ def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
 def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(
     find_ending: Any,
 ) -> None:
+    # Rank 0 was ended (SIGTERM) at 4 s; rank 1 failed half a second later.
     launcher = [make_ranks_ended(make_failure(0, -15, 4), make_failure(1, 1, 4.5))]
     result = find_ending(launcher, make_whole_rank()[:3], make_failed_rank("exit", 4.5))
     assert (result.cause["rank"], result.cause["signal"]) == (0, "SIGTERM")
@@ -147,6 +153,7 @@ def test_unknown_exit_code_is_not_reported(find_ending: Any) -> None:
 
 
 def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None:
+    # SIGKILL, and the kernel says that it killed a process for lack of memory.
     launcher = [make_event("oom_kills", 8 * S, count=1), make_ranks_ended(make_failure(1, -9, 4))]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "oom"
@@ -193,12 +200,14 @@ def test_missing_launcher_event_is_failure(find_ending: Any) -> None:
 def test_external_stop_takes_precedence_as_the_cause(
     find_ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
+    # The launcher stopped the run, which made the rank fail.
     launcher = [make_event("stop", 8 * S, **stop), make_ranks_ended(make_failure(0, -15, 8))]
     result = find_ending(launcher, make_failed_rank("error"))
     assert (result.status, result.cause["message"]) == (status, expected.as_dict())
 
 
 def test_rank_that_stopped_without_an_event_is_a_failure(find_ending: Any) -> None:
+    # The last event of rank 1 is missing.
     result = find_ending([make_ranks_ended()], make_whole_rank(), make_whole_rank()[:-1])
     assert result.status == "failed"
     assert result.cause["kind"] == "events_incomplete"
@@ -207,7 +216,8 @@ def test_rank_that_stopped_without_an_event_is_a_failure(find_ending: Any) -> No
 
 def test_a_lost_window_is_a_failure(find_ending: Any) -> None:
     events = make_whole_rank()
-    del events[3]
+    del events[3]  # the window of the second step
     result = find_ending([make_ranks_ended()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
+    # Steps in windows, and steps that the rank says it trained.
     assert result.cause["message"]["args"] == {"rank": 0, "lines": 0, "steps": 1, "trained": 2}
