@@ -164,6 +164,7 @@ def write_hostile(folder: Path, record: Record) -> Path:
 
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
+    """Return what calls the program here: exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
 

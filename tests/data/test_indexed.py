@@ -158,6 +158,7 @@ def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arr
 
 def test_header_that_claims_more_than_an_index_can_hold_is_refused(tmp_path):
     idx, data = list_paths(tmp_path / "x")
+    # One sequence of 2 tokens in one document, but the header counts 2**63 - 1 sequences.
     idx.write_bytes(make_index_bytes([2], [0], [0, 1], sequences=(1 << 63) - 1))
     data.write_bytes(bytes(4))
     with pytest.raises(DataError, match="must match its header"):

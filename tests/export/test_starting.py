@@ -131,6 +131,7 @@ def test_blocked_backend_is_abandoned_after_a_timeout(run_dir: Path) -> None:
 
 
 def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
+    # A suspended process ignores the request to end.
     (remark,) = follow_finished_run(
         run_dir, "wandb=keep", patience_s=0.0, act=lambda child: child.suspend()
     )

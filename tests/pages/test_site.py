@@ -110,6 +110,7 @@ def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
     database = make_index(tmp_path / "runs", *documents)
     writing.write_site(database, tmp_path / "site")
     page = read_page(tmp_path / "site" / "index.html")
+    # The geometric mean, and no confidence interval of so few launches.
     assert {"112.7 samples/s ", "100.0 – 130.0 (range), 3 launches"} <= set(page.texts)
     assert not any(str(tmp_path) in text for text in page.texts)
 

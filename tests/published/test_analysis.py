@@ -178,7 +178,15 @@ def test_loss_that_is_not_finite_fails_the_record(log):
 
 @pytest.mark.parametrize(
     ("mode", "result"),
-    [(-2, 128.0), (-1, 1.0), (0, 128.0), (1, 0.25), (2, 4.0), (3, 8.0), (4, 0.25)],
+    [
+        (-2, 128.0),  # batch x devices / mean
+        (-1, 1.0),  # devices x mean
+        (0, 128.0),  # as -2, in samples/s
+        (1, 0.25),  # mean, in steps/s
+        (2, 4.0),  # 1 / mean
+        (3, 8.0),  # batch x devices x mean
+        (4, 0.25),  # mean, in s/epoch
+    ],
 )
 def test_every_mode_is_its_formula(log, mode, result):
     # The value is a speed or a step time; a step has 8 samples on each of 4 devices. The modes are

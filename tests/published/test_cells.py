@@ -82,9 +82,9 @@ def test_invalid_figure_is_refused_with_reason(header, cell, code):
 @pytest.mark.parametrize(
     ("texts", "numbers"),
     [
-        (["0,125", "12,5", "1,234"], [0.125, 12.5, 1.234]),
-        (["1,234", "12,500"], [1234.0, 12500.0]),
-        (["1,234", "0.5"], [1234.0, 0.5]),
+        (["0,125", "12,5", "1,234"], [0.125, 12.5, 1.234]),  # "12,5" groups no thousands
+        (["1,234", "12,500"], [1234.0, 12500.0]),  # all may group thousands
+        (["1,234", "0.5"], [1234.0, 0.5]),  # the point is the decimal one
     ],
 )
 def test_commas_are_decimal_if_other_textsof_the_column_show_it(texts, numbers):

@@ -212,7 +212,8 @@ def test_run_followed_by_another_run_is_aborted(import_text):
     assert read_values(row) == pytest.approx(
         {"train_time": 600.3, "final_eval_accuracy": 0.58, "p_train": 262144 / 600}
     )
-    assert row.line == 15
+    assert row.line == 15  # the end of the second attempt
+    # The first attempt has neither an end nor a speed.
     assert [(entry.line, entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
         (1, "row", "run_aborted")
     ]

@@ -173,12 +173,15 @@ def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        # Steps that are counted anew in each epoch, which stands in the line,
         "".join(
             f"epoch: {epoch} step: {step} tokens/s: 5\n" for epoch in range(3) for step in range(4)
         ),
+        # in a line of its own,
         "".join(
             f"Epoch {epoch}\n" + "step 1 tokens/s: 5\nstep 2 tokens/s: 5\n" for epoch in range(3)
         ),
+        # or nowhere.
         "".join(f"step {i}/3 tokens/s: 5\n" for _ in range(3) for i in range(1, 4)),
         "".join(f"step {i} tokens/s: 5\n" for _ in range(3) for i in range(4)),
     ],
@@ -211,6 +214,7 @@ def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
 
 
 def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
+    # A total of 8 times the speed of a device.
     line = "avg_batch_cost: 0.5 sec, ips_total: 88000 tokens/s, ips: 11000 tokens/s\n"
     record = analyze_text(tmp_path, line * 2).record
     # 88,000 of all and 11,000 of each: eight devices.

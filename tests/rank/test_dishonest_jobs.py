@@ -144,6 +144,7 @@ class Disagrees(ToyJob):
 
 
 @pytest.mark.parametrize(
+    # An epoch of the toy case has 64 steps of 64 samples.
     ("job_type", "overrides", "code", "args"),
     [
         (
@@ -200,7 +201,7 @@ class WorksInEvaluation(ToyJob):
         return torch.tensor(0.5 / self.claimed)
 
     def evaluate(self) -> Evaluation:
-        for step in self.put_off:
+        for step in self.put_off:  # the batches of each step that ``step`` only read
             self.take_step(iter(step))
         self.put_off.clear()
         return super().evaluate()

@@ -105,7 +105,7 @@ class FakeDigest:
     def compute_sums(self) -> dict[str, int]:
         self.clock.advance(100)  # what the sums of all elements cost
         self.sums_taken += 1
-        return {"weight": self.all_, "bias": 7}
+        return {"weight": self.all_, "bias": 7}  # the bias never changes
 
 
 def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
@@ -142,6 +142,7 @@ def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bo
     # Without exact sums at the end of the first window, the second one cannot be judged yet.
     first = 1
     if not exact:
+        # The same sample in a window whose start has no exact sums proves nothing.
         updates[0] += 10
         check.check_window(first_step=1, steps=10)
         first = 11

@@ -76,6 +76,7 @@ def find_ending(tmp_path: Path) -> Any:
     """Return a function that writes a run's events and returns its status and its cause."""
 
     def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
+        """Return ``status`` and ``cause`` (None: it passed) of a run with these events."""
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
         failure = find_failure(read_run(run_dir, world_size=max(len(ranks), 1)), target)
         cause = None if failure is None else failure.model_dump(exclude_defaults=True)

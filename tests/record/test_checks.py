@@ -75,6 +75,7 @@ def read_timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
 
 
 def compute_run_figures(timeline: RunTimeline) -> dict[str, FigureEntry]:
+    """Return the figures as the record has them; all steps are measured."""
     return {
         name: FigureEntry(
             value=item.value, unit=FIGURES[name].unit, reason=item.reason, note=item.note
@@ -89,6 +90,7 @@ def find_cause(plan: Plan, timeline: RunTimeline) -> tuple[str, dict[str, Any]] 
 
 
 def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:
+    # The last step has 19 samples, 10 of one rank and 9 of the other.
     run_timeline = read_timeline(
         tmp_path,
         make_rank_events([64, 10], of_all=[128, 19], changed=["a"]),
@@ -98,6 +100,7 @@ def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    # Of each rank: the samples of its steps, and what it reports as those of all ranks.
     ("samples", "of_all", "expected"),
     [
         ([[64, 10], [64, 10]], [[128, 19]] * 2,
@@ -202,6 +205,7 @@ def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
 def test_more_flops_than_preflight_measured_are_doubted(
     plan: Plan, tmp_path: Path, flops: float, doubted: bool
 ) -> None:
+    # Two steps of a second; preflight measured 1e3 FLOP/s.
     events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
     findings = list_doubts(read_timeline(tmp_path, events))
     assert [finding.code for finding in findings] == ["flops_above_preflight"] * doubted
@@ -301,6 +305,7 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
 
 
 def make_two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
+    """Return a run of two ranks that train the same and have these evaluations."""
     ranks = (
         make_rank_events([64], of_all=[128], changed=["a"], evaluations=[entry], updates=9)
         for entry in (first, second)

@@ -35,6 +35,7 @@ SAME = {"cpu": "Fake CPU", "driver": "1.2", "packages": {"torch": "2.13", "numpy
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
+    """Return the folder of a run on three nodes, which have not written anything yet."""
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"nnodes": 3, "nproc": 1, "launcher": "slurm", "labels": []}
     folder = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])])

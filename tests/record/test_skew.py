@@ -76,6 +76,7 @@ def test_of_two_ranks_the_slower_is_compared_with_the_faster(find_skew: Any) -> 
 
 
 def test_a_rank_that_waits_for_data_makes_all_ranks_wait(find_skew: Any) -> None:
+    # Of each rank, milliseconds per step and of waiting in it; two ranks on a node.
     ((code, args),) = find_skew((100, 2), (100, 2), (100, 12), (100, 2))
     assert code == "slow_data"
     assert (args["rank"], args["node"], args["share"]) == (2, 1, pytest.approx(0.1, rel=1e-12))

@@ -208,6 +208,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
 def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     run_dir: Path, tmp_path: Path, keys: tuple[str, ...], value: Any, field: str
 ) -> None:
+    # Each changed value contradicts another one of the record.
     lone_record_path = tmp_path / "alone" / "record.json"
     lone_record_path.parent.mkdir()
     lone_record_path.write_bytes((run_dir / "record.json").read_bytes())

@@ -42,9 +42,9 @@ def list_codes(path: Path) -> tuple[int, list[str]]:
 @pytest.mark.parametrize(
     "items",
     [
-        {"1-toy/record.json": b"{}"},
-        {"1-toy/plan.json": None},
-        {"../climbs.txt": b"x"},
+        {"1-toy/record.json": b"{}"},  # another content
+        {"1-toy/plan.json": None},  # missing
+        {"../climbs.txt": b"x"},  # not in the manifest
     ],
 )
 def test_files_that_differ_from_the_manifest_are_found(
@@ -56,6 +56,7 @@ def test_files_that_differ_from_the_manifest_are_found(
 def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
     with zipfile.ZipFile(packed) as zipped:
         info = zipped.getinfo("1-toy/events.rank0.jsonl")
+        # A local header has 30 bytes before the name; then any byte of the content.
         offset = info.header_offset + 30 + len(info.filename) + 40
     content = bytearray(packed.read_bytes())
     content[offset] ^= 1

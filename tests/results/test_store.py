@@ -22,7 +22,10 @@ from trainmark.results.store.query import list_runs
 
 @pytest.fixture(scope="module")
 def index_of_many(tmp_path_factory):
-    """Index varied records once."""
+    """Return an index of runs r0 to r3, each with its own values in the fields that are filtered.
+
+    r1 is not steady: the second half of its steps is slower. r2 has no measured steps.
+    """
     folder = tmp_path_factory.mktemp("many")
     values = [100.0, 80.5, None, 120.0]
     times, warmup = (make_document("r")["steps"][name] for name in ("time_ns", "warmup"))
@@ -58,6 +61,7 @@ def index_of_many(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs):
+    # Ids are r0 to r3; the newest run comes first.
     listing = list_runs(index_of_many, args.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
     assert listing.total == len(runs)
@@ -152,6 +156,7 @@ def test_stores_that_cannot_be_opened_are_refused(tmp_path):
     with pytest.raises(EnvironmentFault, match="trainmark run"):
         Index(str(tmp_path / "none"))
     (tmp_path / ".index").mkdir()
+    # The begin of an SQLite file, and then no valid content.
     (tmp_path / INDEX_FILE).write_bytes(b"SQLite format 3\x00" + b"\xff" * 8192)
     with pytest.raises(EnvironmentFault, match="remove it"):
         Index(str(tmp_path))

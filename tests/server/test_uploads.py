@@ -120,6 +120,7 @@ def test_upload_without_a_valid_token_is_refused(start_client, tmp_path):
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     for headers in ({}, {"Authorization": "Bearer x"}):
         answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
+        # Closed, because the content is not read.
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
 
 

@@ -38,7 +38,7 @@ def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
         for zone_and_name in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))
     ]
     energy = PackageEnergy(root=tmp_path)
-    assert energy.read() == {"energy_j": 0.0}
+    assert energy.read() == {"energy_j": 0.0}  # counted from the first reading
     first.write_text("4000000\n")
     second.write_text("1500000\n")
     for part in parts:
@@ -53,7 +53,7 @@ def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
     energy = PackageEnergy(root=tmp_path, clock=clock)
     energy.read()
     clock.advance(131 * 10**9)  # at 2,000 W 262 kJ, just less than the range
-    counter.write_text("5000000\n")
+    counter.write_text("5000000\n")  # microjoules
     assert energy.read() == {"energy_j": 5.0}
     clock.advance(132 * 10**9)
     counter.write_text("6000000\n")

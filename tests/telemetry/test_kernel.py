@@ -100,6 +100,7 @@ def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> No
     for _ in range(3):
         reader.take()
 
+    # The first reading, then none of the second, then the third.
     assert events == [
         ("kernel_log", {"source": "fake kmsg"}),
         ("kernel", {"kind": "xid", "count": 2, "kernel_text": XID}),
@@ -116,7 +117,7 @@ def test_unreadable_log_is_one_fault() -> None:
 
     with pytest.raises(MonitorFault):
         reader.take()
-    reader.take()
+    reader.take()  # reads nothing more, without an error
 
 
 def make_kernel_line(t_s: float, kind: str, count: int, text: str) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def list_codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
 
 
 def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
+    # The monitor names the device of rank 0 by index 4, that of rank 1 by index 2.
     summary, figures = summarize_run(
         tmp_path, [make_start_line(4, 2), *make_device_lines(2, 4), make_end_line()]
     )

@@ -105,7 +105,7 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
             events.append(summarize_scores(scored.scores(), []))
         combined = combine_scores(events)
         assert combined is not None
-        assert combined.rows == combined.distinct == 101
+        assert combined.rows == combined.distinct == 101  # all of them, and no two are equal
         return combined.digest
 
     digest_of_all = compute_digest(slice(0, 101))

@@ -62,6 +62,7 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
     assert set(step.weights) == set(step.gradients) == set(job.trained_parameters())
     names = list(step.gradients)
     assert names.index("blocks.1.up.weight") < names.index("blocks.0.up.weight")
+    # Weights of a step are those before it; those after the last step come with the optimizer.
     assert remaining_parts.weights["blocks.0.up.weight"] != step.weights["blocks.0.up.weight"]
     assert "blocks.0.up.weight exp_avg" in remaining_parts.weights
 

@@ -196,7 +196,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     (tmp_path / "a" / CHECKPOINTS_DIR / "step-110" / ".metadata").unlink()  # half written
     plan = plan_run_in(resume=tmp_path / "a")
     assert plan.resumed.runs == [first.run_id]
-    assert plan.resumed.progress == Progress(100, 0, 100, 0)
+    assert plan.resumed.progress == Progress(steps=100, epoch=0, steps_of_epoch=100, samples=0)
     assert plan.labels[-1] == "resumed"
     assert Plan.model_validate_json(plan.model_dump_json(), strict=True) == plan
     write_earlier_run(plan_run_in, tmp_path / "b", 200)

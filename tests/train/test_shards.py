@@ -100,6 +100,7 @@ def test_global_batch_has_the_same_rows_for_any_split() -> None:
             rows_of_steps.append(sorted(row for micros in ranks for row in list_rows(micros)))
         return rows_of_steps
 
+    # Always 16 rows a step.
     assert step_rows(16, 1, 1) == step_rows(4, 4, 1) == step_rows(4, 1, 4) == step_rows(2, 4, 2)
 
 

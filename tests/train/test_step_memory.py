@@ -126,7 +126,7 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
     check_fit = cases.import_part(case, "data").check_fit
     predicted = predict_memory(case, folder, recipe)
     needed = predicted.reserved + PROCESS_BYTES
-    check_fit(folder, recipe, 1, RankMemory(needed))
+    check_fit(folder, recipe, 1, RankMemory(needed))  # 1: the number of ranks
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(folder, recipe, 1, RankMemory(needed - 1))
     # A processor has no allocator that keeps what was freed.
@@ -213,7 +213,7 @@ def predict_published_memory(case: str, recipe: Any, world_size: int) -> Predict
         tables = placement.place_tables(
             RankMemory(139 * GIB), CRITEO, recipe.embedding_dim, world_size
         )
-        return placement.predict(recipe, tables, 13)
+        return placement.predict(recipe, tables, 13)  # 13 numbers in a row of Criteo
     data: Any = cases.import_part(case, "data")
     if case == "glm_superglue":
         estimate = data.predict(recipe, world_size, choices=10.0, tokens=None)

@@ -68,8 +68,8 @@ def test_first_epoch_rows_have_equal_digests_only_if_equal():
     counter = BatchCounter()
     rows = torch.arange(6).reshape(3, 2)
     counter.add(TRAIN, rows, MARKS, iterator=1)
-    counter.add(TRAIN, rows[:1], MARKS, iterator=1)
-    counter.add(TRAIN, rows, MARKS, iterator=2)
+    counter.add(TRAIN, rows[:1], MARKS, iterator=1)  # the first row again
+    counter.add(TRAIN, rows, MARKS, iterator=2)  # the second epoch
     counter.note_backward()
     digests = counter.list_rows()
     assert len(digests) == 4

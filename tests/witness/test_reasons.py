@@ -54,6 +54,7 @@ def make_measurement(
 
 
 def make_figures(*, mfu: float | None = 25.0) -> Any:
+    """Return the figures that fit ``make_measurement``; ``mfu`` in percent, None: not known."""
     values = {
         "final_result": TOKENS / STEP_S,
         "step_time_p50": STEP_S,
@@ -109,6 +110,7 @@ def test_speed_printed_once_may_be_of_the_whole_training():
         make_measurement({"samples_per_second": [26.0]}), make_figures()
     )
     assert comparison.agrees
+    # Compared with the speed of the whole training, from which the printed 26 differ by 1/39.
     assert (comparison.measured, comparison.change) == (
         pytest.approx(10 / 0.375),
         pytest.approx(1 / 39),

@@ -30,6 +30,7 @@ from trainmark.errors import ContradictionError, DataError
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """Return the folder with the model that our scores and those of the peer are computed with."""
     place = tmp_path_factory.mktemp("peer")
     write_model(place / "model")
     return place

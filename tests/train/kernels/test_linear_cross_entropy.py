@@ -43,7 +43,7 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     expected = torch.autograd.grad(plain, (hidden, weight))
     for actual, plain_value in zip((loss, *gradients), (plain, *expected), strict=True):
         difference = (actual - plain_value).norm() / plain_value.norm()
-        assert 0 < difference < off
+        assert 0 < difference < off  # 0 would be a multiplication in float32
 
 
 def test_padding_classes_are_ignored() -> None:
@@ -61,18 +61,19 @@ def test_padding_classes_are_ignored() -> None:
 
 
 def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
-    hidden, weight, targets = make_inputs(9, 11)
+    hidden, weight, targets = make_inputs(rows=9, classes=11)
     targets[[0, 4]] = -100
     plain = torch.nn.functional.cross_entropy(
         hidden @ weight.t(), targets, reduction="sum", ignore_index=-100
     )
     expected = torch.autograd.grad(plain, (hidden, weight))
-    gradients = linear_cross_entropy_sum(hidden, weight, targets, ignored=-100, scores_at_once=33)
-    torch.testing.assert_close(gradients, plain)
-    for got, expected_gradient in zip(
-        torch.autograd.grad(gradients, (hidden, weight)), expected, strict=True
+    loss = linear_cross_entropy_sum(hidden, weight, targets, ignored=-100, scores_at_once=33)
+    torch.testing.assert_close(loss, plain)
+    for gradient, expected_gradient in zip(
+        torch.autograd.grad(loss, (hidden, weight)), expected, strict=True
     ):
-        torch.testing.assert_close(got, expected_gradient)
+        torch.testing.assert_close(gradient, expected_gradient)
+    # A weight that is not trained does not change the gradient of the other input.
     frozen = linear_cross_entropy_sum(hidden, weight.detach(), targets, ignored=-100)
     (frozen_gradient,) = torch.autograd.grad(frozen, hidden)
     torch.testing.assert_close(frozen_gradient, expected[0])
