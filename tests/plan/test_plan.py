@@ -157,10 +157,12 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
 
     # A result has tunable fields that differ from the standard, and fixed ones that a user changed.
     def compare_changes(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the changes that the rules allow (``fix_hp``), and the others (``extra``)."""
         return recipes.compare_with_standard(
             replace(shipped_recipe, **by_hand), named=shipped_recipe, standard=standard
         )
 
+    # What the shipped recipe itself has otherwise (its target, its steps) is no change.
     assert compare_changes() == ({"micro_batch_size": 96}, {})
     assert compare_changes(micro_batch_size=32) == ({}, {})  # back at the standard's
     assert compare_changes(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})

@@ -113,12 +113,12 @@ def test_speed_of_a_plain_log_is_its_mean(log):
     "spoil",
     [
         lambda data: data.replace(b"\n", b"\r\n"),
-        lambda data: data.replace(b"noise\n", b"\r 10%|#  |\r 20%|## |\n"),
-        lambda data: data.replace(b"ips:", b"\x1b[1;32mips\x1b[0m:\x1b[K"),
-        lambda data: data.replace(b"noise", b"\xff\xfe\xc3"),
-        lambda data: data.replace(b"noise", b"x" * 3_000_000),
-        lambda data: data[:-1],
-        lambda data: data + b"step 9, ip",
+        lambda data: data.replace(b"noise\n", b"\r 10%|#  |\r 20%|## |\n"),  # a progress bar
+        lambda data: data.replace(b"ips:", b"\x1b[1;32mips\x1b[0m:\x1b[K"),  # colours
+        lambda data: data.replace(b"noise", b"\xff\xfe\xc3"),  # not UTF-8
+        lambda data: data.replace(b"noise", b"x" * 3_000_000),  # a very long line
+        lambda data: data[:-1],  # without the end of the last line
+        lambda data: data + b"step 9, ip",  # a line that was cut
         gzip.compress,
     ],
 )

@@ -53,6 +53,7 @@ def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> 
 
 def test_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
     findings = audit_reference("dlrm_criteo")
+    # Twice for each of 1, 8 and 16 devices.
     assert list_argument_values(findings, "audit_per_rank", "times") == [2, 16, 32]
     # The printed rate, divided by that, in millions of samples/s.
     once = list_argument_values(findings, "audit_per_rank", "once")
@@ -208,7 +209,7 @@ def test_both_pages_of_published_results_have_the_same_findings() -> None:
     # The first four cells of each row of the tables.
     findings = [
         [
-            line.split(" | ")[:4]
+            line.split(" | ")[:4]  # the columns that are the same in both languages
             for line in (DOCS / page).read_text(encoding="utf-8").splitlines()
             if line.startswith("| [")
         ]

@@ -30,7 +30,7 @@ def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
 def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
     plants = list(iterate_planted_documents())
     assert len(plants) == NUM_PLANTED
-    is_error_found = [
+    is_error_found = [  # whether a finding is in one of the lines with the planted error
         bool(audit_file(plant.document, tmp_path)[1] & set(plant.lines)) for plant in plants
     ]
     assert sum(is_error_found) >= NUM_FOUND  # one cannot be told from a correct row

@@ -197,7 +197,7 @@ def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
     )
     events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], evaluations=[evaluation])
     assert list_doubts(read_timeline(tmp_path, events)) == [
-        message("evaluated_rows", scored=100, rows=1000)
+        message("evaluated_rows", scored=100, rows=1000)  # of the toy case's validation data
     ]
 
 

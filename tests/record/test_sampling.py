@@ -155,6 +155,7 @@ def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> N
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     fault = make_event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
     second_fault = fault | {"t_ns": 5 * S}
+    # Before the line that ends the file.
     record = build_record(tmp_path, [*make_lines()[:-1], fault, second_fault, make_end_line()])
     (note,) = record.findings
     assert note.code == f"source.{kind}"

@@ -38,6 +38,10 @@ def grade_single_launch(**changes: Any) -> tuple[str, list[str]]:
 
 
 def read_grade(trust: Trust) -> tuple[str, list[str]]:
+    """Return the grade and the codes of its reasons without that of too few launches.
+
+    It is the last reason of every launch that is alone.
+    """
     codes = [reason.code for reason in trust.reasons]
     if codes and codes[-1] == "trust_few_launches":
         codes.pop()

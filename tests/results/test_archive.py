@@ -29,6 +29,7 @@ def write_changed_bundle(path: Path, **how: Any) -> Path:
 
 
 def list_codes(path: Path) -> tuple[int, list[str]]:
+    """Return the exit code of the bundle's verification, and what the broken checks say."""
     verification = bundle.verify(path)
     broken = [
         sentence.code
@@ -126,6 +127,7 @@ def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
     path = tmp_path / "x.trainmark.zip"
     with pytest.raises(RecordError, match="not a bundle"):
         bundle.verify(path)
+    # An empty file, a ZIP file without entries, and one that was cut off.
     for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):
         path.write_bytes(content)
         with pytest.raises(RecordError):

@@ -46,6 +46,6 @@ def test_token_is_valid_until_its_line_is_deleted(tokens):
 
 def test_invalid_token_is_refused(tokens):
     tokens.create("a")
-    for name in ("a", "../b"):
+    for name in ("a", "../b"):  # taken already, and no valid name
         with pytest.raises(UsageError):
             tokens.create(name)

@@ -40,7 +40,13 @@ def summarize_run(
     ranks: Any = None,
     on_processor: bool = False,
 ) -> tuple[Telemetry, dict[str, Figure]]:
-    """Return the summary of a run with these samples, and the run's figures."""
+    """Return the summary of a run with these samples, and the run's figures.
+
+    Args:
+        lines: of the telemetry file.
+        ranks: events of each rank; None: two ranks with a device each.
+        on_processor: the run has one rank, on the processor; ``ranks`` is not used.
+    """
     ranks = [rank_events()] if on_processor else ranks or make_ranks_with_devices()
     run_dir = write_sampled_run(tmp_path / "run", lines, ranks=ranks)
     timeline = read_run(run_dir, len(ranks))

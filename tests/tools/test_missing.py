@@ -20,6 +20,7 @@ TOOL = Path(__file__).parents[2] / "tools" / "missing.py"
 def write_wheel(
     folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any"
 ) -> None:
+    """Write a wheel that has nothing but the metadata of a package and what it requires."""
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
     lines += [f"Requires-Dist: {line}" for line in requires]
     with ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as archive:

@@ -18,12 +18,13 @@ def test_results_and_gradients_equal_those_of_transformers(length: int, window: 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
+    # Queries of 4 heads, keys and values of 2, and a sink for each head of the queries.
     inputs = [draw(2, 4, length, 8), draw(2, 2, length, 8), draw(2, 2, length, 8), draw(4)]
     positions = torch.arange(length)
     behind = positions[:, None] - positions
     allowed = (behind >= 0) & (behind < (window or length))
     mask = torch.zeros(length, length, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
-    module = torch.nn.Module()
+    module = torch.nn.Module()  # has what the library's function reads of its attention layer
     module.sinks, module.num_key_value_groups = inputs[3], 2
     expected, _ = eager_attention_forward(module, *inputs[:3], mask, scaling=0.3)
     result = compute_sink_attention(*inputs, scaling=0.3, window=window)

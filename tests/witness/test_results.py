@@ -61,6 +61,7 @@ def test_gate_holds_a_program_against_its_earlier_runs(runs):
     process = call(*words, "--figure", "mem")
     assert process.returncode == 0, process.stderr
     assert "witnessed" in process.stdout
+    # The program with another command is other work, which is not compared.
     assert call("gate", str(runs / "longer"), "--baseline", str(runs / "first")).returncode == 2
 
 

@@ -11,6 +11,7 @@ from trainmark.train.kernels.linear_cross_entropy import linear_cross_entropy_su
 
 
 def make_inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor, ...]:
+    """Return hidden states (rows, 8), times ``scale``, weights (classes, 8) and targets (rows,)."""
     torch.manual_seed(rows * 1000 + classes)
     hidden = (scale * torch.randn(rows, 8)).requires_grad_()
     weight = torch.randn(classes, 8).requires_grad_()
