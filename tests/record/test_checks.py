@@ -41,7 +41,15 @@ def plan() -> Plan:
 def make_rank_events(
     samples: list[int], *, of_all: list[int], changed: list[str], **more: Any
 ) -> list[dict[str, Any]]:
-    """Return a rank that takes one step a second, all measured."""
+    """Return a rank that takes one step a second, all measured.
+
+    Args:
+        samples: of each step on this rank.
+        of_all: what the rank reports as the samples of each step on all ranks.
+        changed: names of the parameters that changed.
+        more: ``unchanged`` (names of parameters), ``updates`` (of the optimizer), ``evaluations``
+            (events), ``samples_per_epoch``, and other fields of the window.
+    """
     unchanged, updates = more.pop("unchanged", []), more.pop("updates", len(samples))
     evaluations = more.pop("evaluations", [])
     end = len(samples) * S

@@ -126,7 +126,7 @@ def test_evidence_of_another_size_is_altered_and_not_hashed(
     monkeypatch.setattr(reduce, "describe_evidence", describe)
     file = run_dir / "events.rank0.jsonl"
     with file.open("ab") as events:
-        events.truncate(file.stat().st_size + 1)
+        events.truncate(file.stat().st_size + 1)  # one byte longer
     assert ("evidence_altered", {"file": file.name}) in list_disagreements(run_dir)
     assert file.name not in hashed
     assert "events.launcher.jsonl" in hashed

@@ -87,7 +87,7 @@ def test_quality_that_is_not_a_mean_has_only_rows() -> None:
 
 def test_rows_beyond_the_limit_are_counted_without_keys() -> None:
     scored = EvaluationSum()
-    rows = ScoredRows(MAX_KEYS - 1, np.arange(MAX_KEYS - 1, dtype=np.uint64))
+    rows = ScoredRows(MAX_KEYS - 1, np.arange(MAX_KEYS - 1, dtype=np.uint64))  # rows, their keys
     for _ in range(2):
         scored.add(rows)
     scores = scored.scores()

@@ -22,7 +22,14 @@ def make_measurement(
     steps_of_run: int = STEPS,
     **phase: Any,
 ) -> Any:
-    """Return a measurement of 10 steps of 0.1 s after 10 steps of 0.3 s."""
+    """Return a measurement of 10 steps of 0.1 s after 10 steps of 0.3 s.
+
+    Args:
+        printed: the values of each quantity that the program printed.
+        speed_line: the pattern of the work's file; None: it has none, and known forms are read.
+        steps_of_run: steps that the values are of, warm-up included.
+        phase: other fields of the measured steps, such as ``samples``.
+    """
     train = SimpleNamespace(
         **{
             "windows_ns": 1_000_000_000,
@@ -146,8 +153,8 @@ def test_fastest_step_so_far_is_named_if_steps_hardly_vary():
     "values",
     [
         [1.0e4] * 29 + [1.1e4],  # printed with two digits
-        [10_123.0] * 30,
-        [9.95e3] * 28 + [1.02e4, 1.01e4],
+        [10_123.0] * 30,  # the same in each step
+        [9.95e3] * 28 + [1.02e4, 1.01e4],  # at most 2.5% faster
         [9.95e3] * 18 + [1.02e4],  # too few
     ],
 )
