@@ -27,6 +27,7 @@ def make_cause(kind: str, code: str, *, traceback: str | None = None, **args: st
 def test_fix_suits_the_cause(failure_cause: Cause, code: str) -> None:
     assert find_fix(failure_cause).code == f"fix.{code}"
     for lang in ("en", "zh"):
+        # Every argument of the sentence is given.
         assert "{" not in render(find_fix(failure_cause), lang)
 
 

@@ -20,7 +20,10 @@ STEP = "mine/job.py:12 step"
 
 
 def make_rank(steps: int) -> list[dict[str, Any]]:
-    """Return a rank that reported windows of a second for each of ``steps`` steps, then nothing."""
+    """Return a rank that reported windows of a second for each of ``steps`` steps, then nothing.
+
+    The first window begins at 2 s.
+    """
     return [
         make_event("start", S, pid=1),
         *(
@@ -35,6 +38,7 @@ def make_rank(steps: int) -> list[dict[str, Any]]:
 def make_group(
     ranks: str, state: str, call: str | None = None, where: str = STEP
 ) -> dict[str, Any]:
+    """Return ranks that hang at one place: within ``call``, or elsewhere in their own code."""
     return {"ranks": ranks, "state": state, "call": call, "where": where}
 
 
@@ -125,7 +129,7 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
         launch = launch_event(begun_s * S, node=node)
         end_event = make_event("ranks_ended", stop_ns, failures=[])
         write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, end_event])
-    failure = find_failure(read_run(run_dir, 4, 2), None)
+    failure = find_failure(read_run(run_dir, world_size=4, nodes=2), target=None)
     assert failure is not None
     assert [(item["ranks"], item["state"], item["call"]) for item in failure.hang] == [
         ("0-2", "collective", "barrier"),

@@ -51,6 +51,7 @@ def test_text_of_both_records_matches_its_golden_file() -> None:
     "status", ["failed", "target_missed", "timed_out", "oom", "diverged", "interrupted"]
 )
 def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None:
+    # A run has two records: its speed and its memory.
     speed, memory = list_index_records(make_distilbert_record(status=status))
     assert (speed.FINAL_RESULT, speed.JOB_FAIL_FLAG, speed.LOSS_RESULT) == (0, 1, None)
     assert (memory.FINAL_RESULT, memory.JOB_FAIL_FLAG) == (0, 1)
@@ -88,7 +89,7 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(
         ("mission_name", "语义", "语义表示"),
         ("run_mode", "dp", "sp, mp"),
         ("FINAL_RESULT", math.nan, "finite"),
-        ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),
+        ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),  # only a failed job has the result 0
     ],
 )
 def test_invalid_value_is_refused_with_its_key(key: str, value: Any, expected_error: str) -> None:

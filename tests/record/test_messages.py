@@ -41,7 +41,7 @@ def derive_code_pattern(node: ast.expr) -> str | None:
     """Return a pattern for the codes that an expression can give; None: not known here."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.escape(node.value)
-    if isinstance(node, ast.JoinedStr):
+    if isinstance(node, ast.JoinedStr):  # an f-string: any text for its fields
         return "".join(
             re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".*"
             for part in node.values
@@ -50,7 +50,10 @@ def derive_code_pattern(node: ast.expr) -> str | None:
 
 
 def list_emitted() -> list[tuple[str, str, set[str] | None]]:
-    """Return place, code pattern and argument names of every call of ``message`` with a code."""
+    """Return place, code pattern and argument names of every call of ``message`` with a code.
+
+    The names are None if arguments are passed as ``**arguments``.
+    """
     calls = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -61,7 +64,7 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
             place = f"{path.relative_to(SOURCE)}:{node.lineno}"
             first = node.args[0]
             expressions = [first]
-            if isinstance(first, ast.IfExp):
+            if isinstance(first, ast.IfExp):  # one of two codes
                 expressions = [first.body, first.orelse]
             for expression in expressions:
                 code = derive_code_pattern(expression)
@@ -72,6 +75,7 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
 
 def test_every_code_that_is_emitted_has_its_sentences() -> None:
     for place, code, names in list_emitted():
+        # Records are reduced without the cases, whose sentences are only in ``TEXTS``.
         texts = MESSAGES if place.startswith("record/") else TEXTS
         matching_codes = [name for name in texts if re.fullmatch(code, name)]
         assert matching_codes, f"{place}: no sentence for {code}"
@@ -93,6 +97,7 @@ def test_every_sentence_can_be_emitted() -> None:
     patterns = {pattern for _, pattern, _ in list_emitted()}
     source = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
     for code in TEXTS:
+        # As a text, or put together as f"kind.{…}".
         is_in_source = f'"{code}"' in source or f'"{code.partition(".")[0]}.{{' in source
         assert is_in_source or any(
             re.fullmatch(known_pattern, code) for known_pattern in patterns
@@ -126,6 +131,7 @@ def test_direction_of_a_change_is_a_word(drift: float, english: str, chinese: st
 
 
 def test_no_sentence_explains_a_plus_or_minus_sign() -> None:
+    # A change is named by a word: faster, slower.
     for code, texts in TEXTS.items():
         for text in (texts.en, texts.zh):
             assert not re.search(r"plus(:| is) |正为", text), code

@@ -37,13 +37,14 @@ def test_edited_record_is_detected(edit: Edit) -> None:
         record = Record.model_validate_json(json.dumps(apply(document, edit)))
     except ValidationError:
         return  # refused when it is loaded
-    assert check_itself(record)
+    assert check_itself(record)  # a contradiction was found
 
 
 def edit_record(document: dict[str, Any], changes: dict[str, Any]) -> Record | None:
     """Return the record with other values at these paths; None: it is refused when it is loaded."""
     document = json.loads(json.dumps(document))
     for path, value in changes.items():
+        # A value may be given as a function of the old one.
         apply(document, Edit("", path, value if callable(value) else replace_by(value)))
     try:
         return Record.model_validate_json(json.dumps(document))
@@ -53,7 +54,7 @@ def edit_record(document: dict[str, Any], changes: dict[str, Any]) -> Record | N
 
 @pytest.fixture(scope="module")
 def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
-    """Return records of real runs: GPT without and with a peak, a changed and a repeated toy."""
+    """Return records of real runs: GPT without and with a peak, and a toy with changed fields."""
     threads = torch.get_num_threads()
     few_steps = {"max_steps": "4", "warmup_steps": "1", "target_value": "none"}
     changed = {
@@ -69,13 +70,13 @@ def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     }
     records = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
+        patch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)  # not measured, so quick
         for name, (case, overrides, request) in requests.items():
             root = tmp_path_factory.mktemp(name)
             run_dir = run_rank(root, case, overrides=overrides, **request)
             records[name] = json.loads(serialize_record(reduce.reduce(run_dir)))
     yield records
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads)  # which the runs changed
 
 
 @pytest.mark.parametrize("name", ["gpt", "peak", "toy"])

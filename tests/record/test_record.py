@@ -35,6 +35,7 @@ from trainmark.spec import message
 
 @pytest.fixture(autouse=True)
 def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a home, user name and host name that would show in a record."""
     home = tmp_path / "home" / "somebody"
     home.mkdir(parents=True)
     monkeypatch.setattr(Path, "home", lambda: home)
@@ -46,6 +47,7 @@ def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
+    """Return a finished run of the toy case, without samples, whose output folder is known."""
     folder = write_run(
         tmp_path / "run",
         [
@@ -81,7 +83,7 @@ def test_rebuilt_record_is_equal_and_read_back(run_dir: Path) -> None:
     assert record.read_record(run_dir) == record.read_record(run_dir / "record.json") == first
     assert first.passed
     assert first.figure("train_time") == 5.0
-    assert first.figure("MFU") is None
+    assert first.figure("MFU") is None  # no peak of a fake CPU is known
 
 
 def test_record_satisfies_the_schema(run_dir: Path) -> None:
@@ -102,6 +104,7 @@ def test_shipped_schema_matches_the_record_type() -> None:
 
 
 def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> None:
+    # Kernels that torch allowed, and those that ran.
     change_events(run_dir, "facts", attention_flags={"flash": True, "cudnn": False})
     change_events(run_dir, "result", attention=["efficient", "flash"])
     built = reduce.reduce(run_dir)
@@ -169,6 +172,7 @@ def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
     assert reduce.reduce(run_dir).quality.reason is None
     change_events(run_dir, "evaluate", value=None)
     assert reduce.reduce(run_dir).quality.reason == message("evaluation_not_finite")
+    # A reason that the job gives itself comes first.
     change_events(run_dir, "evaluate", reason=message("nobody_asked").as_dict())
     quality = reduce.reduce(run_dir).quality
     assert (quality.value, quality.reason) == (None, message("nobody_asked"))
@@ -189,12 +193,13 @@ def test_missed_target_is_a_failure_if_required(run_dir: Path, required: bool) -
 def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(environment, "read_suite_commit", lambda: None)
+    monkeypatch.setattr(environment, "read_suite_commit", lambda: None)  # without calling git
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("FCCL_DEBUG", "INFO")
     monkeypatch.setenv("XFCCL_DEBUG", "INFO")
+    # The vendor's list of variables; * stands for any end, not for a begin.
     vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET", "FCCL_*"))
     collected = environment.describe_environment(os.environ, vendor)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"

@@ -26,7 +26,12 @@ Difference = tuple[int, str, str | None]  # step, part, tensor
 def make_replay(
     difference: Difference | None = None, *, first_step: int = 4, control: str | None = None
 ) -> dict[str, Any]:
-    """Return the event of repeats of 4 steps that took 3 s."""
+    """Return the event of repeats of 4 steps that took 3 s.
+
+    Args:
+        difference: step, part and tensor in which a repeat first differed; None: all were equal.
+        control: what two more repeats showed; None: what follows from ``difference``.
+    """
     place = None
     if difference is not None:
         place = dict(zip(("step", "part", "tensor"), difference, strict=True))
@@ -46,6 +51,8 @@ def make_replay(
 
 @pytest.fixture
 def measure_replays(tmp_path: Path) -> Any:
+    """Return a function that writes a run and measures it."""
+
     def call(
         *ranks: list[dict[str, Any]], replay_every: int | None = 1, nproc: int = 2
     ) -> Measurement:
@@ -54,7 +61,7 @@ def measure_replays(tmp_path: Path) -> Any:
             [
                 make_event("start", 1 * S, pid=1),
                 make_window(2 * S, 4 * S, phase="compile", step_ns=[2 * S], samples=[8]),
-                make_span("replay", 4 * S, 5 * S),
+                make_span("replay", 4 * S, 5 * S),  # saving the state before the window
                 make_window(5 * S, 10 * S, first_step=1, step_ns=[S] * 4, samples=[8] * 4),
                 *replays,
                 make_event("trained", 14 * S, start_ns=2 * S, end_ns=14 * S, steps=5, epochs=1),
@@ -79,11 +86,11 @@ def test_time_of_window_repeats_is_a_span_excluded_from_rates(measure_replays: A
     measurement = measure_replays([make_replay()])
 
     (rank,) = measurement.ranks
-    assert rank.spans_ns["replay"] == 1 * S + 3 * S
+    assert rank.spans_ns["replay"] == 1 * S + 3 * S  # saving the state, and the repeats
     assert sum(rank.spans_ns.values()) == rank.wall_ns
     assert rank.train_ns == 12 * S - 4 * S
     figures = compute_figures(measurement)
-    assert figures["p_train"].value == 40 / 8
+    assert figures["p_train"].value == 40 / 8  # samples in 8 of the 12 s
     assert figures["train_time"].value == 8.0
     assert figures["replayed_windows"].value == 1.0
 
@@ -92,6 +99,7 @@ def test_run_that_ended_before_the_first_repeat_has_no_figure(measure_replays: A
     figure = compute_figures(measure_replays([]))["replayed_windows"]
 
     assert (figure.value, figure.reason) == (None, message("no_window_replayed"))
+    # Without repeats in the plan there is no such figure at all.
     assert "replayed_windows" not in compute_figures(measure_replays([], replay_every=None))
 
 
@@ -146,10 +154,11 @@ def test_nondeterministic_software_blames_no_rank(measure_replays: Any) -> None:
         [make_replay((6, "weight", "head")), unstable], [make_replay(), unstable]
     )
 
+    # Nor does the difference in the other window.
     assert find_findings(measurement) == [("replay_not_deterministic", {"windows": 1, "of": 2})]
 
 
 def test_window_that_not_all_ranks_repeated_is_excluded(measure_replays: Any) -> None:
     measurement = measure_replays([make_replay(), make_replay(first_step=8)], [make_replay()])
 
-    assert measurement.replays.windows == 1
+    assert measurement.replays.windows == 1  # the one of step 4

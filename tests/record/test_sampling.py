@@ -30,7 +30,7 @@ OFTEN_S = [0.125 * number for number in range(97)]
 
 
 def make_lines(**facts: Any) -> list[dict[str, Any]]:
-    """Return samples of two devices and the host."""
+    """Return samples of two devices and the host; ``facts`` are further readings of the devices."""
     plain = {"throttle_reasons": []}
     host_lines = [
         make_host_line(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S
@@ -61,9 +61,10 @@ def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
     record.write_record(reduce.reduce(run_dir), run_dir)
     text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
     assert verify.verify_evidence(record.read_record(run_dir), run_dir) == []
-    assert (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8") == text
+    assert (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8") == text  # only read
 
     (run_dir / TELEMETRY_FILE).write_text(text.replace('"power_w":400.0', '"power_w":200.0'))
+    # The file has another hash, and other figures follow from it.
     altered, disagrees = verify.verify_evidence(record.read_record(run_dir), run_dir)
     assert (altered.code, altered.args) == ("evidence_altered", {"file": TELEMETRY_FILE})
     assert disagrees.args["field"] == "figures.power.value"
@@ -97,7 +98,11 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
 def make_lines_with_errors(
     counts: dict[str, list[int]], fault: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return samples in which device 1 has these counts in its last readings."""
+    """Return samples in which device 1 has these counts in its last readings, by counter.
+
+    Args:
+        fault: text of a fault in the very last reading.
+    """
     samples = make_lines(ecc_corrected=7, link_replays=2, ecc_uncorrected=0)
     of_devices = [line for line in samples if line["event"] == "devices"]
     for name, values in counts.items():
@@ -114,6 +119,7 @@ def test_unchanged_error_counters_are_no_finding(tmp_path: Path) -> None:
     assert record.findings == []
     assert record.telemetry is not None
     first, _ = record.telemetry.devices
+    # Errors before the run do not count, only the rise of a counter.
     assert {name: (x.last, x.rise) for name, x in first.errors.items()} == {
         "ecc_corrected": (7, 0),
         "ecc_uncorrected": (0, 0),
@@ -159,14 +165,15 @@ def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     record = build_record(tmp_path, [*make_lines()[:-1], fault, second_fault, make_end_line()])
     (note,) = record.findings
     assert note.code == f"source.{kind}"
+    # One finding for both faults.
     assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
-    assert record.passed
+    assert record.passed  # the training itself is not in doubt
 
 
 def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None:
     samples = [
         make_start_line(0, 1),
-        *make_device_lines(0, 1, times_s=OFTEN_S, energy_j=None),
+        *make_device_lines(0, 1, times_s=OFTEN_S, energy_j=None),  # power, but no counter of energy
         make_end_line(),
     ]
     record = build_record(tmp_path, samples)

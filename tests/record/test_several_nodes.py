@@ -56,7 +56,13 @@ def write_node(
     lost: bool = False,
     device: str = "Fake CPU",
 ) -> None:
-    """Write the files of a node; a lost node has no end and fewer measured steps."""
+    """Write the files of a node; a lost node has no end and fewer measured steps.
+
+    Args:
+        machine: its environment.
+        skew_s: how much its wall clock is ahead.
+        device: name of its device.
+    """
     skew_ns = int(skew_s * S)
     events = [launch_event(node=number, unix_ns=UNIX + skew_ns, environment=machine)]
     ranks = rank_events()
@@ -65,9 +71,11 @@ def write_node(
         if entry["event"] == "facts":
             entry["device"] = {"name": device}
         if entry["event"] == "window":
+            # Of the three ranks.
             entry["step_samples"] = [3 * samples for samples in entry["samples"]]
     if lost:
         steps = range(5)
+        # The measured window, shorter (place 8, and 1 for the inserted event); then nothing.
         ranks[9] = make_window(
             8 * S,
             8 * S + 5 * TICK,
@@ -115,7 +123,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     assert partial_record.cause.message.args == {
         "nodes": "1",
         "ranks": "1",
-        "said": "NODE_FAIL",
+        "said": "NODE_FAIL",  # the job's state, as the launcher reported it
         "steps": 16,
     }
     assert partial_record.labels == ["partial"]
@@ -140,4 +148,4 @@ def test_node_without_files_gives_null_figures_with_a_reason(run_dir: Path) -> N
     reasons = {"final_result": "rank_without_measured_step", "p_train": "no_train_time"}
     for name, code in reasons.items():
         assert (record.figures[name].value, record.figures[name].reason.code) == (None, code)
-    assert record.environment["nodes"][1] == {}
+    assert record.environment["nodes"][1] == {}  # no known difference

@@ -20,6 +20,8 @@ MS = 1_000_000
 
 @pytest.fixture
 def find_skew(tmp_path: Path) -> Any:
+    """Return a function that writes a run and returns the findings about slow ranks."""
+
     def call(
         *ranks: tuple[int, int], steps: int = 100, nproc: int = 2
     ) -> list[tuple[str, dict[str, Any]]]:
@@ -52,6 +54,7 @@ def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
 
 
 def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_skew: Any) -> None:
+    # Milliseconds of a step and of waiting in it, for six ranks on three nodes.
     assert find_skew((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
         (
             "slow_rank",
@@ -86,9 +89,11 @@ def test_a_rank_that_waits_for_data_makes_all_ranks_wait(find_skew: Any) -> None
 def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
     tmp_path: Path,
 ) -> None:
+    # The first step of a window is longer for the rank that begins it earlier; the other steps,
+    # and the windows, are equally long.
     windows = [
         make_window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)
         for first in (180, 200)
     ]
     run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)
-    assert list_slow_ranks(run, 2, 1) == []
+    assert list_slow_ranks(run, ranks=2, nproc=1) == []

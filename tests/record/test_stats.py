@@ -24,6 +24,7 @@ def test_no_step_has_no_spread_and_a_single_step_has_zero_spread() -> None:
     single = summarize_step_times(np.array([2 * 10**9]))
     assert single is not None
     assert (single["p50"], single["p99"], single["mad"], single["cv"]) == (2.0, 2.0, 0.0, None)
+    # Steps without time have no mean to divide by.
     zero = summarize_step_times(np.zeros(3, np.int64))
     assert zero is not None
     assert zero["cv"] is None

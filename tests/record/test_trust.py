@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def grade_single_launch(**changes: Any) -> tuple[str, list[str]]:
-    """Return grade and codes of a sound single launch."""
+    """Return grade and codes of a sound single launch with changes.
+
+    Args:
+        changes: ``labels``, ``swing`` (of the rate of matmuls), ``passed``, ``cv`` (of step times,
+            in percent) and ``findings``.
+    """
     measurement = Measurement.from_record(read_golden_record())
     plan = measurement.plan.model_copy(update={"labels": changes.pop("labels", [])})
     rank = measurement.ranks[0].model_copy(update={"matmul_swing": changes.pop("swing", 0.1)})
@@ -33,7 +38,7 @@ def grade_single_launch(**changes: Any) -> tuple[str, list[str]]:
         figures={"step_time_cv": FigureEntry(value=changes.pop("cv", 10.0), unit="%")},
         findings=changes.pop("findings", []),
     )
-    assert not changes
+    assert not changes  # all were known
     return read_grade(trust)
 
 
@@ -70,6 +75,7 @@ def test_each_reason_gives_its_grade(changes: dict[str, Any], grade: str, codes:
 def test_each_listed_finding_gives_its_grade() -> None:
     for known, grade in ((trust._NOISY, "noisy"), (trust._SERIOUS, "do_not_quote")):
         for code in {code for code in known if not code.startswith("trust_")}:
+            # Given twice, a finding is one reason.
             assert grade_single_launch(findings=[message(code)] * 2) == (grade, [code])
 
 
@@ -80,6 +86,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))
     assert read_grade(reduce.reduce(run_dir).trust) == ("noisy", ["machine_busy"])
+    # Other processes on the device: one that only draws is no reason, one that computes is.
     user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
     drawing = user | {"computes": False}
     for users, notes in (([drawing], []), ([drawing, user], ["device_shared"])):
@@ -126,4 +133,5 @@ def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
     drifted = grade_reasons([message("not_steady", drift=0.2)])
     trust = grade_repeats([*make_launches(5, trust=drifted), failed])
     assert read_grade(trust) == ("noisy", ["not_steady"])
+    # Unless none passed.
     assert read_grade(grade_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])

@@ -34,7 +34,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def edit_json(path: Path, *keys: str, value: Any) -> None:
-    """Change one value of a JSON file."""
+    """Set the value at the path ``keys`` of a JSON file."""
     document = json.loads(path.read_text(encoding="utf-8"))
     place = document
     for key in keys[:-1]:
@@ -44,6 +44,7 @@ def edit_json(path: Path, *keys: str, value: Any) -> None:
 
 
 def list_disagreements(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return codes and arguments of what the evidence of a run says against its record."""
     return [
         (item.code, item.args)
         for item in verify.verify_evidence(record.read_record(run_dir), run_dir)
@@ -64,7 +65,7 @@ def test_record_is_verified_without_its_case(
     ("keys", "value", "field"),
     [
         (("figures", "p_train", "value"), 2560.0, "figures.p_train.value"),
-        (("status",), "passed", None),
+        (("status",), "passed", None),  # as it was
         (("steps", "time_ns"), [1] * 16, "steps.time_ns[0]"),
         (("labels",), ["self-reported"], "labels"),
         (("environment", "cpu"), "Faster CPU", "environment.cpu"),
@@ -91,6 +92,7 @@ def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any)
     assert code == 1
     assert found_first in " ".join(out.split())
     assert "does not match its raw events" in err
+    # Every form says so, and every command fails.
     forms = [("report", "--format", form) for form in ("md", "html")]
     for verb, option, form in (*forms, ("export", "--to", "json"), ("export", "--to", "csv")):
         code, out, _ = cli(verb, run_dir, option, form)
@@ -109,7 +111,7 @@ def test_changed_event_file_is_named(run_dir: Path) -> None:
     )
     path.unlink()
     assert list_disagreements(run_dir)[0] == ("evidence_missing", {"file": "events.rank0.jsonl"})
-    (run_dir / "events.rank9.jsonl").write_text("")
+    (run_dir / "events.rank9.jsonl").write_text("")  # a file that was not there
     assert ("evidence_altered", {"file": "events.rank9.jsonl"}) in list_disagreements(run_dir)
 
 
@@ -135,6 +137,7 @@ def test_evidence_of_another_size_is_altered_and_not_hashed(
 def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     run_dir: Path, tmp_path: Path, cli: Any
 ) -> None:
+    # Only the record was copied.
     mailed = tmp_path / "mail" / "record.json"
     mailed.parent.mkdir()
     mailed.write_bytes((run_dir / "record.json").read_bytes())
@@ -159,11 +162,13 @@ def test_difference_from_another_version_is_no_contradiction(run_dir: Path) -> N
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     assert list_disagreements(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
     # The record names a version that is not that of the plan.
+    # A release of the same version computes the same.
     edit_json(run_dir / "record.json", "suite", "version", value=__version__ + ".post1")
     assert [code for code, _ in list_disagreements(run_dir)] == ["evidence_disagrees"]
 
 
 def test_figures_of_a_missing_case_are_not_verified(run_dir: Path) -> None:
+    # A run of a case that is not installed here and declares a figure of its own.
     words = {"en": "energy", "zh": "能耗"}
     declared = {"name": "energy", "unit": "J", "label": words, "definition": words}
     (run_dir / "record.json").unlink()
@@ -191,6 +196,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     # The two entries are those of speed and of memory; a flag of 1 says that the run failed.
     assert [item.JOB_FAIL_FLAG for item in list_index_records(refuted)] == [0, 0]
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
+    # The findings of the verification of the edited file.
     forged = add_reasons(refuted, verify.verify_evidence(record.read_record(run_dir), run_dir))
     assert is_refuted(forged.trust)
     assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in list_index_records(forged)] == [(0.0, 1)] * 2
@@ -203,7 +209,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
         (("ranks", 0, "phases", "train", "wait_ns"), 10**9, "figures.p_core"),
         (("trust", "grade"), "usable", "trust.grade"),
         (("trust", "reasons"), [], "trust.reasons"),
-        (("plan", "data", "train_samples"), 100, "counts.samples"),
+        (("plan", "data", "train_samples"), 100, "counts.samples"),  # more were trained in an epoch
     ],
 )
 def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
@@ -229,5 +235,6 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
 def test_record_with_its_events_is_verified(run_dir: Path) -> None:
     assert record.read_record(run_dir).verification == "unverified"
     assert verify.check_record(record.read_record(run_dir), run_dir).verification == "verified"
+    # Evidence larger than the limit is not read, which refutes nothing.
     limited = verify.check_record(record.read_record(run_dir), run_dir, max_bytes=10)
     assert (limited.verification, is_refuted(limited.trust)) == ("unverified", False)

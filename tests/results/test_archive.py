@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 def write_changed_bundle(path: Path, **how: Any) -> Path:
-    """Write a bundle again: entries by name, None: left out; ``manifest``: keys of it."""
+    """Write a bundle again, changed.
+
+    Args:
+        how: ``items``: contents by name, None: left out; ``manifest``: changed keys of it.
+    """
     with zipfile.ZipFile(path) as zipped:
         items: dict[str, bytes | None] = {name: zipped.read(name) for name in zipped.namelist()}
     manifest = json.loads(items["manifest.json"] or b"") | how.pop("manifest", {})
@@ -51,6 +55,7 @@ def list_codes(path: Path) -> tuple[int, list[str]]:
 def test_files_that_differ_from_the_manifest_are_found(
     packed: Path, items: dict[str, bytes | None]
 ) -> None:
+    # Changed, missing, and not listed.
     assert list_codes(write_changed_bundle(packed, items=items)) == (1, ["bundle_altered"])
 
 
@@ -60,7 +65,7 @@ def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
         # A local header has 30 bytes before the name; then any byte of the content.
         offset = info.header_offset + 30 + len(info.filename) + 40
     content = bytearray(packed.read_bytes())
-    content[offset] ^= 1
+    content[offset] ^= 1  # one bit
     packed.write_bytes(content)
     assert list_codes(packed) == (1, ["bundle_altered"])
 
@@ -73,6 +78,7 @@ def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
         files = json.loads(zipped.read("manifest.json"))["files"]
     document["figures"]["p_train"]["value"] *= 10
     text = json.dumps(document).encode()
+    # The manifest fits the forged record, so only the evidence can tell.
     for entry in files:
         if entry["name"] == "1-toy/record.json":
             entry |= {"bytes": len(text), "sha256": sha256(text).hexdigest()}
@@ -104,7 +110,7 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
 def test_manifest_of_another_version_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
     items = {}
     names = [file["name"] for file in manifest.get("files", [])]
-    if names:
+    if names:  # a bundle that has exactly the listed files
         with zipfile.ZipFile(packed) as zipped:
             items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")
@@ -125,7 +131,7 @@ def test_bundle_above_the_size_limit_is_refused(packed: Path, tmp_path: Path) ->
 
 def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
     path = tmp_path / "x.trainmark.zip"
-    with pytest.raises(RecordError, match="not a bundle"):
+    with pytest.raises(RecordError, match="not a bundle"):  # there is no such file
         bundle.verify(path)
     # An empty file, a ZIP file without entries, and one that was cut off.
     for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def test_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
     selection = select_results([str(packed), str(run_dir)])
     first, second = selection.records
+    # The record in the bundle has no names of folders, but the same figures.
     assert (first.figures, first.steps) == (second.figures, second.steps)
     assert second == record.read_record(run_dir).model_copy(update={"verification": "verified"})
     assert selection.places == [f"{packed}/1-toy", str(run_dir)]
@@ -39,9 +40,10 @@ def test_report_reads_bundles_and_verify_takes_several_paths(
     assert any(line.startswith("  ok    record 1-toy: ") for line in printed)
     (trust_line,) = [line for line in printed if line.startswith("  -     trust: ")]
     assert "do not quote, generated data" in trust_line
-    (run_dir / "plan.json").write_text("{}")
+    (run_dir / "plan.json").write_text("{}")  # now its evidence contradicts the record
     assert cli("verify", packed, run_dir)[0] == 1
     (run_dir / "record.json").unlink()
+    # A path that cannot be read does not hide the result of the other one.
     code, out, err = cli("verify", run_dir, packed, "--json")
     assert [item["path"] for item in json.loads(out)] == [str(packed)]
     assert code == 2
@@ -50,7 +52,7 @@ def test_report_reads_bundles_and_verify_takes_several_paths(
 
 @pytest.fixture
 def run_with_damaged_record(run_dir: Path) -> Path:
-    """Return a run with a damaged record; the folder also has a valid one."""
+    """Return a run with a damaged record, beside the valid one of ``run_dir``."""
     folder = run_dir.with_name("broken")
     folder.mkdir()
     (folder / "record.json").write_text('{"suite": ')
@@ -100,6 +102,7 @@ def test_damaged_record_in_a_baseline_fails_the_gate(
     document = json.loads((other / "record.json").read_text())
     document["run_id"] = document["plan"]["run_id"] = "20260102T030405Z-toy-def456"
     (other / "record.json").write_text(json.dumps(document))
+    # Its evidence belongs to the run that it was copied from.
     for name in ("plan.json", "events.launcher.jsonl", "events.rank0.jsonl"):
         (other / name).unlink()
     args = ("gate", run_dir, "--unverified", "--json", "--baseline")

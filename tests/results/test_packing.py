@@ -76,6 +76,7 @@ def find_leaks(texts: dict[str, str], *more: str) -> list[tuple[str, str]]:
 def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_path: Path) -> None:
     for name, text in REDACTED.items():
         (run_dir / name).write_text(text)
+    # Files that are not bundled.
     for name in ("page.html", "page.zh.md", "artifacts/model.txt", "index/speed", ".hidden.txt"):
         (run_dir / name).parent.mkdir(exist_ok=True)
         (run_dir / name).write_text(TEXT)
@@ -89,7 +90,8 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     (run_dir / "record.json").unlink()
     record.write_record(reduce.reduce(run_dir), run_dir)
     before = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
-    assert len(find_leaks(REDACTED)) >= 9 * len(PLANTED)
+    assert len(find_leaks(REDACTED)) >= 9 * len(PLANTED)  # the secrets are in the files
+
     path = tmp_path / "x.trainmark.zip"
     bundle.pack([[run_dir]], path)
     texts = read_contents(path)
@@ -102,6 +104,7 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     assert bundle.verify(path).exit_code == 0
     after = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
     assert after == before
+    # Packed again, the bytes are the same.
     anew = tmp_path / "2.trainmark.zip"
     bundle.pack([[run_dir]], anew)
     assert anew.read_bytes() == path.read_bytes()
@@ -142,9 +145,10 @@ def test_same_input_gives_the_same_bytes(
     first, second = tmp_path / "1.trainmark.zip", tmp_path / "2.trainmark.zip"
     bundle.pack([*find_runs(repeated_run), [run_dir]], first)
     (tmp_path / "there").mkdir()
+    # Another folder, other times, and paths that are relative.
     moved = repeated_run.rename(tmp_path / "there" / "moved")
     for path in sorted(moved.rglob("*"), reverse=True):
-        path.touch()
+        path.touch()  # another time of change
     monkeypatch.chdir(tmp_path)
     bundle.pack([*find_runs(Path("there/moved")), [Path("run")]], second)
     assert first.read_bytes() == second.read_bytes()
@@ -164,7 +168,7 @@ def test_bundle_is_written_atomically(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out" / "x.trainmark.zip"
-    with pytest.raises(EnvironmentFault, match="cannot write"):
+    with pytest.raises(EnvironmentFault, match="cannot write"):  # there is no such folder
         bundle.pack([[run_dir]], path)
     path.parent.mkdir()
     path.write_text("mine")
@@ -216,6 +220,7 @@ def test_damaged_plan_is_one_error_with_its_line_or_key(
     code, _, err = cli("bundle", run_dir, "-o", output)
     assert code == 2
     assert not output.exists()
+    # ``place``: the line of what is no JSON, or the key of a wrong value.
     assert err.startswith(f"trainmark: {file}:{place}: ")
     assert "Traceback" not in err
 

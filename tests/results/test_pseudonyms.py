@@ -24,7 +24,7 @@ def test_pseudonym_depends_only_on_name_and_key() -> None:
     assert make_pseudonym("gpu-node17", KEY) == first
     assert make_pseudonym("gpu-node18", KEY) != first
     assert make_pseudonym("gpu-node17", KEY[::-1]) != first
-    assert make_pseudonym(first, KEY) == first
+    assert make_pseudonym(first, KEY) == first  # a pseudonym is not replaced again
 
 
 def test_key_is_created_once_and_readable_only_by_its_user(tmp_path: Path) -> None:
@@ -55,6 +55,7 @@ def test_node_names_become_the_same_pseudonyms_in_all_documents(
     expected = [make_pseudonym(name, load_key()) for name in ("gpu-node17", "gpu-node18")]
     assert redacted == [expected[0], None, expected[1]]
     assert Redactor().redact_document(line)["node_name"] == expected[0]
+    # What is redacted already stays as it is.
     redacted_twice = Redactor().redact_document({"node_names": redacted})
     assert redacted_twice == {"node_names": redacted}
 
@@ -74,7 +75,7 @@ def test_record_of_several_machines_has_their_names_in_the_order_of_nodes(tmp_pa
         launch = launch_event(node=number, node_name=name)
         write_events(run_dir / f"events.node{number}.jsonl", [launch])
 
-    environment = measure(read_run(run_dir, 3, nodes=3)).environment
+    environment = measure(read_run(run_dir, world_size=3, nodes=3)).environment
 
     # The third node never answered.
     assert environment["node_names"] == ["gpu-node18", "gpu-node17", None]
