@@ -27,6 +27,7 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
         ("nodes", 1),
         ("pairs", 3),
     ]
+    # 2 rounds of 20 s to start and 5 s of training.
     assert plan["phases"][0]["expected_s"] == 50.0
     assert plan["limit_s"] == 6 * 600.0  # 10 min for each of 6 rounds
     # The devices of each pair; a name ends in the device's index. Every pair occurs once.

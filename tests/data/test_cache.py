@@ -73,7 +73,6 @@ def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, builds):
         builds.append(1)
         return ARRAYS
 
-    # Nothing can be written below a file, as in a folder that is read-only.
     for _ in range(2):
         assert load_or_build_arrays(tmp_path / "file" / "kept", build) is ARRAYS
     assert len(builds) == 2

@@ -107,11 +107,10 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     assert launcher.stop.stacks == ["stacks.rank1.txt"]
     assert launcher.oom_kills == 2
     write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, end_event))
-    assert (
-        read_run(run, 2, 2).launcher.stop is None
-    )  # the signal alone is a consequence of the failure
+    # The signal alone is a consequence of the failure.
+    assert read_run(run, world_size=2, nodes=2).launcher.stop is None
     write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, make_exit(11 * S)))
-    assert read_run(run, 2, 2).launcher.stop.reason == "signal"
+    assert read_run(run, world_size=2, nodes=2).launcher.stop.reason == "signal"
 
 
 def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_one_launch_of_five_that_breaks_a_rule_is_found(
 def test_all_launches_of_other_work_break_the_closed_rules(
     rule: str, changes: dict[str, Any]
 ) -> None:
-    # Five launches, as many as the rules want; declared as open, they may train other work.
+    # Five launches, as many as the rules want.
     assert list_broken_rules([make_launch_with_plan(**changes)] * 5) == {rule}
     # Launches that claim the open division break none.
     assert list_broken_rules([make_launch_with_plan(**changes | OPEN)] * 5) == set()

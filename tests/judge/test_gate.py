@@ -357,9 +357,8 @@ def test_slow_drift_fails() -> None:
     ]
     judgement = judge_last_night(drifting)
     assert (judgement.verdict, judgement.message.code) == ("regressed", "gate_drift")
-    # 0.1% less each night, for 30 nights.
     assert judgement.message.args["change"] == pytest.approx(-0.03, abs=0.01)
-    rising = [  # as slowly, but a higher rate is better
+    rising = [
         *NOISE[:40],
         *(rate * (1 + 0.001 * number) for number, rate in enumerate(NOISE[40:70])),
     ]

@@ -47,7 +47,6 @@ def make_years(
     shocks = rng.standard_normal(size)
     # A first-order autoregression with variance 1.
     for night in range(1, len(NIGHTS)):
-        # An AR(1) process of variance 1.
         shocks[:, night] = rho1 * shocks[:, night - 1] + (1 - rho1**2) ** 0.5 * shocks[:, night]
     slow = 1 - rng.uniform(0.08, 0.12, size)
     return 100 * (1 + noise * shocks) * np.where(rng.random(size) < outliers, slow, 1)

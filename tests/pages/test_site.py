@@ -439,7 +439,6 @@ def test_run_is_named_by_the_end_of_its_id():
     ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
     # Of an id that is not ours, nothing can be left out.
     matches = [lists._RUN_ID.fullmatch(run_id) for run_id in ids]
-    # The last one is not in the form of a run's id; it has no such end.
     assert [run_id[1] if run_id else None for run_id in matches] == ["25b06f", "25b06f", None]
 
 

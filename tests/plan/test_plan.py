@@ -317,8 +317,6 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
 def test_two_ranks_without_collectives_are_refused(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, torch_type: str, backend: str, exchanges: bool
 ) -> None:
-    # Ranks on a device exchange data by a backend of its own, or by gloo if it is named for the
-    # device; gloo alone serves the CPU only.
     vendor = FakeVendor(torch_type=torch_type, collective_backend=backend)
     monkeypatch.setattr(devices, "list_vendors", lambda: {"fake": vendor})
     assert resolve(device="fake", nproc=1).nproc == 1

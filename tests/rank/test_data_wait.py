@@ -165,7 +165,6 @@ def compute_expected_waits(
                 now = max(now, ready[-1])
             taken_ns.append(now)
             if asynchronous:
-                # ``busy``: when the device ends its work. It waits only if it is idle.
                 idle_from = max(busy, asked)
                 busy = max(busy, now) + times.copy_ns
                 waited += busy - idle_from

@@ -162,7 +162,7 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     check, digest, updates = make_check()
     check.check_window(first_step=0, steps=10)  # without an update
     check.check_window(first_step=10, steps=10)
-    # The first two windows had no update. The third has one, which changes the digest.
+    # The third window has an update, which changes the digest.
     updates[0] = digest.seen = digest.all_ = 1
     check.check_window(first_step=20, steps=10)
     assert check.end() == {

@@ -108,7 +108,6 @@ def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> N
     for batch in batches:
         step.append(batch)
         if batch.closes_step:
-            # Targets of -100 are ignored; the last tensor of a batch is the scale of its loss.
             targets = sum(int((item.tensors[1] != -100).sum()) for item in step)
             assert {item.tensors[-1] for item in step} == {batch.step_samples / targets}
             step = []
