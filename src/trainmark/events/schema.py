@@ -127,22 +127,23 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
     """The steps between two synchronisations; lists have one entry a step."""
 
     phase: Literal["compile", "warmup", "train"]
-    epoch: Count
-    first_step: Count = 0
+    epoch: Count  # from 0
+    first_step: Count = 0  # number of steps before the window
     step_ns: list[SpentNs]
-    wait_ns: list[SpentNs]
-    loss: list[float | None]
-    samples: list[Count]
-    step_samples: list[Count]
+    wait_ns: list[SpentNs]  # for data
+    loss: list[float | None]  # mean of this rank's samples; None: not known
+    samples: list[Count]  # that the case counted on this rank
+    step_samples: list[Count]  # in the step's batches on all ranks, as they declare it
+    # The next five are sums over the steps.
     sequences: Count
-    tokens: Count
+    tokens: Count  # without padding
     tokens_padded: Count
     micro_batches: Count
-    model_flops: float | None
-    used_bytes: Count | None
-    parts_ns: dict[str, SpentNs] = field(default_factory=dict)
+    model_flops: float | None  # None: not known
+    used_bytes: Count | None  # of the device's memory; None: it reports none
+    parts_ns: dict[str, SpentNs] = field(default_factory=dict)  # of stages of steps, by name
     graphs_compiled: Count = 0
-    check_ns: SpentNs = 0
+    check_ns: SpentNs = 0  # of checks of parameters between the windows
 
     def __post_init__(self) -> None:
         Timed.__post_init__(self)  # checks the start and the end

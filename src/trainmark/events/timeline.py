@@ -89,6 +89,9 @@ class RankTimeline(RankSums):
         check_ns: duration of the checks of parameters, which are between windows.
         samples_of_epochs: samples by the epoch, from 0.
         epochs: number of epochs that were trained, the last one perhaps in part.
+        evaluations, replays: the events of these types, in order.
+        parameters, clock_sync, facts, trained, result, error: the event of this type; None or
+            empty: the rank did not write it.
         replay_edges_ns: start and end of each repeat of a window, and of each saved state.
         used_bytes: highest reading of the memory in use; None: there was no reading.
         malformed_lines: number of lines that are not events of a rank.

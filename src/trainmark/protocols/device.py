@@ -59,8 +59,8 @@ class Device(Protocol):
     ``train.attention`` calls it, and ``attention_flags()``: which of them may run, by name.
     """
 
-    name: str
-    torch_type: str
+    name: str  # of its vendor, as ``Vendor.name``
+    torch_type: str  # as in ``torch.device``: ``cuda``, ``npu`` …
 
     def mark(self) -> Any:
         """Return a point in the device's stream of work (host time on a CPU)."""
@@ -145,8 +145,8 @@ class Vendor(Protocol):
     A vendor should also have ``tested``: a ``Text`` that says what it was tested on.
     """
 
-    name: str
-    torch_type: str
+    name: str  # by which users choose it: ``nvidia``, ``cpu`` …
+    torch_type: str  # as in ``torch.device``: ``cuda``, ``npu`` …
     collective_backend: str
     visible_devices: str | None
     recorded_variables: tuple[str, ...]

@@ -93,8 +93,8 @@ class KeywordReader:
     key: str = ""
     unit: str = ""
     quantity: Quantity | None = None
-    _slice: slice = field(default_factory=lambda: slice(None))
-    _step_time: _StepTimePattern | None = None
+    _slice: slice = field(default_factory=lambda: slice(None))  # of the word, as ``cut`` says
+    _step_time: _StepTimePattern | None = None  # None: the first line with a value has no step time
 
     def __post_init__(self) -> None:
         if not _CUT.fullmatch(self.cut):

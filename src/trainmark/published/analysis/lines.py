@@ -233,10 +233,10 @@ class LogContext:
     other_work: int = 0
     paused_s: float = 0.0
     resumed_at: int = 0
-    _has_values: bool = False
+    _has_values: bool = False  # a line with a speed or a step time was read
     _epoch_of_text: float | None = None  # named by the last line that names one in words
     _epoch: float | None = None  # of the last line with values
-    _counters: dict[str, _Counter] = field(default_factory=dict)
+    _counters: dict[str, _Counter] = field(default_factory=dict)  # of the run, by their keys
     _run_until_now: RunEnd = field(default_factory=lambda: RunEnd(0, None, is_complete=False))
 
     def notice_text(self, number: int, text: str) -> None:

@@ -133,13 +133,13 @@ class Readings:
     has_steps: bool = False
     first_rate: float | None = None
     last_rate: float = 0.0
+    # The last values of steps, which other ranks may print a little later.
     _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
-    # Those of the context at the last value.
-    _last_other_work: int = 0
-    _last_paused_s: float = 0.0
-    _last_counter: _CounterReading | None = None
+    _last_other_work: int = 0  # ``other_work`` of the context at the last value
+    _last_paused_s: float = 0.0  # ``paused_s`` of the context at the last value
+    _last_counter: _CounterReading | None = None  # None: the next reading is the first one
     _is_resume_skipped: bool = False  # the difference that includes steps from before a resume
-    _work_so_far: float = math.nan
+    _work_so_far: float = math.nan  # last reading of a counter of samples or tokens; NaN: none yet
 
     def reject(self, line: int, text: str) -> None:
         """Count a line without a number."""

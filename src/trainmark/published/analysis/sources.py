@@ -27,11 +27,11 @@ class Form(Frozen):
     """One way in which a trainer prints its speed; ``presets.toml`` says what a field is."""
 
     key: str
-    reads: Literal["step_time", "steps", "speed"]
-    time_unit: Literal["s", "ms"] = "s"
-    unit: str = ""
+    reads: Literal["step_time", "steps", "speed"]  # ``steps``: steps a second
+    time_unit: Literal["s", "ms"] = "s"  # of a step time
+    unit: str = ""  # of a speed; empty: the one behind the number
     scope: Literal["device", "job"] = "job"
-    total_of: str = ""
+    total_of: str = ""  # key of one device's speed, of which this is the job's
     is_from_closing_line: bool = False
     is_component: bool = False
     is_running_mean: bool = False

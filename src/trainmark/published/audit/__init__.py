@@ -30,7 +30,7 @@ class Finding:
         message: its code; the arguments are the arithmetic, in the units of the figures.
     """
 
-    rule: str
+    rule: str  # its name in ``RULES``
     severity: Severity
     message: Message
     subject: AuditSubject

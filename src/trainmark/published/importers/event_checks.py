@@ -86,11 +86,11 @@ class EventChecks:
 
     ends: list[int] = field(default_factory=list)
     contradictions: list[Message] = field(default_factory=list)
-    _numbers: dict[str, float] = field(default_factory=dict)
+    _numbers: dict[str, float] = field(default_factory=dict)  # settings, by the name of the event
     _max_samples: _SamplesAtLine = field(default=_SamplesAtLine(0.0, 0))
     _latest_time: _TimeAtLine = field(default=_TimeAtLine(-math.inf, 0))
-    _at_last_step: _Progress = _NO_PROGRESS
-    _at_last_epoch: _Progress = _NO_PROGRESS
+    _at_last_step: _Progress = _NO_PROGRESS  # at the event with the most steps
+    _at_last_epoch: _Progress = _NO_PROGRESS  # at the event with an epoch and the most samples
 
     def feed(self, event: Event) -> None:
         """Add an event; facts that it lacks are skipped."""

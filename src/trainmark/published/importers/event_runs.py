@@ -86,10 +86,10 @@ class EventRun:
     malformed: list[tuple[int, str]] = field(default_factory=list)
     checks: EventChecks = field(default_factory=EventChecks)
     _start_times_s: dict[str, float | None] = field(default_factory=dict)  # by start event
-    _is_training: bool = False
-    _run_start_s: float | None = None
-    _interval_start: _Instant | None = None
-    _trained_samples: float = 0.0
+    _is_training: bool = False  # an event of training was read
+    _run_start_s: float | None = None  # time of ``run_start``
+    _interval_start: _Instant | None = None  # None: no interval is open
+    _trained_samples: float = 0.0  # at the end of the last interval
 
     @property
     def speed(self) -> float | None:
