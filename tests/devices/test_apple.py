@@ -50,7 +50,7 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vendor.refuse(Recipe(precision="bf16"), 1) is None
     assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
     assert vendor_faults(vendor) == []
-    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)  # torch is not installed
     assert vendor.count() == 0
     assert vendor.unusable() is not None
 

@@ -31,11 +31,15 @@ class Event:
 
 
 class BackwardEvent(Event):
+    """An event of a clock that runs backwards."""
+
     def elapsed_time(self, end: Event) -> float:
         return -super().elapsed_time(end)
 
 
 def make_failing_call(message: str) -> Any:
+    """Return a function that takes any arguments and raises this error."""
+
     def call(*_: Any, **__: Any) -> Any:
         raise RuntimeError(message)
 
@@ -43,8 +47,14 @@ def make_failing_call(message: str) -> Any:
 
 
 def make_torch(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
-    """Return a torch whose backend has ``module`` and these calls of ``torch.accelerator``."""
+    """Return a torch whose backend has ``module`` and these calls of ``torch.accelerator``.
+
+    Args:
+        module: what ``torch.get_device_module`` returns, such as ``torch.npu``.
+        event: the class ``torch.Event``.
+    """
     calls = {"set_device_index": lambda _: None, "synchronize": lambda: None, **accelerator}
+    # The device computes: adding 1 to a tensor of zeros gives 1.
     scalar = SimpleNamespace(add_=lambda _: SimpleNamespace(item=lambda: 1.0))
     return SimpleNamespace(
         __version__="2.13.0",
@@ -66,6 +76,7 @@ def make_allocator_calls(calls: list[str]) -> dict[str, Any]:
 
 
 def open_backend(torch: Any) -> Backend:
+    """Return the backend of device 1 of the type ``acme``."""
     return Backend(torch, "acme", 1, where="--device acme")
 
 
@@ -74,7 +85,7 @@ def test_backend_with_an_allocator_of_torch_uses_it() -> None:
     backend = open_backend(make_torch(SimpleNamespace(), **make_allocator_calls(calls)))
     assert backend.free_and_total_bytes() == (3 * GIB, 4 * GIB)
     assert backend.peak_allocated_bytes() == 2 * GIB
-    calls.clear()
+    calls.clear()  # of the opening
     backend.release()
     assert calls == ["empty", "reset"]
 
@@ -91,9 +102,9 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
     backend = open_backend(make_torch(module, **failing))
     assert backend.free_and_total_bytes() == (GIB, 4 * GIB)
     assert backend.peak_allocated_bytes() == GIB // 2
-    calls.clear()
+    calls.clear()  # of the opening
     backend.release()
-    assert calls == ["empty", 1]
+    assert calls == ["empty", 1]  # the peak of device 1 was reset
 
 
 @pytest.mark.parametrize("missing", ["max_memory_allocated", "reset_peak_memory_stats"])
@@ -106,7 +117,7 @@ def test_peak_that_cannot_be_reset_is_unknown(missing: str) -> None:
     delattr(module, missing)
     backend = open_backend(make_torch(module))
     assert backend.peak_allocated_bytes() is None
-    backend.release()
+    backend.release()  # raises nothing
 
 
 def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
@@ -118,7 +129,7 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch", "task"),
+    ("torch", "fault"),
     [
         (
             make_torch(
@@ -140,10 +151,11 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
         ),
     ],
 )
-def test_missing_backend_function_is_named(torch: Any, task: str) -> None:
+def test_missing_backend_function_is_named(torch: Any, fault: str) -> None:
     with pytest.raises(EnvironmentFault) as refused:
         open_backend(torch)
-    assert refused.value.what.startswith(f"torch 2.13.0, acme device 1: {task}")
+    assert refused.value.what.startswith(f"torch 2.13.0, acme device 1: {fault}")
+    # The rule lists all functions that a backend needs.
     assert "mem_get_info" in (refused.value.rule or "")
 
 

@@ -17,6 +17,7 @@ pytestmark = needs_python_devices
 ROOT = Path(__file__).parents[2]
 # The rest takes minutes: `pytest tests/device --device standin`, with tests/stand_in in PYTHONPATH.
 CHOSEN = "test_memory or test_precision or (toy and not runs) or conformance or detects_a_wait"
+# A plugin of pytest that makes marks of the stand-in wait for the device.
 BROKEN = """
 from trainmark_stand_in.device import StandInDevice
 mark = StandInDevice.mark
@@ -28,6 +29,13 @@ StandInDevice.mark = waiting
 
 
 def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of the device contract on the stand-in.
+
+    Args:
+        chosen: pytest's expression for the names of the tests.
+        more: further folders of modules.
+        variables: of the environment.
+    """
     paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     paths += more
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | variables
@@ -56,7 +64,7 @@ def test_the_contract_holds_on_the_stand_in() -> None:
 def test_wrong_clock_breaks_the_contract(fault: str) -> None:
     process = check_contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
     assert process.returncode == 1, process.stdout + process.stderr
-    assert "skipped" not in process.stdout
+    assert "skipped" not in process.stdout  # the tests ran, and failed
 
 
 def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:

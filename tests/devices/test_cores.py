@@ -10,12 +10,14 @@ from support.machines import write_files
 from trainmark.devices import cores as host
 
 GROUP, TOP = "proc/self/cgroup", "sys/fs/cgroup"
-NO_LIMIT_V1 = f"{(1 << 63) - 4096}\n"
-STEP = "system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
+NO_LIMIT_V1 = f"{(1 << 63) - 4096}\n"  # how version 1 of cgroups writes that there is none
+STEP = "system.slice/slurmstepd.scope/job_7/step_0/user/task_0"  # the group of a step of Slurm
 MIB = 1 << 20
 
+# Files of a machine; groups with a limit of memory, the innermost first, in MiB; number of cores.
 MACHINES = {
     "none": ({}, [], None),
+    # The process's own group has no limits, but two of those above it have; others do not count.
     "middle": (
         {
             GROUP: f"0::/{STEP}\n",
@@ -55,19 +57,20 @@ MACHINES = {
 def test_memory_limits_of_all_parent_groups_are_read(
     tmp_path: Path, files: dict[str, str], limits: list[tuple[str, int]], quota: float | None
 ) -> None:
-    (tmp_path / TOP / STEP).mkdir(parents=True)
+    (tmp_path / TOP / STEP).mkdir(parents=True)  # so that ``..`` in the names above leads somewhere
     write_files(tmp_path, files)
     memory_limits = host.read_memory_limits(tmp_path)
     assert memory_limits == {
         tmp_path / TOP / folder: limit_mib * MIB for folder, limit_mib in limits
     }
-    assert list(memory_limits) == [tmp_path / TOP / folder for folder, _ in limits]
+    assert list(memory_limits) == [tmp_path / TOP / folder for folder, _ in limits]  # the order
     assert host.read_core_quota(tmp_path) == quota
 
 
 @pytest.mark.parametrize(
     ("files", "used"),
     [
+        # Version 2 of cgroups, and version 1, whose totals include the groups below.
         ({"memory.current": "900\n", "memory.stat": "anon 1\ninactive_file 200\n"}, 700),
         (
             {

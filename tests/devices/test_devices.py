@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 def test_cpu_refuses_unsupported_precision() -> None:
     vendor = cpu.Cpu()
-    assert vendor.refuse(Recipe(precision="bf16"), 99) is None
-    assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
-    assert vendor.refuse(Recipe(precision="fp8"), 1) is not None
+    # Ranks may share cores: any number of them is accepted here.
+    assert vendor.refuse(Recipe(precision="bf16"), nproc=99) is None
+    assert vendor.refuse(Recipe(precision="tf32"), nproc=1) is not None
+    assert vendor.refuse(Recipe(precision="fp8"), nproc=1) is not None
     assert len(vendor.product_names()) == 1
 
 
@@ -38,7 +39,7 @@ def test_cpu_refuses_unsupported_precision() -> None:
         ("flags\t\t: fpu amx_fp16", True),
         ("Features\t: fp asimd fphp asimdhp", True),
         ("flags\t\t: fpu avx2 avx512f avx512_bf16", False),
-        ("bugs\t\t: avx512_fp16", False),
+        ("bugs\t\t: avx512_fp16", False),  # not a line of flags
     ],
 )
 def test_cpu_refuses_fp16_if_it_is_emulated(
@@ -51,19 +52,24 @@ def test_cpu_refuses_fp16_if_it_is_emulated(
 
 
 class Typed(cpu.Cpu):
-    """A vendor with a given number of devices of some torch type."""
+    """A vendor with a given number of devices of some torch type.
+
+    Args:
+        named_only: whether it is chosen only by its name.
+    """
 
     counts_cores = False
 
-    def __init__(self, name: str, torch_type: str, present: int, *, named_only: bool = False):
-        self.name, self.torch_type, self.present = name, torch_type, present
+    def __init__(self, name: str, torch_type: str, num_devices: int, *, named_only: bool = False):
+        self.name, self.torch_type, self.num_devices = name, torch_type, num_devices
         self.named_only = named_only
 
     def count(self) -> int:
-        return self.present
+        return self.num_devices
 
 
 def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
+    """Let these vendors and the CPU be all that there are."""
     vendor_by_name = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
     monkeypatch.setattr(devices, "list_vendors", lambda: vendor_by_name)
 
@@ -72,6 +78,7 @@ def test_device_is_chosen_by_torch_type_if_one_vendor_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put_vendors(monkeypatch, Typed("a", "cuda", 0), Typed("b", "cuda", 2), Typed("c", "xpu", 0))
+    # Two vendors are of the type cuda, but only one of them has devices.
     assert devices.choose_vendor("cuda").name == devices.choose_vendor("b").name == "b"
     assert devices.list_choices() == ["a", "b", "c", "cpu", "cuda", "xpu"]
     for absent in ("a", "xpu"):
@@ -111,25 +118,29 @@ def test_cpu_device_describes_its_settings() -> None:
     assert memory.allocator_peak_bytes is None
     assert 0 < (memory.used_bytes or 0) < (memory.total_bytes or 0)
     assert device.describe()["threads"] == 1
+    # The device has changed these settings of the whole process.
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(before)
 
 
 def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:
-    durations = cycle([10, 4, 5])
-    ends: list[int] = []
+    durations = cycle([10, 4, 5])  # ns, of the products
+    marks: list[int] = []
 
     def mark() -> int:
-        if len(ends) % 2:
+        """Let a product take its time before each second mark, which ends it."""
+        is_end = len(marks) % 2 == 1
+        if is_end:
             sync_device.clock.advance(next(durations))
-        ends.append(sync_device.clock())
-        return ends[-1]
+        marks.append(sync_device.clock())
+        return marks[-1]
 
     sync_device.mark = mark  # type: ignore[method-assign]
     # 2 x 8^3 FLOP in 4 ns, the shortest of the products timed.
     rate = measure_matmul_rate(sync_device, "fp32", sizes=(8,), clock=sync_device.clock)
     assert rate.flops_per_second == 2 * 8**3 * 1e9 / 4
-    # Ten of 10, 4, 5, 10 ... take 67 ns, the next ten from 4 on take 61 ns.
+    # Swing: between the halves of twenty products. Ten of 10, 4, 5, 10 ... take 67 ns, the next ten
+    # from 4 on take 61 ns.
     assert rate.swing == pytest.approx(1 - 61 / 67)
 
 
@@ -141,7 +152,7 @@ def test_vendor_names_occur_only_in_vendor_modules() -> None:
     files = list(package.glob("*.py"))
     for room in ROOMS:
         files += (package / room).rglob("*.py")
-    assert len(files) > 50
+    assert len(files) > 50  # the folders were found
     words = re.compile(r"cuda|nccl|nvidia|rocm|nvml", re.IGNORECASE)
     assert [file.name for file in files if words.search(file.read_text(encoding="utf-8"))] == []
 

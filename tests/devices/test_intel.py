@@ -16,7 +16,7 @@ RECORDED = Path(__file__).parent / "recorded/xpu-smi-intel"
 DUMP = shlex.quote(str(RECORDED / "1.2.39-dump-max1550.csv"))
 DUMP_2 = shlex.quote(str(RECORDED / "2.0-dump.documentation.csv"))
 DISCOVERY = shlex.quote(str(RECORDED / "1.3-discovery.documentation.csv"))
-# Version 1 knows -n and not --number.
+# Version 1 of the tool knows -n and not --number, version 2 the other way round.
 VERSION_1 = (
     f'case "$*" in discovery*) cat {DISCOVERY};; *--number*) exit 109;; dump*) cat {DUMP};; esac'
 )
@@ -55,6 +55,7 @@ def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    # "0.1" is the form for tiles of cards, which this program does not read; there is no device 4.
     ("mask", "visible_devices"),
     [("", [0, 1, 2, 3]), ("2", [2]), ("3,0", [0, 3]), ("0.1", []), ("4", [])],
 )
@@ -63,6 +64,7 @@ def test_device_mask_selects_but_does_not_reorder(
 ) -> None:
     monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
     assert Intel().list_visible() == visible_devices
+    # The tool reads cards, of two tiles each.
     assert Intel().monitored(4) == [number // 2 for number in visible_devices]
     assert (Intel().unusable() is None) is bool(visible_devices)
 
@@ -79,6 +81,7 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
 
 
 @pytest.mark.parametrize(
+    # Utilization (%), power (W), clock (MHz), used memory (bytes) and temperature of each card.
     ("shell", "readings"),
     [
         (VERSION_1, [(None, 281.13, 1600.0, None, 35.5), (None, 286.48, 1600.0, None, 38.5)]),
@@ -94,7 +97,7 @@ def test_readings_are_joined_with_names_and_memory(
     install_tool(two_max / "bin", "xpu-smi", shell)
     monitor = Intel().monitor()
     assert monitor.name == "xpu-smi"
-    for _ in range(2):
+    for _ in range(2):  # the second time the version of the tool is known
         samples = monitor.read()[:2]
         assert [
             (
@@ -106,4 +109,5 @@ def test_readings_are_joined_with_names_and_memory(
             )
             for sample in samples
         ] == readings
+        # As the recorded answer to ``discovery`` has it.
         assert [sample.memory_total_bytes for sample in samples] == [128 << 30] * 2

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SLICE = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
-WHOLE, PART = bytes(range(16)), bytes(range(16, 32))
+WHOLE, PART = bytes(range(16)), bytes(range(16, 32))  # UUIDs of a whole card and of a slice
 
 
 def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +56,7 @@ def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
     assert [fault.what for fault in devices.list_device_faults()] == [caught.value.what]
 
 
+# ``build``: CUDA of the installed torch; ``supported``: what the driver supports.
 @pytest.mark.parametrize(
     ("build", "supported", "refused"),
     [
@@ -98,6 +99,7 @@ def test_vendor_answers_questions_of_planning(
     assert (vendor.count(), vendor.counts_cores, vendor.refuse(Recipe(), 1)) == (1, False, None)
     assert vendor.driver_version() == "550.54.15"
     assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
+    # Variables that change what is measured are recorded, others are not.
     changing = {
         "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
         "NCCL_NVLS_ENABLE": "0",
@@ -119,7 +121,7 @@ def test_mig_slice_has_its_own_memory_and_one_rank(
     put_cards(monkeypatch, FakeCard(slices=[SLICE]))
     assert vendor.product_names() == [f"{H100} MIG 1g.10gb"]
     assert vendor.rank_memory(1) == RankMemory(10 * GIB)
-    assert vendor.refuse(Recipe(), 1) is None
+    assert vendor.refuse(Recipe(), nproc=1) is None
     assert vendor.count() == 1  # CUDA shows a process only its first slice
 
 
@@ -135,27 +137,27 @@ def test_rank_memory_excludes_memory_of_other_processes(
     )
     names = {42: "/home/someone/venv/bin/python", 9: "/usr/lib/xorg/Xorg"}
     put_cards(monkeypatch, FakeCard(), busy, FakeCard(uuid="GPU-3"), names=names)
-    assert vendor.rank_memory(1) == RankMemory(80 * GIB)
-    memory = vendor.rank_memory(3)
+    assert vendor.rank_memory(nproc=1) == RankMemory(80 * GIB)  # of the first card alone
+    memory = vendor.rank_memory(nproc=3)
     assert memory is not None
-    assert memory.rank_bytes == 49 * GIB
+    assert memory.rank_bytes == (80 - 30 - 1) * GIB  # of the busy card, which has the least
     occupants = vendor.occupants(2)
     assert [
         (occupant.process, occupant.used_bytes, occupant.computes) for occupant in occupants
     ] == [
-        ("python (process 42)", 29 * GIB, True),
-        ("a process (process 43)", None, True),
+        ("python (process 42)", 29 * GIB, True),  # once, although it also draws
+        ("a process (process 43)", None, True),  # neither its name nor its memory is known
         ("Xorg (process 9)", 4 << 20, False),
     ]
     assert {occupant.device for occupant in occupants} == {H100}
-    assert vendor.occupants(1) == []
+    assert vendor.occupants(1) == []  # nobody uses the first card
     assert devices.list_occupants("nvidia", 3) == occupants
     assert devices.list_occupants("cpu", 3) == []
 
 
 def make_device(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
-    """Return a device of a torch that has no card."""
-    device = object.__new__(nvidia.NvidiaDevice)
+    """Return a device of this compute capability, although torch has no card here."""
+    device = object.__new__(nvidia.NvidiaDevice)  # without its constructor, which opens the card
     device.index = 0
     device._torch = SimpleNamespace(
         cuda=SimpleNamespace(
@@ -195,6 +197,7 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
 
 
 @pytest.mark.parametrize(
+    # "1" makes cuBLAS use TF32 in fp32 matmuls, "0" forbids it.
     ("override", "precision", "fix"),
     [
         ("1", "fp32", "unset NVIDIA_TF32_OVERRIDE, or use precision=tf32"),
@@ -217,7 +220,7 @@ def test_precision_overridden_by_the_environment_is_refused(
     refusal = vendor.refuse(Recipe(precision=precision), 1)
     if fix is None:
         assert refusal is None
-        expected = None if override == "" else override == "1"
+        expected = None if override == "" else override == "1"  # "" counts as not set
         assert device.set_precision(precision).get("tf32_override") is expected
         return
     assert refusal is not None
@@ -232,7 +235,7 @@ def test_cards_of_another_vendor_are_ignored(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str | None
 ) -> None:
     """Their libraries may have NVML's name; files of the driver show the vendor of the cards."""
-    if node is not None:
+    if node is not None:  # None: a machine without a file of any driver
         (tmp_path / node).touch()
     monkeypatch.setattr(driver, "PROC", tmp_path / "none")
     monkeypatch.setattr(driver, "DEVICE_NODES", tmp_path)
@@ -247,9 +250,10 @@ def test_a_card_on_the_bus_without_its_driver_is_named(
 ) -> None:
     monkeypatch.setattr(driver, "is_installed", lambda: False)
     monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
-    # A display controller (PCI class 0x0300).
+    # A display controller (PCI class 0x0300): such a card may only drive the screen.
     add_pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)
     assert vendor.unusable() is None
+    # A 3D controller, as the cards of servers are.
     add_pci_card(tmp_path, "0000:41:00.0", vendor=vendor.pci_vendor, kind="0x030200")
     refusal = vendor.unusable()
     assert refusal is not None

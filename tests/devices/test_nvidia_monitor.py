@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainmark.devices.vendors import nvidia
 
 
+# Bits of nvmlClocksEventReasons; bit 0 is "idle", bit 12 is in no list yet.
 @pytest.mark.parametrize(
     ("mask", "words"),
     [
@@ -118,11 +119,13 @@ def test_lost_card_has_no_readings_and_others_are_still_read(
 def test_ranks_cards_are_found_by_their_bus(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """CUDA shows the process the third card and then the first one."""
     cards = [FakeCard(uuid=f"GPU-{name}") for name in "abc"]
     put_cards(monkeypatch, *cards, seen=[cards[2], cards[0]])
+    # Numbers in the monitor, which counts all cards; of three ranks, two have a card.
     assert (vendor.monitored(3), vendor.monitored(1)) == ([2, 0], [2])
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert vendor.monitored(3) == []
+    assert vendor.monitored(3) == []  # without the management library
 
 
 def test_power_limit_persistence_and_ecc_are_read_for_each_visible_card(
@@ -153,4 +156,5 @@ def test_power_limit_persistence_and_ecc_are_read_for_each_visible_card(
         ),
         DeviceSettings(index=2, default_power_limit_w=700.0),
     ]
+    # A card that the management library does not have.
     assert nvml.read_settings(driver.Card("a", "GPU-9", "0000:99:00.0")) is None

@@ -15,7 +15,7 @@ from trainmark.devices import peaks
 DATA_SET = Path(__file__).parent / "peaks" / "peaks.csv"
 ROWS: list[dict[str, Any]] = peaks.read_table()["peak"]
 NAMES = [name for row in ROWS for name in row["names"]]
-OWN_KEYS = {
+OWN_KEYS = {  # of a row's description; all others are figures
     "accelerator",
     "names",
     "compute_units",
@@ -60,9 +60,10 @@ def test_every_figure_has_source_date_and_evidence() -> None:
             assert provenance["evidence"] in {"A", "B", "C", "unverified"}
         for source in row.get("also", {}).values():
             assert re.fullmatch(r"https://\S+, (press, )?2026-\d\d-\d\d", source)
+        # Figures whose evidence differs from that of their row.
         for exception in row.get("exceptions", ()):
             assert set(exception["figures"]) <= row.keys() - OWN_KEYS
-            assert exception.keys() > {"figures"}
+            assert exception.keys() > {"figures"}  # it says what is different
             assert exception.get("evidence") != row["evidence"]
 
 
@@ -127,7 +128,7 @@ def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
 
 def test_partition_is_not_matched_as_the_whole_device() -> None:
     assert peaks.name_partition("AMD Instinct MI300X", 304) == "AMD Instinct MI300X"
-    part = peaks.name_partition("AMD Instinct MI300X", 38)
+    part = peaks.name_partition("AMD Instinct MI300X", 38)  # compute units
     assert part == "AMD Instinct MI300X partition, 38 of 304 units"
     assert peaks.find_peak(part, "bf16") is None
     # Slices of other vendors have names of their own, and cards have fewer units than chips.
@@ -135,7 +136,7 @@ def test_partition_is_not_matched_as_the_whole_device() -> None:
 
 
 def test_bandwidth_has_its_source_too() -> None:
-    peak = peaks.find_peak("NVIDIA H100 80GB HBM3", None)
+    peak = peaks.find_peak("NVIDIA H100 80GB HBM3", None)  # None: of the memory's bandwidth
     assert peak is not None
     assert (peak.per_second, peak.evidence) == (3.35e12, "B")
     assert peak.source

@@ -54,6 +54,7 @@ PARSERS: dict[str, Parse] = {
 def test_a_recorded_output_is_read_number_by_number(name: str) -> None:
     parse = next(parse for part, parse in PARSERS.items() if part in name)
     samples = parse((RECORDED / name).read_text())
+    # Through JSON, which makes lists of tuples.
     assert json.loads(json.dumps([sample.known_fields() for sample in samples])) == EXPECTED[name]
 
 

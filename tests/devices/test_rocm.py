@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize(("vendor", "pci_vendor"), [(Amd(), AMD), (Hygon()
 def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two cards whose order differs between KFD and the tool, and a processor."""
     root = machine / "root"
-    add_kfd_node(root, 0, vendor=0)
+    add_kfd_node(root, 0, vendor=0)  # the processor
     add_kfd_node(root, 1, vendor=AMD, minor=128, bus=0xA3, unique_id=0x92A3B4C5D6E7F801)
     add_kfd_node(root, 2, vendor=AMD, minor=129, bus=0x83, unique_id=0x1A2B3C4D5E6F7081)
     add_pci_card(root, "0000:83:00.0", vendor=AMD, kind="0x120000")
@@ -48,7 +48,7 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {"gpu": gpu, "asic": asic, "bus": {"bdf": f"0000:{bus}:00.0"}}
         for gpu, bus in enumerate(("83", "a3"))
     ]
-    printed = {"metric": metric, "static": static}
+    printed = {"metric": metric, "static": static}  # by the word after ``amd-smi``
     shell = " ".join(f"{verb}) echo {shlex.quote(json.dumps(x))};;" for verb, x in printed.items())
     install_tool(machine / "bin", "amd-smi", f"case $1 in {shell} esac")
     set_torch_build(monkeypatch, hip="6.0.32830")
@@ -60,7 +60,7 @@ def test_vendors_are_distinguished_by_their_pci_id(
     vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_torch_build(monkeypatch, hip="6.0")
-    other = AMD + HYGON - pci_vendor
+    other = HYGON if pci_vendor == AMD else AMD
     add_kfd_node(machine / "root", 1, vendor=other, minor=128)
     assert vendor.count() == 0
     add_kfd_node(machine / "root", 2, vendor=pci_vendor, minor=129)
@@ -85,9 +85,10 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
         ({}, [0, 1]),
         ({"HIP_VISIBLE_DEVICES": "1,0"}, [1, 0]),
         ({"HIP_VISIBLE_DEVICES": ""}, []),
-        ({"HIP_VISIBLE_DEVICES": "0,7,1"}, [0]),
+        ({"HIP_VISIBLE_DEVICES": "0,7,1"}, [0]),  # the list ends where no device has the number
         ({"CUDA_VISIBLE_DEVICES": "1"}, [1]),
-        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, [0]),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, [0]),  # the former counts
+        # HIP counts the devices that ROCR leaves.
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
@@ -106,6 +107,7 @@ def test_both_runtimes_hide_devices(
     vendor = Amd()
     assert vendor.list_visible() == visible_devices
     assert vendor.count() == len(visible_devices)
+    # The tool has the two cards in the other order.
     assert vendor.monitored(2) == [1 - number for number in visible_devices]
     refusal = vendor.unusable()
     if visible_devices:
@@ -116,13 +118,14 @@ def test_both_runtimes_hide_devices(
 
 
 @pytest.mark.parametrize(
+    # The beginning of the file: its size in two bytes, then the version of its form.
     ("metrics", "is_reported"),
     [
-        (b"\x80\0\x02\x04", False),
-        (b"\x08\1\x03\0", False),
-        (b"\x78\0\x01\x06", True),
+        (b"\x80\0\x02\x04", False),  # 2.4
+        (b"\x08\1\x03\0", False),  # 3.0
+        (b"\x78\0\x01\x06", True),  # 1.6: a card
         (b"", True),
-        (None, True),
+        (None, True),  # no such file
     ],
 )
 def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
@@ -133,7 +136,7 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     for address in ("0000:83:00.0", "0000:a3:00.0"):
         if metrics is not None:
             (bus / address / "gpu_metrics").write_bytes(metrics)
-    assert (Amd().count(), Amd().unusable()) == (2, None)
+    assert (Amd().count(), Amd().unusable()) == (2, None)  # with a torch for AMD's devices
     set_torch_build(monkeypatch, cuda="13.0")
     assert Amd().count() == 0
     assert (Amd().unusable() is not None) is is_reported
@@ -156,6 +159,7 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
 def test_address_or_id_identifies_a_device(
     machine: Path, monkeypatch: pytest.MonkeyPatch, cards: list[dict[str, str]]
 ) -> None:
+    """Ranks have the devices in the order of the kernel, 09 and 36; the tool lists 36 first."""
     set_torch_build(monkeypatch, hip="6.3")
     for number, bus in ((1, 0x09), (2, 0x36)):
         node = {"minor": 127 + number, "bus": bus, "unique_id": bus}
@@ -180,6 +184,7 @@ def test_tool_is_asked_for_names_once(machine: Path) -> None:
     first, second = monitor.read()
     assert (first.name, first.uuid) == ("AMD Instinct MI300X", "4d5e6f708192a3b4 0000:83:00.0")
     assert (first.energy_j, first.throttle_reasons) == (12345678.901, ())
+    # The recording of ``static`` has one card, that of ``metric`` two.
     assert (second.name, second.uuid, second.power_w) == (None, None, 742.0)
     monitor.read()
     monitor.close()

@@ -28,7 +28,7 @@ WAITS = {"gpt_oss_20b": ["step_waits"]}
 
 @pytest.fixture(scope="module")
 def call_in_process() -> Iterator[Callable[..., Any]]:
-    """Call a function in a process where torch knows the device."""
+    """Return a function that calls another one in a process where torch knows the device."""
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
@@ -45,7 +45,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def train_in_fp32(call_in_process: Any, cache: Path) -> Callable[[str], dict[str, Any]]:
-    """Return what a case's tiny recipe does on the device."""
+    """Return a function that trains a case's tiny recipe on the device, each case once."""
     return functools.cache(
         lambda case: call_in_process(stand_in_jobs.train_on_stand_in, case, cache)
     )
@@ -102,6 +102,7 @@ def test_autocast_computes_in_16_bits_and_waits_for_nothing(
     assert stand_in_jobs.list_wrong_figures(training) == WAITS.get(case, [])
 
 
+# Pieces of the source of the measured loop, and by mistake which of them is replaced by what.
 EDGE = "        device.synchronize()\n        end_ns = self.clock()\n"
 START = '        self.enter("train")\n        self.device.synchronize()\n        self.barrier()\n'
 MARKS = "            marks.append(device.mark())\n"
@@ -140,9 +141,9 @@ def test_job_that_reads_its_loss_within_a_step_is_detected(
 @pytest.mark.parametrize(
     ("fault", "wrong"),
     [
-        ("host_marks", ["step_ns", "window_ns"]),
-        ("no_wait", ["start_ns", "loop_waits", "window_ns"]),
-        ("waiting_marks", ["step_waits", "mark_waits"]),
+        ("host_marks", ["step_ns", "window_ns"]),  # a mark is the host's time
+        ("no_wait", ["start_ns", "loop_waits", "window_ns"]),  # synchronizing does not wait
+        ("waiting_marks", ["step_waits", "mark_waits"]),  # placing a mark waits
     ],
 )
 def test_device_with_a_wrong_clock_is_detected(
@@ -153,7 +154,7 @@ def test_device_with_a_wrong_clock_is_detected(
 
 
 def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
-    assert call_in_process(stand_in_jobs.matmul_rate, "host_marks") == "device standin"
+    assert call_in_process(stand_in_jobs.matmul_rate, "host_marks") == "device standin"  # refused
     # 2 x 256^3 FLOP in an operation of 30 ms.
     assert call_in_process(stand_in_jobs.matmul_rate, "none") == 2 * 256**3 / 0.03
 

@@ -30,6 +30,7 @@ def write_tool(folder: Path, text: str, name: str = "vendor-smi") -> Path:
 
 
 def read_fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
+    """Return the fault with which running a tool ends."""
     with pytest.raises(MonitorFault) as caught:
         tool.run_tool(argv, timeout_s=timeout_s)
     return caught.value
@@ -62,10 +63,11 @@ def test_a_tool_that_fails_or_is_missing_is_a_fault(tool_folder: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="epoll")
 @pytest.mark.parametrize("then", ["wait", "echo done"])
 def test_a_hanging_tool_is_killed_with_its_children(tool_folder: Path, then: str) -> None:
+    """The tool waits for its child, or ends and leaves it with the tool's output still open."""
     pipe_path = tool_folder / "held"
     os.mkfifo(pipe_path)
     end = os.open(pipe_path, os.O_RDONLY | os.O_NONBLOCK)
-    write_tool(tool_folder, f"sleep 600 9> {pipe_path} & {then}")
+    write_tool(tool_folder, f"sleep 600 9> {pipe_path} & {then}")  # the child holds the pipe open
     assert read_fault("vendor-smi", timeout_s=0.3).kind == "hung"
     # The pipe ends, and so can be read, when the last process that may write to it is gone.
     with select.epoll() as poll:
@@ -81,6 +83,7 @@ def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
     with pytest.raises(MonitorFault) as caught:
         monitor.read()
     assert caught.value.kind == "unreadable"
+    # The same output with a reader that finds a device in it.
     command = tool.Command(("vendor-smi",), lambda text: [DeviceSample(index=0, name=text)])
     monitor = tool.ToolMonitor(command)
     assert monitor.read() == [DeviceSample(index=0, name="nothing\n")]
@@ -106,7 +109,7 @@ def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
         (float("inf"), None),
         ([1], None),
         ({}, None),
-        (18446744073709551615, None),
+        (18446744073709551615, None),  # 2**64 - 1: how tools write that a value is not known
     ],
 )
 def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:

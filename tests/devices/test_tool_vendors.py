@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
     kind: Callable[[], TorchVendor]
     file: str  # what the tool prints
-    node: str
+    node: str  # file of a device, with its number in place of {}
     names: list[str]
     driver: str
     free_mib: int  # of the first device
@@ -127,6 +127,7 @@ def bare_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def install_vendor(
     monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, *packages: str
 ) -> None:
+    """Have the installed torch be this build, with these packages beside it; None: no torch."""
     for module in (nvidia, torch_vendor):
         monkeypatch.setattr(module, "read_torch_build", lambda: build)
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name in packages or None)
@@ -136,10 +137,13 @@ def install_vendor(
 def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> TorchVendor:
     """The vendor on a machine with its cards, driver, torch and tool."""
     vendor = case.kind()
+    # The number of the first device's file: render nodes begin with 128; an Ascend card may be the
+    # thirteenth of a large machine, although the tool counts the visible ones from 0.
     first = {"metax": 128, "ascend": 12}.get(vendor.name, 0)
     for number in range(first, first + len(case.names)):
         write_text_file(bare_machine / case.node.format(number))
         write_text_file(bare_machine / f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
+    # Files of the drivers of MetaX, Ascend, Cambricon and Kunlunxin.
     for file in ("mxcd", "davinci_manager", "cambricon_ctl", "xpuctrl"):
         write_text_file(bare_machine / "dev" / file)
     write_text_file(
@@ -152,8 +156,9 @@ def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> T
         vendor.commands[0].argv[0],
         make_print_command(RECORDED / case.file),
     )
-    makers = {"iluvatar": COREX, "metax": MACA}
-    install_vendor(monkeypatch, makers.get(vendor.name, PYTORCH), vendor.package or "none")
+    # Two vendors build their own torch; the others add a package to PyTorch's.
+    builds = {"iluvatar": COREX, "metax": MACA}
+    install_vendor(monkeypatch, builds.get(vendor.name, PYTORCH), vendor.package or "none")
     return vendor
 
 
@@ -176,8 +181,9 @@ def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -
 def test_visible_devices_variable_selects_and_orders(
     vendor: TorchVendor, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The list ends at the first number that no device has; other words hide all devices."""
     assert vendor.visible_devices is not None
-    last = len(case.names) - 1
+    last = len(case.names) - 1  # 0 if there is one device
     for value, visible in (
         (f"{last}", [last]),
         (f"{last},0", [last, 0] if last else [0]),
@@ -187,11 +193,11 @@ def test_visible_devices_variable_selects_and_orders(
     ):
         monkeypatch.setenv(vendor.visible_devices, value)
         assert vendor.list_visible() == visible
-        assert vendor.monitored(8) == visible
+        assert vendor.monitored(8) == visible  # of eight ranks, as many as have a device
         assert vendor.count() == len(visible)
     refusal = vendor.unusable()
     assert refusal is not None
-    assert vendor.visible_devices in refusal.why
+    assert vendor.visible_devices in refusal.why  # the last value hides all devices
 
 
 def test_older_kunlunxin_variable_takes_precedence(
@@ -202,7 +208,7 @@ def test_older_kunlunxin_variable_takes_precedence(
     for xpu_variable, cuda, visible_devices in (
         ("1", None, [1]),
         ("1,0", "0", [1]),
-        (None, "2", []),
+        (None, "2", []),  # there are only 0 and 1
     ):
         for name, value in (("XPU_VISIBLE_DEVICES", xpu_variable), ("CUDA_VISIBLE_DEVICES", cuda)):
             monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
@@ -212,7 +218,7 @@ def test_older_kunlunxin_variable_takes_precedence(
 def test_missing_torch_of_the_vendor_is_named(
     vendor: TorchVendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for build in (PYTORCH, None):
+    for build in (PYTORCH, None):  # without the vendor's package; without any torch
         install_vendor(monkeypatch, build)
         assert (vendor.is_present(), vendor.count()) == (True, 0)
         assert vendor.unusable() is not None
@@ -220,12 +226,13 @@ def test_missing_torch_of_the_vendor_is_named(
 
 def test_devices_without_a_driver_are_named(bare_machine: Path, case: Case) -> None:
     vendor = case.kind()
+    # Processing accelerators (PCI class 0x1200): first one of another vendor.
     add_pci_card(bare_machine, "0000:1a:00.0", vendor=0x8086, kind="0x120000")
     assert vendor.unusable() is None
     add_pci_card(bare_machine, "0000:1a:00.0", vendor=vendor.pci_vendor, kind="0x120000")
     refusal = vendor.unusable()
     assert refusal is not None
-    assert vendor.nodes in refusal.why
+    assert vendor.nodes in refusal.why  # the pattern of the files that the driver would make
     assert (vendor.is_present(), vendor.count(), vendor.driver_version()) == (False, 0, None)
 
 
@@ -248,21 +255,24 @@ def test_tool_without_usable_output_is_a_fault(
 def test_memory_is_read_each_time_and_other_facts_once(
     vendor: TorchVendor, case: Case, bare_machine: Path
 ) -> None:
-    asked = bare_machine / "asked"
-    script = f"echo >> '{asked}'; {make_print_command(RECORDED / case.file)}"
+    calls = bare_machine / "calls"  # a line for each call of the tool
+    script = f"echo >> '{calls}'; {make_print_command(RECORDED / case.file)}"
     install_tool(bare_machine.parent / "bin", "mx-smi", script)
     for _ in range(2):
         chosen = devices.choose_vendor("metax")
         assert chosen.product_names() == case.names
         assert chosen.driver_version() == case.driver
-    assert len(asked.read_text().splitlines()) == 1
+    assert len(calls.read_text().splitlines()) == 1
+    # Later 1000 MiB more of the memory are used: 1666 of 65536 in place of 666.
     install_tool(bare_machine.parent / "bin", "mx-smi", f"{script} | sed 's|666/65536|1666/65536|'")
     assert chosen.rank_memory(1) == RankMemory((case.free_mib - 1000) << 20)
-    assert len(asked.read_text().splitlines()) == 2
+    assert len(calls.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(
-    ("vendor_name", "installed", "expected"),
+    # The version that torch itself states; that of the installed package, "" if there is none; the
+    # version that counts, and the vendor that built it.
+    ("stated", "installed", "expected"),
     [
         ("2.10.0", "2.10.0+corex.4.5.0", ("2.10.0+corex.4.5.0", "iluvatar")),
         ("2.8.0+metax3.5.3.9", "", ("2.8.0+metax3.5.3.9", "metax")),
@@ -273,22 +283,23 @@ def test_memory_is_read_each_time_and_other_facts_once(
 def test_vendor_of_the_installed_torch_is_recognized(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    vendor_name: str,
+    stated: str,
     installed: str,
     expected: tuple[str, str | None],
 ) -> None:
     folder = tmp_path / "torch"
     folder.mkdir()
-    (folder / "version.py").write_text(
-        f"__version__ = '{vendor_name}'\ncuda = '10.2'\nhip = None\n"
-    )
+    (folder / "version.py").write_text(f"__version__ = '{stated}'\ncuda = '10.2'\nhip = None\n")
     if installed:
         (tmp_path / f"torch-{installed}.dist-info").mkdir()
 
     class Spec:
+        """What Python knows of the package ``torch`` before it is imported."""
+
         origin = str(folder / "__init__.py")
 
     monkeypatch.setattr(accelerator, "find_spec", lambda _: Spec)
     build = accelerator.read_torch_build()
-    assert build == TorchBuild(expected[0], "10.2")
-    assert build.maker == expected[1]
+    version, maker = expected
+    assert build == TorchBuild(version, "10.2")
+    assert build.maker == maker

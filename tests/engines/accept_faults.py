@@ -30,15 +30,18 @@ from trainmark.acceptance.result import AcceptanceResult, read_result
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-QUOTA, HUNG, CRASHES, LINK_ENDS, HEALTHY = 0, 1, 2, (3, 4), 5
 NUM_HOSTS = 6
-CPU_GROUP = Path("/sys/fs/cgroup/cpu")
-CPU_SHARE = 0.03
+# Numbers of the hosts with a fault; the last host has none.
+QUOTA, HUNG, CRASHES, LINK_ENDS = 0, 1, 2, (3, 4)
+CPU_GROUP = Path("/sys/fs/cgroup/cpu")  # of control groups of version 1
+CPU_SHARE = 0.03  # of a core, for all ranks of the host with a quota
 PACKET_LOSS = 0.3
 WORSE_BY = 1.0  # two cores carry six hosts: smaller differences are noise
 RATES_WORSE_BY = 10.0  # the largest that is allowed: only step times are judged
-DEADLINE_S, JOIN_S = 60.0, 60.0
+DEADLINE_S = 60.0  # how long a node waits for another one in a round
+JOIN_S = 60.0  # how long it waits for all nodes at the beginning
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
+# What is checked, by the keys of ``check``.
 FAULTS = {
     "quota": "a CPU quota of 3% of a core",
     "hung": "its agent stopped (SIGSTOP)",
@@ -69,6 +72,7 @@ def make_quota_group() -> Iterator[Path]:
     try:
         yield processes_file
     finally:
+        # A group can be removed only when no process is in it.
         for pid in processes_file.read_text().split():
             (CPU_GROUP / "cgroup.procs").write_text(pid)
         group.rmdir()
@@ -85,8 +89,15 @@ def lose_packets(hosts: Hosts, first: int, second: int) -> None:
 
 
 def stop_agent(hosts: Hosts, number: int, out: Path, patience_s: float = 600.0) -> psutil.Process:
-    """Stop the agent of a host once it has joined; its beats end then."""
-    path = out / EVIDENCE_DIR / f"{hosts.get_address(number)}.1.jsonl"
+    """Stop the agent of a host once it has joined; its beats end then.
+
+    Args:
+        out: folder of the acceptance, which has the evidence of all nodes.
+
+    Returns:
+        The agent, which the caller must kill: it ignores the end of its host.
+    """
+    path = out / EVIDENCE_DIR / f"{hosts.get_address(number)}.1.jsonl"  # of the first session
     end_s = time.monotonic() + patience_s
     while not (path.exists() and path.stat().st_size):
         assert time.monotonic() < end_s, "the node never joined"
@@ -157,9 +168,11 @@ def check(hosts: Hosts, out: Path) -> dict[str, bool]:
     ends = {names[number] for number in LINK_ENDS}
     blamed = set(result.list_names("fail"))
     return {
+        # Slow from the first round on, or slower in later ones, or it is not known which.
         "quota": bool(codes[names[QUOTA]] & {"slow", "slow_hot", "slow_unknown"}),
         "hung": codes[names[HUNG]] == {"no_answer"},
         "crash": "failed" in codes[names[CRASHES]],
+        # Without one end of the link it is not used any more; the other end can stay.
         "link": is_link_named(result, ends) and len(blamed & ends) == 1,
         "healthy": blamed - ends == {names[QUOTA], names[HUNG], names[CRASHES]},
         "one_deadline": find_longest_wait_s(out, names[HUNG]) <= DEADLINE_S,
@@ -178,7 +191,7 @@ def is_link_named(result: AcceptanceResult, ends: set[str]) -> bool:
 
 
 def find_longest_wait_s(out: Path, absent: str) -> float:
-    """Return how long a node waited for one that did not come."""
+    """Return the longest time that any node waited for ``absent``, which did not come."""
     longest_s = 0.0
     for path in (out / EVIDENCE_DIR).glob("*.jsonl"):
         arrived_s: dict[str, float] = {}
@@ -199,7 +212,7 @@ def main(count: int) -> None:
         with tempfile.TemporaryDirectory(prefix="tm-accept-") as place:
             hosts, out, printed = accept(Path(place))
             checked = check(hosts, out)
-            if len(sys.argv) > 2:
+            if len(sys.argv) > 2:  # a folder in which the results are kept
                 shutil.copytree(out, Path(sys.argv[2]) / str(number))
         right.update(name for name, is_right in checked.items() if is_right)
         print(number + 1, checked, flush=True)

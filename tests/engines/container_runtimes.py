@@ -35,7 +35,7 @@ _PROGRAMS = {
     "podman": ("podman", "runc", "setpriv", "/usr/libexec/podman/catatonit"),
     "docker": ("docker", "dockerd", "containerd", "runc", "setpriv"),
 }
-_START_S = 30.0
+_START_S = 30.0  # how long docker's service may take to start
 _FOLDERS = [path for path in ("/usr", "/lib", "/lib64", "/bin", "/etc") if Path(path).exists()]
 _IMPORTS = "import torch, trainmark.rank.worker"
 
@@ -46,13 +46,13 @@ class Rootless:
 
     folder: Path
     runtime: str = "podman"
-    python: str = ""
-    variables: dict[str, str] = field(default_factory=dict)
+    python: str = ""  # an interpreter with torch, for the user and in the container
+    variables: dict[str, str] = field(default_factory=dict)  # with which the runtime works
 
     @property
     def prefix(self) -> tuple[str, ...]:
         """The command prefix that runs a command as the user."""
-        if os.getuid():
+        if os.getuid() != 0:  # the tests do not run as root: they are the user
             return ()
         user = pwd.getpwnam("nobody")
         ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
@@ -73,7 +73,7 @@ class Rootless:
 
     def own(self, path: Path) -> Path:
         """Give a file to the user."""
-        if not os.getuid():
+        if os.getuid() == 0:  # others own what they write
             user = pwd.getpwnam("nobody")
             os.chown(path, user.pw_uid, user.pw_gid)
         return path
@@ -87,7 +87,14 @@ class Rootless:
     def site(
         self, path: Path, *, environment: dict[str, str], mounts: list[str], **container: object
     ) -> Path:
-        """Write a cluster file for a container that has the machine's programs."""
+        """Write a cluster file for a container that has the machine's programs.
+
+        Args:
+            path: of the file.
+            environment: further variables of the ranks.
+            mounts: further mounts, as the cluster file has them.
+            container: replace or add keys of the part ``container``.
+        """
         settings = {
             "image": IMAGE,
             "runtime": self.runtime,
@@ -113,12 +120,12 @@ class Rootless:
     def list_program_mounts(self) -> list[str]:
         """Return the mounts with this machine's programs, as far as the user may read them."""
         folders = sorted({*_FOLDERS, str(SOURCES.parent), sys.prefix, sys.base_prefix})
-        readable = [folder for folder in folders if not self.ask("test", "-r", folder).returncode]
+        readable = [folder for folder in folders if self.ask("test", "-r", folder).returncode == 0]
         return [f"{folder}:{folder}:ro" for folder in readable]
 
 
 def explain_absence(name: str) -> str | None:
-    """Return why it cannot be tried here."""
+    """Return why podman or docker cannot be tried here."""
     lacking = [program for program in _PROGRAMS[name] if not shutil.which(program)]
     if lacking:
         return f"{', '.join(lacking)} missing (make test-engines)"
@@ -151,7 +158,7 @@ def _start_daemon(folder: Path) -> Iterator[None]:
             if time.monotonic() > until_s:
                 break
             time.sleep(0.1)
-        yield
+        yield  # also if it did not start: ``_explain_fault`` then returns what its client says
     finally:
         service.terminate()
         service.wait()
@@ -178,6 +185,7 @@ def set_up_runtime(name: str) -> Iterator[Rootless | str]:
 
 
 def _build_environment(folder: Path) -> dict[str, str]:
+    """Write the settings of podman below a folder; return the variables of the user."""
     storage, containers = folder / "storage.conf", folder / "containers.conf"
     storage.write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run/store"\n'
@@ -211,8 +219,9 @@ def _explain_fault(user: Rootless) -> str | None:
     if ran.returncode:
         return f"run: {ran.stderr.decode().strip()}"
     for python in (sys.executable, "/usr/bin/python{}.{}".format(*sys.version_info[:2])):
-        probes = [(*words, python, "-c", _IMPORTS) for words in ((), start)]
-        if not any(user.ask(*words).returncode for words in probes):
+        # By the user itself, which starts the launcher, and in a container, for the ranks.
+        probes = [(*prefix, python, "-c", _IMPORTS) for prefix in ((), start)]
+        if all(user.ask(*words).returncode == 0 for words in probes):
             user.python = python
             return None
     return "no interpreter with torch that a user without rights may start"
@@ -231,6 +240,7 @@ def _build_image() -> bytes:
             *(folder.lstrip("/") for folder in _FOLDERS),
         ):
             entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            entry.type = tarfile.DIRTYPE
+            entry.mode = 0o1777 if name == "tmp" else 0o755  # all may write into /tmp
             archive.addfile(entry)
     return content.getvalue()

@@ -26,6 +26,7 @@ POD = 'trap : TERM; sh -c "$1"; echo $? > "$2"'
 
 
 def create(words: list[str]) -> None:
+    """Start the pods of a manifest, or only read it with ``--dry-run=server``."""
     manifest = yaml.safe_load(Path(words[words.index("-f") + 1]).read_text())
     if "--dry-run=server" in words:
         return
@@ -34,9 +35,9 @@ def create(words: list[str]) -> None:
         manifest["metadata"]["name"],
         manifest["spec"]["replicatedJobs"][0]["template"]["spec"],
     )
-    (box,) = job["template"]["spec"]["containers"]
-    script = box["command"][-1].replace("$$", "$")  # as a kubelet does
-    script = script.replace(f"{name}-node-0-0.{name}", "127.0.0.1")
+    (container,) = job["template"]["spec"]["containers"]
+    script = container["command"][-1].replace("$$", "$")  # as a kubelet does
+    script = script.replace(f"{name}-node-0-0.{name}", "127.0.0.1")  # the host of the first pod
     for index in range(job["completions"]):
         with (FOLDER / f"{index}.log").open("wb") as log:
             pod = subprocess.Popen(
@@ -52,20 +53,23 @@ def create(words: list[str]) -> None:
 
 
 def is_alive(file: Path) -> bool:
+    """Return whether the pod runs whose process id is in the file."""
     pid = int(file.read_text())
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def build_status(file: Path) -> dict[str, Any]:
+    """Return the status of the pod whose process id is in the file."""
     if is_alive(file):
         return {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
     code = int(file.with_suffix(".exit").read_text())
-    over = {"exitCode": code, "reason": "Error" if code else "Completed"}
+    terminated = {"exitCode": code, "reason": "Error" if code else "Completed"}
     phase = "Failed" if code else "Succeeded"
-    return {"phase": phase, "containerStatuses": [{"state": {"terminated": over}}]}
+    return {"phase": phase, "containerStatuses": [{"state": {"terminated": terminated}}]}
 
 
 def get(_: list[str]) -> None:
+    """Print the job, unless it was deleted, and its pods; a deleted job has those that run."""
     files = [file for file in sorted(FOLDER.glob("*.pid")) if JOB.exists() or is_alive(file)]
     pods = [
         {
@@ -86,6 +90,7 @@ def get(_: list[str]) -> None:
 
 
 def delete(_: list[str]) -> None:
+    """Forget the job and end its pods; each pod is a group of processes."""
     JOB.unlink(missing_ok=True)
     for file in FOLDER.glob("*.pid"):
         if is_alive(file):

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VARIABLE = "TRAINMARK_TEST_RAY"
-_STORE_BYTES = 80 << 20
-_START_S = 90.0
+_STORE_BYTES = 80 << 20  # of a node's object store: little more than the least that Ray takes
+_START_S = 90.0  # how long a part of the cluster may take to start
+# Holds a cluster until its input ends; its arguments: bytes of a store, port of the dashboard, and
+# the port of the dashboard's agent on each node.
 _HOLD = """
 import sys
 from ray.cluster_utils import Cluster
@@ -68,7 +70,11 @@ class EndedEarlyError(Exception):
 
 
 class RayCluster:
-    """The cluster: where its interface is, and the process that holds it."""
+    """The cluster: where its interface is, and the process that holds it.
+
+    Args:
+        folder: for Ray's files; its name marks the processes of this cluster.
+    """
 
     def __init__(self, folder: str) -> None:
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
@@ -96,6 +102,7 @@ class RayCluster:
             _wait_until_port_listens(int(port))
 
     def stop(self) -> None:
+        """Kill all processes of the cluster, again until none is found: some start others anew."""
         while processes := find_processes_with(_VARIABLE, self.id):
             for process in processes:
                 with suppress(psutil.NoSuchProcess):

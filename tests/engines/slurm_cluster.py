@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NODES = ("tm0", "tm1")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "sinfo", "srun")
 _SBIN = "/usr/sbin"
-_START_S = 60.0
+_START_S = 60.0  # how long a part of the cluster may take to start
 # Short times, so that waiting of Slurm does not delay the tests.
 _CONFIGURATION = """\
 ClusterName=trainmark
@@ -75,6 +75,7 @@ def _find_program(name: str) -> str | None:
 
 
 def _choose_free_ports(count: int) -> list[int]:
+    """Return different ports; all are open at the same time before any is closed."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:
@@ -88,8 +89,7 @@ class SlurmCluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
-        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._node_of: dict[int, str] = {}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}  # by program, or by node
 
     def start(self) -> None:
         """Start all daemons and wait until both nodes can have jobs."""
@@ -125,6 +125,7 @@ class SlurmCluster:
         self.wait_until(lambda: self.list_states() == ["idle", "idle"], "both nodes")
 
     def _start(self, program: str, *args: str, name: str | None = None) -> None:
+        """Start a daemon in a session of its own; ``name``: its key, if its program runs twice."""
         path = _find_program(program)
         assert path is not None
         with (self.folder / f"{name or program}.out").open("ab") as out:
@@ -151,7 +152,12 @@ class SlurmCluster:
         return [line.split()[1] for line in sorted(out.splitlines())]
 
     def wait_until(self, holds, what: str, limit_s: float = _START_S) -> None:
-        """Wait for a condition that no command of Slurm waits for."""
+        """Wait for a condition that no command of Slurm waits for.
+
+        Args:
+            holds: called again and again, until it returns True.
+            what: is waited for, for the message of a failure.
+        """
         deadline_s = time.monotonic() + limit_s
         while not holds():
             logs = "\n".join(file.read_text()[-1500:] for file in self.folder.glob("*.out"))
@@ -165,13 +171,14 @@ class SlurmCluster:
             with suppress(psutil.Error):
                 variables = process.environ()
                 if variables.get("SLURM_CONF") != self.variables["SLURM_CONF"]:
-                    continue
-                if variables.get("SLURMD_NODENAME") == node:
+                    continue  # it does not belong to this cluster
+                if variables.get("SLURMD_NODENAME") == node:  # set in tasks and batch scripts
                     processes += [process, *self._list_parent_steps(process)]
         return list(dict.fromkeys(processes))
 
     @staticmethod
     def _list_parent_steps(process: psutil.Process) -> list[psutil.Process]:
+        """Return the processes of Slurm that hold the step of a task."""
         return [parent for parent in process.parents() if parent.name() == "slurmstepd"]
 
     def stop(self) -> None:
@@ -186,6 +193,7 @@ class SlurmCluster:
 
     @staticmethod
     def _end(daemon: subprocess.Popen[bytes]) -> None:
+        """End a daemon, by force if it does not end in ten seconds, and its children."""
         children = psutil.Process(daemon.pid).children() if daemon.poll() is None else []
         daemon.terminate()
         try:

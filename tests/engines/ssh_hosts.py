@@ -35,6 +35,7 @@ def explain_absence() -> str | None:
 
 
 def run(*args: str, **options: object) -> str:
+    """Run a program that must end without an error; return its output."""
     path = find_program(args[0])
     assert path is not None
     return subprocess.run(
@@ -46,11 +47,12 @@ def run(*args: str, **options: object) -> str:
 class Namespace:
     """Processes that share a network, and other namespaces on request."""
 
-    options: tuple[str, ...] = ()
-    script: str = ":"
+    options: tuple[str, ...] = ()  # of unshare, for the other namespaces
+    script: str = ":"  # commands of a shell that prepare it
     process: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        # The first process reads its input, and so ends with this process at the latest.
         script = f"ip link set lo up; {self.script}; echo ready; exec cat"
         self.process = subprocess.Popen(
             ["unshare", "--net", *self.options, "sh", "-c", script],
@@ -65,10 +67,12 @@ class Namespace:
     @property
     def pid(self) -> int:
         """Return the id of its first process, whose end ends all processes of its namespace."""
+        # With a namespace of process ids, unshare is only the parent of its first process.
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int((path.read_text().split() or [self.process.pid])[0])
 
     def enter_namespace(self, *args: str) -> list[str]:
+        """Return the command that runs another one in this network."""
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *args]
 
     def end(self) -> None:
@@ -89,8 +93,8 @@ class Hosts:
     nodes: list[Namespace] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.folder.chmod(0o700)
-        (self.folder / "root").mkdir()
+        self.folder.chmod(0o700)  # it has private keys
+        (self.folder / "root").mkdir()  # where each node mounts its own disk
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
         hub = "ip link add hub type bridge; ip addr add 10.0.0.1/24 dev hub; ip link set hub up"
         self.login = Namespace(script=hub)
@@ -105,6 +109,7 @@ class Hosts:
         return self.folder / f"disk{number}"
 
     def _make_node(self, number: int) -> Namespace:
+        """Start a node with an sshd, and connect it to the bridge of the login machine."""
         self.get_disk(number).mkdir(exist_ok=True)
         key = self.folder / f"host{number}"
         if not key.exists():
@@ -122,9 +127,10 @@ class Hosts:
             script=f"hostname node{number}; mount --bind {disk} {root}; "
             f"mount -t tmpfs tmpfs /run; mkdir -m 755 /run/sshd; {sshd}",
         )
+        # A cable with two ends: one at the bridge, the other is the node's eth0.
         name = f"port{number}"
-        ends = ("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns")
-        subprocess.run(self.login.enter_namespace(*ends, str(node.pid)), check=True)
+        cable = ("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns")
+        subprocess.run(self.login.enter_namespace(*cable, str(node.pid)), check=True)
         subprocess.run(
             self.login.enter_namespace("ip", "link", "set", name, "master", "hub", "up"), check=True
         )
@@ -154,7 +160,12 @@ class Hosts:
         return subprocess.run(args, capture_output=True, check=False).returncode == 0
 
     def site(self, *hosts: str, **more: object) -> dict[str, object]:
-        """Return the site's settings for these hosts."""
+        """Return the settings of a cluster file.
+
+        Args:
+            hosts: addresses; none: those of all nodes.
+            more: replace or add keys of the part ``ssh``.
+        """
         addresses = hosts or [self.get_address(number) for number in range(self.count)]
         options = {
             "UserKnownHostsFile": str(self.folder / "known_hosts"),
@@ -183,7 +194,12 @@ class Hosts:
 
 
 def wait_until(done: object, what: str, patience_s: float = 60.0) -> None:
-    """Wait for something that other processes do."""
+    """Wait for something that other processes do.
+
+    Args:
+        done: called again and again, until it returns a true value.
+        what: is waited for, for the message of a failure.
+    """
     assert callable(done)
     end_s = time.monotonic() + patience_s
     while not done():

@@ -40,10 +40,10 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(cluster, start_run, tmp_path):
-    """Start ``trainmark run`` with two pods."""
+    """Return a function that starts ``trainmark run`` with two pods."""
 
     def start(*args, case="faulty"):
-        with socket.socket() as free:
+        with socket.socket() as free:  # pods have the host's network
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         site = {
@@ -68,4 +68,4 @@ def test_ctrl_c_deletes_the_job(run, cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_run(process, run_dir, fifo)
     assert read_job_states(run_dir)[-1]["phase"] == "lost"
-    assert not (cluster / "job.json").exists()
+    assert not (cluster / "job.json").exists()  # the job was deleted

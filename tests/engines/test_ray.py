@@ -26,17 +26,20 @@ def cluster():
 
 @pytest.fixture
 def on_path(monkeypatch):
+    """Put Ray's programs on the path."""
     monkeypatch.setenv("PATH", f"{find_program_folder()}:{os.environ['PATH']}")
 
 
 @pytest.fixture
 def run(cluster, on_path, start_run, tmp_path):
-    """Start ``trainmark run`` on the cluster's nodes."""
+    """Return a function that starts ``trainmark run`` on the cluster's nodes."""
 
     def start(*args, case="faulty", nnodes=2):
-        names = ("TRAINMARK_CACHE", "FAULT_FIFO")
-        places = {names[0]: str(tmp_path / "cache"), names[1]: str(tmp_path / "fifo")}
-        site = {"environment": places, "ray": {"address": cluster.url}}
+        variables = {
+            "TRAINMARK_CACHE": str(tmp_path / "cache"),
+            "FAULT_FIFO": str(tmp_path / "fifo"),
+        }
+        site = {"environment": variables, "ray": {"address": cluster.url}}
         file = tmp_path / "cluster.yaml"
         file.write_text(json.dumps(site))
         options = [
@@ -56,4 +59,4 @@ def test_distilbert_trains_on_two_nodes(run):
 def test_ctrl_c_stops_the_job_and_ends_its_processes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_run(process, run_dir, fifo)
-    assert read_job_states(run_dir)[-1]["phase"] == "lost"
+    assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as a job that Ray stopped

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
-RUNS = ("bert-0-tf32-1", "eight-ranks", "failed")
+RUNS = ("bert-0-tf32-1", "eight-ranks", "failed")  # of ``write_runs``: usual, a slow rank, no end
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def pages(runs, tmp_path_factory):
 
 @pytest.mark.parametrize("name", [*RUNS, "several"])
 def test_page_fits_every_width(pages, visit, name):
-    window = visit(file_home(pages[name])).open("")
+    window = visit(file_home(pages[name])).open("")  # the home is the page itself
     for width in WIDTHS:
         window.page.set_viewport_size({"width": width, "height": 900})
         assert window.overflow() == [], width
@@ -60,12 +60,8 @@ def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
     window = visit(file_home(pages[name]), dark=dark).open("")
     choose_option(window, "lang", lang)
     assert window.barriers() == []
-    unfold(window)
+    unfold(window)  # axe does not see what is folded
     assert window.barriers() == []
-
-
-def read_background(window):
-    return window.page.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
@@ -84,21 +80,23 @@ def test_language_and_theme_are_switched(pages, visit, scripts):
 @pytest.mark.parametrize("name", RUNS)
 def test_every_control_is_reachable_by_keyboard_with_visible_focus(pages, visit, name):
     window = visit(file_home(pages[name])).open("")
-    assert window.tabbed() == ([], [])
+    unreached, unmarked = window.tabbed()
+    assert (unreached, unmarked) == ([], [])
 
 
+# Returns the text of the first screen, which is 800 pixels high.
 _SEEN = """() => {
     const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
-    const said = [];
+    const texts = [];
     for (let node; (node = walker.nextNode());) {
         const range = document.createRange();
         range.selectNodeContents(node);
         const box = range.getBoundingClientRect(), parent = node.parentElement;
         if (parent.closest("svg")) continue;  // nobody reads axes first
         if (box.height && box.bottom <= 800 && parent.checkVisibility())
-            said.push(node.data);
+            texts.push(node.data);
     }
-    return said.join(' ');
+    return texts.join(' ');
 }"""
 
 
@@ -107,6 +105,7 @@ def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, nam
     window = visit(file_home(pages[name])).open("")
     window.page.set_viewport_size({"width": 1280, "height": 800})
     text = window.page.evaluate(_SEEN)
+    # A word has a letter or a digit; a figure is a number that does not follow a letter or a dot.
     assert sum(any(map(str.isalnum, word)) for word in text.split()) <= 180, text
     assert len(re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)) <= 50, text
 
@@ -116,7 +115,10 @@ def test_table_wider_than_the_screen_shows_that_it_scrolls(pages, visit):
     table = window.page.locator(".performance .scroll:visible")
     hint = "e => getComputedStyle(e, '::before').content"
     assert "more columns" in table.evaluate(hint)
+    # A shadow at the edge where columns are hidden.
     assert "radial-gradient" in table.evaluate("e => getComputedStyle(e).backgroundImage")
+
+    # On a wide screen the whole table is visible.
     window.page.set_viewport_size({"width": 1280, "height": 900})
     window.page.locator(".performance .scroll:not(.cut):visible").wait_for()
     assert table.evaluate(hint) == "none"
@@ -128,13 +130,14 @@ def test_all_trust_reasons_are_reachable_from_the_first(pages, visit, scripts):
     reasons = window.page.locator(".doubts:visible li:visible")
     assert reasons.count() == 0
     more = window.page.locator(".doubts:visible .more")
-    hidden = int(re.search(r"\d+", more.inner_text()).group())
+    hidden = int(re.search(r"\d+", more.inner_text()).group())  # the link says how many more
     more.click()
-    assert reasons.count() == 2 + hidden
+    assert reasons.count() == 2 + hidden  # the two of the summary are in the list too
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_states_differ_by_mark_and_shape(pages, visit, dark):
+    """The badges of a passed and of a failed run: mark, border and color."""
     style = """e => { const own = getComputedStyle(e), mark = getComputedStyle(e, '::before');
         return [mark.content, own.borderTopStyle, own.backgroundColor]; }"""
     marks_and_forms = []
@@ -179,4 +182,6 @@ def test_page_prints_completely(pages, visit):
     assert window.page.locator(".switches").is_hidden()
     printed = window.page.pdf(format="A4")
     assert printed.startswith(b"%PDF")
+    # At least two pages: each is an object "/Type /Page". Without the line end the count also has
+    # "/Type /Pages", the list of all pages.
     assert printed.count(b"/Type /Page\n") >= 2 or printed.count(b"/Type /Page") >= 3

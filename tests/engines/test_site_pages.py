@@ -15,7 +15,7 @@ from trainmark.pages.site.writing import write_site
 from trainmark.results.store.index import Index
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
-PAGES = {
+PAGES = {  # of runs that ``write_runs`` makes
     "list": "/",
     "case": "/cases/distilbert_sst2.html",
     "run": "/runs/eight-ranks.html",
@@ -90,13 +90,13 @@ def test_pages_fit_every_width(open_page, name):
 
 def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page):
     window = open_page("/")
-    everything = find_visible_rows(window).count()
+    num_all_runs = find_visible_rows(window).count()
     window.page.select_option("select[name=precision]", "bf16")
     window.page.select_option("select[name=device]", DEVICES[1])
     window.page.wait_for_url("**device=*")
     query = parse_qs(urlsplit(window.page.url).query)
     assert (query["precision"], query["device"]) == (["bf16"], [DEVICES[1]])
-    assert find_visible_rows(window).count() == REPEATS < everything
+    assert find_visible_rows(window).count() == REPEATS < num_all_runs
     other_window = open_page(window.page.url)  # what somebody else sees who gets the address
     wait_for_rows(other_window, REPEATS)
     assert (
@@ -105,7 +105,7 @@ def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page)
     )
     window.page.locator("a.clear").click()
     window.page.wait_for_url(site + "/index.html")
-    assert find_visible_rows(window).count() == everything
+    assert find_visible_rows(window).count() == num_all_runs
 
 
 def test_filter_without_matches_explains_why(open_page):
@@ -113,14 +113,17 @@ def test_filter_without_matches_explains_why(open_page):
     search, why = window.page.locator("input[name=q]"), window.page.locator(".why")
 
     def filter_rows(text):
+        """Type a filter; return how many runs the list then shows."""
         search.fill(text)
         window.page.keyboard.press("Enter")
         return find_visible_rows(window).count()
 
-    everything = find_visible_rows(window).count()
-    assert 0 < filter_rows("p_core>1000") < everything
+    num_all_runs = find_visible_rows(window).count()
+    assert 0 < filter_rows("p_core>1000") < num_all_runs
     assert why.is_hidden()
     assert filter_rows("device~H100 precision=bf16") == REPEATS
+    # Filters that match nothing: values out of range, a column that does not exist, a text where a
+    # number is needed, a value that no run has.
     assert filter_rows("p_core>5000000") == 0
     assert "p_core is between 401 and 2,048 samples/s" in why.inner_text()
     assert filter_rows("p_corr>5000") == 0
@@ -129,7 +132,7 @@ def test_filter_without_matches_explains_why(open_page):
     assert "compared with a number in samples/s" in why.inner_text()
     assert filter_rows("precision=fp64") == 0
     assert "precision is bf16, fp32, tf32 in this list" in why.inner_text()
-    assert filter_rows("") == everything
+    assert filter_rows("") == num_all_runs
     assert why.is_hidden()
 
 
@@ -138,6 +141,7 @@ def test_report_header_is_distinct_from_the_site_header(open_page):
     style = """name => (({backgroundColor, borderBottomWidth, display}) =>
         [backgroundColor, borderBottomWidth, display])(
             getComputedStyle(document.querySelector(name)))"""
+    # The report's head has no background and no line; the site's head has a line below it.
     title = window.page.evaluate(style, ".title-row")
     assert title == ["rgba(0, 0, 0, 0)", "0px", "block"]
     assert window.page.evaluate(style, "header.top")[1] == "1px"
@@ -146,9 +150,10 @@ def test_report_header_is_distinct_from_the_site_header(open_page):
 def test_missing_page_is_shown_in_the_language_of_its_address(site, visit):
     for path, heading in (("/runs/gone.html", "Page not found"), ("/zh/a/b", "页面不存在")):
         window = visit(site)
-        with window.expecting_errors():
+        with window.expecting_errors():  # the browser reports the answer 404
             window.open(path)
         assert window.page.locator("h1").inner_text() == heading
+        # The page has its style: without one a browser has a margin of 8 pixels.
         assert window.page.evaluate("getComputedStyle(document.body).margin") == "0px"
         window.page.locator("main p a").click()
         window.page.wait_for_url("**/index.html")
@@ -179,7 +184,7 @@ def test_language_and_theme_are_switched_and_kept(open_page):
     assert window.page.evaluate(color) == dark != light
     assert window.page.locator("html").get_attribute("lang") == "zh-Hans"
     assert CJK.search(window.page.locator("h1").first.inner_text())
-    window.page.locator("header a.brand").click()
+    window.page.locator("header a.brand").click()  # to the list of all runs
     assert window.page.locator("html").get_attribute("lang") == "zh-Hans"
 
 
@@ -199,6 +204,7 @@ def test_runs_of_other_work_are_compared_by_a_link_that_names_the_differences(op
 def test_charts_are_not_cropped_on_a_phone(open_page, name):
     window = open_page(PAGES[name], width=360)
     window.page.locator(".drawing svg").first.wait_for()
+    # Texts that reach beyond the right edge of their chart, or were shortened.
     cut = """[...document.querySelectorAll(".drawing svg")].flatMap(svg => [...svg.querySelectorAll(
         "text")].filter(x => x.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1
         || x.textContent.endsWith("…")).map(x => x.textContent))"""

@@ -46,7 +46,11 @@ def idle_cluster(cluster, monkeypatch, tmp_path):
 
 
 def write_cluster_file(folder, **keys):
-    """Write a cluster file for nodes that share this host: its loopback, and free ports."""
+    """Write a cluster file for nodes that share this host: its loopback, and a free port.
+
+    Args:
+        keys: options of sbatch.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -64,7 +68,7 @@ def write_cluster_file(folder, **keys):
 
 @pytest.fixture
 def run(idle_cluster, start_run, tmp_path):
-    """Start ``trainmark run`` on both nodes."""
+    """Return a function that starts ``trainmark run`` on both nodes; ``keys``: for sbatch."""
 
     def start(*args, case="faulty", **keys):
         return start_run(
@@ -80,6 +84,8 @@ def test_distilbert_trains_on_two_nodes(run):
         assert (run_dir / f"events.node{node}.jsonl").exists()
 
 
+# Two launches that wait at their fault until the test writes ``go``, and a run that needs more
+# nodes than there are.
 PLAN = """\
 device: cpu
 runs:
@@ -92,24 +98,25 @@ runs:
 def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path, monkeypatch):
     go, runs = tmp_path / "go", tmp_path / "runs/plan"
     site = json.loads(write_cluster_file(tmp_path).read_text())
-    (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))
+    (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))  # it has two nodes
     (tmp_path / "plan.yaml").write_text(PLAN)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", "--json"]
     command += ["--launcher", "slurm", "--cluster", "cluster.yaml"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
-        wait_for_fault(fifo)
+        wait_for_fault(fifo)  # of the first launch
         process.kill()
     assert not (runs / "a/r1/record.json").exists()
 
+    # The same command again follows the job of the first launch, which still waits.
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stderr is not None
             assert "slurm, tested on: " in process.stderr.readline()
             assert "a/r1 is a submitted job" in process.stderr.readline()
             go.write_text("")
-            wait_for_fault(fifo)
+            wait_for_fault(fifo)  # of the second launch, which starts after the first has ended
             assert read_checked_record(runs / "a/r1").status == "passed"
             go.write_text("")
             out, err = process.communicate(timeout=240)
@@ -124,7 +131,7 @@ def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path
     assert run_by_name["a"]["run_ids"] == [
         read_checked_record(runs / name).run_id for name in ("a/r1", "a-2/r2")
     ]
-    assert run_by_name["a"]["did_not_pass_before"] == []
+    assert run_by_name["a"]["did_not_pass_before"] == []  # the killed command is no failure
     # The nodes that it needs, and how many can be used.
     assert re.findall(r"\d+", run_by_name["big"]["reason"]) == ["9", "2"]
 
@@ -132,7 +139,7 @@ def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path
 @pytest.mark.nightly
 def test_killed_rank_is_recorded_with_its_signal(run, fifo):
     record = faulty_runs.check_killed_rank(run, fifo, rank=1)
-    assert record.ranks[1].steps == 14
+    assert record.ranks[1].steps == 14  # it was killed in its fifteenth step
 
 
 @pytest.mark.nightly

@@ -21,15 +21,18 @@ if list_missing_programs():
 
 
 def find_free_port():
-    """Return a port after which some more are free."""
+    """Return a port that leaves room for the next ones, which pairs of nodes use."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return min(free.getsockname()[1], 65_000)
+        return min(free.getsockname()[1], 65_000)  # the last port is 65,535
 
 
 @pytest.fixture
 def accept(tmp_path):
-    """Accept both nodes with all that a user types; return the ended process."""
+    """Return a function that accepts both nodes of a cluster; it returns the ended process.
+
+    Its arguments are those of ``trainmark accept``.
+    """
     settings = {
         "device": "cpu",
         "environment": {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
@@ -54,16 +57,19 @@ def accept(tmp_path):
 
 @pytest.mark.nightly
 def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept, tmp_path):
+    """First two rounds without pairs; then a third round, and pairs, in the same folder."""
     out = tmp_path / "out"
     args = (
         *shlex.split("toy --launcher slurm --nnodes 2 --nproc 1 --seconds 0.2"),
         *("--cluster", str(tmp_path / "cluster.yaml")),
+        # The nodes share the cores of one machine: only very large differences fail.
         *shlex.split("--worse-by 10 --rates-worse-by 10"),
         *("--out", str(out)),
     )
 
     process = accept(*args, "--repeats", "2", "--phases", "devices,nodes")
 
+    # Passed, or undecided because of few rounds.
     assert process.returncode in (0, 3), process.stderr
     result = read_result(out)
     assert [member.name for member in result.members] == list(NODES)
@@ -78,7 +84,8 @@ def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept,
     measured = [
         (event["phase"], event["round"]) for event in events if event["event"] == "measured"
     ]
-    assert measured.count(("devices", 0)) == 2  # not again
-    assert measured.count(("devices", 2)) == 2
+    # Two nodes report each round.
+    assert measured.count(("devices", 0)) == 2  # not measured again
+    assert measured.count(("devices", 2)) == 2  # the third round, of the second command
     assert measured.count(("pairs", 0)) == 2
     assert not read_result(out).not_measured

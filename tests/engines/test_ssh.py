@@ -39,16 +39,16 @@ def hosts(tmp_path_factory):
 
 @pytest.fixture
 def make_words(hosts, tmp_path):
-    """Return the arguments of a run on both hosts, with its own cluster file."""
+    """Return a function for the arguments of a run on both hosts, with its own cluster file."""
 
-    def make(*lines, site=None, **ssh):
-        more, site = site or {}, hosts.site(*lines, **ssh)
+    def make():
+        site = hosts.site()
         site["environment"] |= {
             "TRAINMARK_CASE_PATH": str(CASES),
             "TRAINMARK_CACHE": str(tmp_path / "cache"),
             "FAULT_FIFO": str(tmp_path / "fifo"),
         }
-        site |= {"master_port": PORT, **more}
+        site["master_port"] = PORT
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
         cluster_option = ("--cluster", str(tmp_path / "cluster.yaml"))
         return ("--launcher", "ssh", "--nnodes", "2", "--nproc", "1", *cluster_option)
@@ -58,7 +58,7 @@ def make_words(hosts, tmp_path):
 
 @pytest.fixture
 def run(hosts, start_run, make_words):
-    """Start ``trainmark run`` on the login machine."""
+    """Return a function that starts ``trainmark run`` on the login machine."""
 
     def start(*options, case="faulty"):
         return start_run(*options, *make_words(), case=case, prefix=hosts.login.enter_namespace())
@@ -67,7 +67,10 @@ def run(hosts, start_run, make_words):
 
 
 def list_processes_left(run_dir):
-    """Return the living ranks of a run and other living processes with its folder."""
+    """Return the ids of a run's living ranks, and of living processes whose words have its folder.
+
+    Each host runs it below the folder ``root``, under the run's id.
+    """
     run_id = Plan.read(run_dir).run_id
     process_ids = [
         ids for name, ids in processes.find_alive_runs().items() if name.startswith(run_id)
@@ -81,6 +84,7 @@ def list_processes_left(run_dir):
 def test_distilbert_trains_on_two_hosts(run, hosts):
     run_dir = train_distilbert_on_two_ranks(run)
     for node in (0, 1):
+        # The events on the node's own disk, and the copy in the run's folder.
         (there,) = hosts.get_disk(node).glob(f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl")
         assert len(list(EventFile(there))) == len(list(EventFile(run_dir / there.name)))
         assert (run_dir / f"telemetry.node{node}.jsonl").exists()
@@ -105,10 +109,13 @@ def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
     assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
     assert read_job_states(run_dir)[-1]["phase"] == "lost"
     assert f"{hosts.get_address(1)}: ssh: " in err
-    assert not (run_dir / "events.node1.jsonl").exists()
+    assert not (run_dir / "events.node1.jsonl").exists()  # it could not be copied
     wait_until(
-        lambda: list_processes_left(run_dir) == [], "the end of the lost node's processes", 90
+        lambda: list_processes_left(run_dir) == [],
+        "the end of the lost node's processes",
+        patience_s=90,
     )
+    # For the next test.
     hosts.link(1, "up")
     wait_until(lambda: hosts.is_reachable(1), "the link")
 
@@ -118,7 +125,8 @@ def test_nodes_end_if_their_launcher_is_killed(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
     process.kill()
-    wait_until(lambda: list_processes_left(run_dir) == [], "the end of the nodes", 120)
+    wait_until(lambda: list_processes_left(run_dir) == [], "the end of the nodes", patience_s=120)
+    # Another process writes the record of what was left.
     args = ("-m", "trainmark", "run", "--attach", str(run_dir))
     subprocess.run(
         hosts.login.enter_namespace(sys.executable, *args), capture_output=True, check=False

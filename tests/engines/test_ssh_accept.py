@@ -23,7 +23,7 @@ if explain_absence():
         f"no hosts for ssh here: {explain_absence()} (make test-engines)", allow_module_level=True
     )
 
-HANGS = 2
+HUNG = 2  # number of the host whose agent is stopped
 
 
 @pytest.fixture
@@ -36,7 +36,10 @@ def hosts(tmp_path):
 
 
 def stop_agent(rank, patience_s=300.0):
-    """Stop the agent of a node, so that its heartbeats end."""
+    """Stop the agent of a node, so that its heartbeats end; return its process.
+
+    The caller must kill it: a stopped process ignores other signals.
+    """
     end_s = time.monotonic() + patience_s
     while time.monotonic() < end_s:
         for process in psutil.process_iter(["cmdline"]):
@@ -72,16 +75,16 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
         stderr=subprocess.STDOUT,
         text=True,
     )
-    stopped = stop_agent(HANGS)
+    hung_agent = stop_agent(HUNG)
     try:
         printed, _ = process.communicate()
     finally:
-        stopped.kill()
+        hung_agent.kill()
 
     assert process.returncode == 1, printed
     result = read_result(out)
-    assert result.list_names("fail") == [hosts.get_address(HANGS)], printed
-    healthy = {hosts.get_address(number) for number in range(4) if number != HANGS}
+    assert result.list_names("fail") == [hosts.get_address(HUNG)], printed
+    healthy = {hosts.get_address(number) for number in range(4) if number != HUNG}
     texts = [path.read_text() for path in (out / EVIDENCE_DIR).iterdir()]
     events = [json.loads(line) for text in texts for line in text.splitlines()]
     pairs = {
@@ -90,7 +93,7 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
         if event["event"] == "measured" and event["phase"] == "pairs"
     }
     assert {name for pair in pairs for name in pair} == healthy
-    assert len(pairs) == 3
+    assert len(pairs) == 3  # all pairs of three hosts
 
 
 @pytest.mark.nightly
