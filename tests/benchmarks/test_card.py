@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NEVER_S = 3600.0
+NEVER_S = 3600.0  # a limit that no section here reaches
+# The beginning of each section's module. ``note`` keeps that the section was called.
 HEAD = """
 import os, sys, time
 from pathlib import Path
@@ -39,7 +40,7 @@ def note(card):
     with (card.scratch / (__name__ + ".calls")).open("a") as calls:
         calls.write("called\\n")
 """
-# Without torch, so that a test takes no longer than it must.
+# The section that describes the card; without torch, so that a test takes no longer than it must.
 FACTS = """
 def run(card):
     return Facts({"name": "Some (R) Card", "vendor": "cpu"}, {"sm_clock_mhz": None}, {
@@ -80,13 +81,15 @@ class Sections:
     """Sections written for a test, importable by the processes that run them."""
 
     folder: Path
-    modules: dict[str, str]
+    modules: dict[str, str]  # module of each section, by the section's name
 
     def add(self, name: str, body: str) -> None:
+        """Write the module of a section, which defines ``run``."""
         (self.folder / f"injected_{name}.py").write_text(HEAD + body, encoding="utf-8")
         self.modules[name] = f"injected_{name}"
 
     def build_arguments(self, *more: str, size: str = "tiny") -> list[str]:
+        """Return the words of the command line."""
         return [
             *("--device", "cpu"),
             *("--size", size),
@@ -96,18 +99,22 @@ class Sections:
         ]
 
     def measure(self, *more: str, size: str = "tiny") -> int:
+        """Run the sections that have no result yet, as the command does; return its exit code."""
         return command.main(self.build_arguments(*more, size=size), self.modules, limit_s=NEVER_S)
 
     def count_calls(self, name: str) -> int:
+        """Return how often a section was run that calls ``note``."""
         path = self.folder / "scratch" / f"injected_{name}.calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def read_document(self, name: str = "some-card-tiny") -> dict[str, Any]:
+        """Return the results; ``name``: of the file, from the card's name and the size."""
         return json.loads((self.folder / "results" / f"{name}.json").read_text())
 
 
 @pytest.fixture
 def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sections:
+    """Return a benchmark of a card without sections; only the facts about the card are there."""
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     monkeypatch.setenv("PYTHONPATH", path)
     test_sections = Sections(tmp_path, {})
@@ -150,6 +157,7 @@ def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> N
         assert value is None or isinstance(value, int | float)
     for bar in section["bars"]:
         assert set(bar) == {"what", "measured", "bar", "met"}
+        # None: the CPU has no published peak, no fp8, and no memory of its own.
         assert isinstance(bar["met"], bool) or (
             bar["met"] is None and any(word in bar["what"] for word in ("MFU", "fp8", "memory"))
         )
@@ -177,7 +185,7 @@ def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) 
     sections.add("good", GOOD)
 
     assert sections.measure("--sections", "good") == 0
-    assert sections.measure() == 1
+    assert sections.measure() == 1  # the good one has its result, and is not run again
     assert (sections.count_calls("good"), sections.count_calls("bad")) == (1, 1)
     assert sections.measure() == 1
     assert (sections.count_calls("good"), sections.count_calls("bad")) == (1, 2)
@@ -189,6 +197,7 @@ def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) 
         "bad": "failed",
         "nan": "failed",
     }
+    # A figure that is not a number is an error of its section.
     assert all("Error" in section_results[name]["output"] for name in ("bad", "nan"))
 
 
@@ -209,10 +218,10 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
     sections: Sections, tmp_path: Path
 ) -> None:
     sections.add("hangs", HANGS)
-    pids = tmp_path / "pids"
+    pids = tmp_path / "pids"  # of the section's process and of its child, once both run
     process = run(
         "injected_hangs",
-        Card("cpu", "tiny", tmp_path),
+        Card(device="cpu", size="tiny", scratch=tmp_path),
         limit_s=NEVER_S,
         stop=StopRequest(),
         clock=make_clock_that_jumps(pids),
@@ -222,6 +231,7 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
     assert list_alive([int(pid) for pid in pids.read_text().split()]) == []
 
 
+# A section that reports how much time it has.
 BRIEF = """
 def run(card):
     note(card)
@@ -238,15 +248,17 @@ def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) 
 
 
 def test_sections_share_the_remaining_budget() -> None:
+    """``section_s`` returns the time of a section; its arguments: it, and those after it."""
     now_s = 100.0
-    budget = command.Budget(600.0, 480.0, 100.0, lambda: now_s)
+    budget = command.Budget(seconds=600.0, limit_s=480.0, start_s=100.0, clock=lambda: now_s)
 
     # Shares 2, 3, 1, 2, 2.5 and 2 of 12.5.
     names = ["contract", "memory", "ceilings", "gpt", "llama", "dlrm"]
     assert [*BRIEF_SHARES] == names
-    assert budget.section_s("contract", names[1:]) == 96.0
+    assert budget.section_s("contract", names[1:]) == 600 * 2 / 12.5
     now_s = 150.0  # it took 50 s, less than its share: the others get more
     assert budget.section_s("memory", names[2:]) == pytest.approx(550 * 3 / 10.5)
+    # The last section has all that is left until 700 s, or nothing.
     now_s = 500.0
     assert budget.section_s("dlrm", []) == 200.0
     now_s = 701.0
@@ -254,7 +266,7 @@ def test_sections_share_the_remaining_budget() -> None:
 
     now_s = 100.0
     assert budget.section_s("dlrm", []) == 480.0  # no section has more than its limit
-    unlimited = command.Budget(math.inf, 480.0, 100.0, lambda: now_s)
+    unlimited = command.Budget(seconds=math.inf, limit_s=480.0, start_s=100.0, clock=lambda: now_s)
     assert unlimited.section_s("contract", names[1:]) == 480.0
 
 
@@ -268,9 +280,9 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
     assert section_results["is_brief"] is True
     figures = {name: section["figures"] for name, section in section_results["sections"].items()}
     assert all(figures[name]["is_brief"] == 1.0 for name in ("first", "second"))
-    assert (
-        0 < figures["first"]["left_s"] <= 300.0 * 0.85
-    )  # half of the budget, minus the time kept for its end
+    # The first one has half of the ten minutes, the second one all: the clock has stood still. A
+    # section may measure for 85% of its time, and needs the rest to end and to write.
+    assert 0 < figures["first"]["left_s"] <= 300.0 * 0.85
     assert 300.0 < figures["second"]["left_s"] <= 600.0 * 0.85
     assert not (sections.folder / "results" / "some-card-tiny.json").exists()
 
@@ -287,9 +299,8 @@ def run(card):
     assert sections.measure() == 0
     figures = sections.read_document()["sections"]["first"]["figures"]
     assert figures["is_brief"] == 0.0
-    assert (
-        NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S
-    )  # the rest is kept for ending and writing
+    # 85% of the limit of a section: the rest is kept for ending and writing.
+    assert NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S
 
 
 def test_start_time_of_a_process_counts_as_time_of_its_section(
@@ -302,18 +313,20 @@ def run(card):
     return Findings([], {"ends_at_s": card.ends_at_s})
 """,
     )
-    monkeypatch.setattr("benchmarks.card.running.time.monotonic", lambda: 1000.0)
+    # The time at which the section must end is chosen before its process starts.
+    started_s = 1000.0
+    monkeypatch.setattr("benchmarks.card.running.time.monotonic", lambda: started_s)
 
     process = run(
         "injected_first",
-        Card("cpu", "tiny", tmp_path),
+        Card(device="cpu", size="tiny", scratch=tmp_path),
         limit_s=100.0,
         stop=StopRequest(),
         clock=lambda: 0.0,
     )
 
     assert process.document is not None
-    assert process.document["found"]["figures"] == {"ends_at_s": 1085.0}
+    assert process.document["found"]["figures"] == {"ends_at_s": started_s + 0.85 * 100.0}
 
 
 def test_a_device_that_computes_nothing_fails_every_section(
@@ -328,6 +341,7 @@ def test_a_device_that_computes_nothing_fails_every_section(
     assert "good: nothing was computed" in capsys.readouterr().out.splitlines()
     section = sections.read_document()["sections"]["good"]
     assert section["state"] == "finished"
+    # A bar about the device is added before the section's own.
     assert [bar["met"] for bar in section["bars"]] == [False, True]
     page = (sections.folder / "results" / "some-card-tiny.md").read_text()
     assert "**Nothing was computed:**" in page
@@ -359,7 +373,7 @@ def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
     sections.add("second", BRIEF)
     done = sections.folder / "scratch" / "injected_first.calls"
 
-    # The first section leaves three seconds.
+    # The first section leaves three of 600 seconds, too few to run another one.
     assert measure_briefly(sections, clock=lambda: 597.0 if done.exists() else 0.0) == 1
 
     assert (sections.count_calls("first"), sections.count_calls("second")) == (1, 0)
@@ -391,7 +405,7 @@ def test_a_budget_is_minutes_or_seconds(text: str, capsys: pytest.CaptureFixture
 def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = iter([60.0, 60.0, -1.0])
+    seconds = iter([60.0, 60.0, -1.0])  # left before each of three tests
     deadline = Deadline(lambda: next(seconds))
     file = tmp_path / "test_three.py"
     file.write_text("\n".join(f"def test_{name}(): pass" for name in ("a", "b", "c")))
@@ -410,6 +424,7 @@ def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     assert deadline.not_run == 1
     verdicts = [case.verdict for case in contract.read(report)]
     assert verdicts == ["passed", "passed", "skipped"]
+    # The bar "no test fails" is not judged, unless one has failed.
     (bar,) = contract.collect_findings(contract.read(report), exit_code=0, not_run=1).bars
     assert bar.met is None
     failed = [contract.Case("test_d", "failed", "")]
@@ -446,7 +461,7 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
 
 
 def test_rounds_stop_when_time_is_up() -> None:
-    answers = iter([True, False])
+    answers = iter([True, False])  # after the first round there is time for one more
     timings = interleave(
         {"one": lambda: 1.0, "two": lambda: 2.0},
         rounds=9,
@@ -469,7 +484,7 @@ def test_variant_skipped_for_time_neither_fails_nor_passes_its_bar() -> None:
     )
     bar = measured.speed_bar("ours", "trainer", "ours / trainer")
     assert bar.met is None
-    assert measured.fastest("ours", "trainer") == "ours"
+    assert measured.fastest("ours", "trainer") == "ours"  # of those that were measured
     assert "There was no time for Trainer." in measured.table({"ours": "us", "trainer": "Trainer"})
 
 
@@ -477,9 +492,10 @@ def test_memory_rows_without_time_are_skipped_and_failures_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"predicted": 80, "predicted_reserved": 95, "allocated": 90, "reserved": 100}
-    answers: list[Any] = [sizes, RuntimeError("out of memory"), None]
+    answers: list[Any] = [sizes, RuntimeError("out of memory"), None]  # None: no time
 
     def answer(_: Card, number: int) -> dict[str, int] | None:
+        """Return or raise the result of the row with this number."""
         if isinstance(answers[number], RuntimeError):
             raise memory.RowFailedError(str(answers[number]))
         return answers[number]
@@ -488,14 +504,17 @@ def test_memory_rows_without_time_are_skipped_and_failures_are_named(
     monkeypatch.setattr(memory, "ROWS", rows)
     monkeypatch.setattr(memory, "measure_row", answer)
 
-    result = memory.run(Card("cpu", "tiny", tmp_path))
+    card = Card(device="cpu", size="tiny", scratch=tmp_path)
+    result = memory.run(card)
 
-    off, failures = result.bars
-    assert (off.measured, off.met) == ("off by 5.0% at most, of 1 recipes", True)
+    prediction, failures = result.bars
+    # 95 was predicted of 100.
+    assert (prediction.measured, prediction.met) == ("off by 5.0% at most, of 1 recipes", True)
     assert (failures.measured, failures.met) == ("1", False)
     assert result.figures["a_case first: reserved_bytes"] == 100
     assert "- a_case second: out of memory." in result.text
     assert "There was no time for a_case third." in result.text
 
-    sizes["predicted_reserved"] = 80
-    assert memory.run(Card("cpu", "tiny", tmp_path)).bars[0].met is False
+    sizes["predicted_reserved"] = 80  # 20% off is too much
+    prediction, _failures = memory.run(card).bars
+    assert prediction.met is False

@@ -27,10 +27,11 @@ SMALL = GptRecipe(
 def make_measured_speed(
     product_name: str, seconds: float, peak_flops: float | None = None
 ) -> Measured:
+    """Return three rounds of equal steps; ``peak_flops`` None: the card's peak is not known."""
     return Measured(
-        {"ours": [seconds] * 3},
-        {"ours": 1},
-        [1e12] * 3,
+        seconds={"ours": [seconds] * 3},
+        peak_bytes={"ours": 1},
+        matmul=[1e12] * 3,
         flops=9e11,
         units={"samples": 96},
         peak_flops=peak_flops,
@@ -60,7 +61,7 @@ def test_plain_model_computes_the_loss_of_the_case() -> None:
 
     loss = make_plain_model(our_model)(ids[:, :-1], ids[:, 1:])
 
-    tokens = 2 * SMALL.seq_length
+    tokens = 2 * SMALL.seq_length  # our loss is a sum over them, that of the plain model a mean
     assert loss.item() == pytest.approx(
         our_model(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5
     )
@@ -82,8 +83,9 @@ def test_published_figure_equals_the_cell_of_its_page() -> None:
 def test_published_figure_is_a_bar_only_on_its_own_card(
     product: str, batch: int, seconds: float, met: bool | None
 ) -> None:
-    bar, other_bar = distilbert.compare_with_published(make_measured_speed(product, seconds), batch)
+    """Met, missed, or only stated: with another batch size or on another card."""
+    bar, sentence = distilbert.compare_with_published(make_measured_speed(product, seconds), batch)
 
     assert (None if bar is None else bar.met) == met
-    assert "287.9" in other_bar
-    assert product in other_bar
+    assert "287.9" in sentence
+    assert product in sentence

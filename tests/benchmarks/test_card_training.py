@@ -29,6 +29,8 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Three rounds: seconds of a step of each variant, and the rate of matmuls beside it. A step has
+# 80 FLOP: 40, 20 and 40 FLOP/s are 0.2, 0.1 and 0.2 of the peak, and 0.4, 0.4 and 0.5 of matmuls.
 MEASURED = Measured(
     seconds={"ours": [2.0, 4.0, 2.0], "peer": [4.0, 4.0, 4.0]},
     peak_bytes={"ours": 3 << 30, "peer": 4 << 30},
@@ -43,8 +45,10 @@ def test_shares_are_relative_to_the_peak_and_to_matmuls_of_the_same_round() -> N
     assert (mfu.low, mfu.median, mfu.high) == (0.1, 0.2, 0.2)
     mamfu = MEASURED.mamfu("ours")
     assert (mamfu.low, mamfu.median, mamfu.high) == (0.4, 0.4, 0.5)
+    # Bars: the name of what is judged, and the least that is required.
     assert MEASURED.mfu_bar("ours", "it", 0.2).met
     assert not MEASURED.mfu_bar("ours", "it", 0.21).met
+    # Our step takes half of the peer's time.
     assert MEASURED.speed_bar("ours", "peer", "it", 2.0).met
     assert not MEASURED.speed_bar("peer", "ours", "it", 0.6).met
     assert MEASURED.fastest("peer", "ours") == "ours"
@@ -54,7 +58,8 @@ class FakePeer:
     """Takes a second per step; a variant named ``hangs`` ends only when it is killed."""
 
     def __init__(self, _module: str, *words: str) -> None:
-        self.words, self.killed, self.more = words, threading.Event(), [[5.0]]
+        self.words, self.killed = words, threading.Event()
+        self.more = [[5.0]]  # what a peer reports behind the seconds of a turn: the peak in bytes
         self.process = SimpleNamespace(kill=self.killed.set)
 
     def settle(self, _turn_s: float) -> None:
@@ -87,6 +92,7 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
     )
     assert turns.failed == {"compiled": "killed"}
     assert set(turns.seconds) == set(turns.peak_bytes) == {"ours"}
+    # Without our own variant there is nothing to compare.
     with pytest.raises(PeerFailedError):
         training.take_turns(
             Card("cpu", "tiny", tmp_path),
@@ -124,7 +130,7 @@ def test_variants_and_rounds_without_time_are_skipped(
     parts = {"ours": ("ours",), "plain": ("plain",), "trainer": ("trainer",)}
 
     turns = training.take_turns(
-        Card("cpu", "full", tmp_path, 100.0, is_brief=True),
+        Card(device="cpu", size="full", scratch=tmp_path, ends_at_s=100.0, is_brief=True),
         "module",
         parts,
         precision="fp32",
@@ -152,6 +158,7 @@ def test_plain_embedding_bags_without_time_are_skipped(
     }
 
     def measure(*_: str) -> dict[str, Any]:
+        """Take 40 s for a part of the section; for a second one there is no time."""
         nonlocal now_s
         now_s += 40.0
         return measured
@@ -163,7 +170,8 @@ def test_plain_embedding_bags_without_time_are_skipped(
     monkeypatch.setattr(dlrm, "TINY_ROWS", 10)
     monkeypatch.setattr(dlrm, "write_clicks", lambda *_, **__: "folder")
 
-    result = dlrm.run(Card("cpu", "full", tmp_path, 60.0, is_brief=True))
+    card = Card(device="cpu", size="full", scratch=tmp_path, ends_at_s=60.0, is_brief=True)
+    result = dlrm.run(card)
 
     (bar,) = result.bars
     assert (bar.measured, bar.met) == ("unknown: there was no time for it", None)
@@ -176,15 +184,15 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
     monkeypatch: pytest.MonkeyPatch, total_gib: int
 ) -> None:
     total = total_gib << 30
-    use = MemoryUse(0, 0, total, "device")
+    use = MemoryUse(allocator_peak_bytes=0, used_bytes=0, total_bytes=total, scope="device")
     opened: Any = SimpleNamespace(memory=lambda: use)
     vendor = SimpleNamespace(open=lambda *_: opened)
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     rows = largest_tables.count_rows_that_fit("card")
     rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
-    place_tables(rank_memory, [rows] * NUM_TABLES, DIM, 1)
+    place_tables(rank_memory, [rows] * NUM_TABLES, DIM, world_size=1)
     with pytest.raises(EnvironmentFault):
-        place_tables(rank_memory, [rows + 1] * NUM_TABLES, DIM, 1)
+        place_tables(rank_memory, [rows + 1] * NUM_TABLES, DIM, world_size=1)
 
 
 def test_original_model_scores_a_batch_as_our_model_does() -> None:
@@ -199,6 +207,7 @@ def test_original_model_scores_a_batch_as_our_model_does() -> None:
     our_model = build_model(shape, dropout=0.0, seed=1)
     plain = PlainGlm(shape, dropout=0.0, checkpoint_activations=True)
     plain.load_state_dict(our_model.state_dict())
+    # The first two sequences of the first sample's candidates.
     some = next(examples.batch(np.arange(1))[0].split_sequences(2))
     sequences = SequenceTensors.from_batch(some)
     torch.testing.assert_close(

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.__main__ import NAMES
 
 ROOT = Path(__file__).parents[2]
+# Modules that benchmarks use.
 NO_BENCHMARK = {"__init__", "accept_groups", "__main__", "harness", "jobs", "peers"}
 
 
@@ -48,11 +49,12 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
     unjudged = name in {"site_pages", "site_server", "threads_per_rank"}
     assert rows
     assert unjudged or any(met != "not judged" for *_, met in rows)
+    # What is written is also printed, with one more line end.
     assert (tmp_path / f"{name}.md").read_text() == process.stdout[: -len("\n")]
     for what, measured, _bar, _met in rows:
         assert re.search(r"\d", measured) or what.startswith("heavy imports"), (what, measured)
         assert not re.search(r"\b(nan|inf)\b", measured), (what, measured)
-    assert list_result_tables() == tables
+    assert list_result_tables() == tables  # the published results are as they were
 
 
 def test_every_module_with_bars_is_listed_and_has_a_table() -> None:

@@ -18,25 +18,31 @@ class CountingDevice:
     torch_type = "fake"
 
     def __init__(self, allocator_peak_bytes: int | None) -> None:
-        self.peak = allocator_peak_bytes
-        self.now = 0.0
-        self.queued = 0.0
+        self.allocator_peak_bytes = allocator_peak_bytes  # None: it has no allocator of its own
+        self.now_s = 0.0
+        self.queued_s = 0.0  # time of steps that nobody has waited for
 
     def step(self) -> None:
-        self.queued += 1.0
+        self.queued_s += 1.0
 
     def synchronize(self) -> None:
-        self.now += self.queued
-        self.queued = 0.0
+        self.now_s += self.queued_s
+        self.queued_s = 0.0
 
     def memory(self) -> MemoryUse:
-        return MemoryUse(self.peak, None, None, "device")
+        return MemoryUse(
+            self.allocator_peak_bytes, used_bytes=None, total_bytes=None, scope="device"
+        )
 
 
-def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, asked: str) -> int:
-    """Answer what the parent asks; return how many steps were taken."""
-    monkeypatch.setattr(peers.time, "perf_counter", lambda: device.now)
-    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, requests: str) -> int:
+    """Answer what the parent asks; return how many steps were taken.
+
+    Args:
+        requests: lines, each with the number of steps of a turn.
+    """
+    monkeypatch.setattr(peers.time, "perf_counter", lambda: device.now_s)
+    monkeypatch.setattr("sys.stdin", io.StringIO(requests))
     num_steps = 0
     for _ in iterate_turns(device):  # type: ignore[arg-type]
         device.step()
@@ -47,14 +53,15 @@ def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, asked: s
 def test_turn_reports_seconds_per_step_including_the_synchronization(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert take_turns(CountingDevice(None), monkeypatch, "1\n4\n") == 5
+    device = CountingDevice(allocator_peak_bytes=None)
+    assert take_turns(device, monkeypatch, "1\n4\n") == 1 + 4
 
     ready, first, second = capsys.readouterr().out.splitlines()
     assert ready == "ready"
     for line in (first, second):
         seconds, peak = line.split()
         assert float(seconds) == 1.0
-        assert int(peak) > 2**20  # of this process
+        assert int(peak) > 2**20  # the largest memory of this process, instead of an allocator's
 
 
 def test_memory_is_the_allocator_peak_and_one_step_runs_before_timing(
@@ -64,10 +71,12 @@ def test_memory_is_the_allocator_peak_and_one_step_runs_before_timing(
     module = SimpleNamespace(empty_cache=lambda: freed.append(True))
     monkeypatch.setattr("torch.get_device_module", {"fake": module}.__getitem__)
 
-    assert take_turns(CountingDevice(12345), monkeypatch, "3\n") == 4
+    device = CountingDevice(allocator_peak_bytes=12345)
+    assert take_turns(device, monkeypatch, "3\n") == 1 + 3
 
+    # Seconds per step, and the peak.
     assert capsys.readouterr().out.splitlines() == ["ready", "1.0 12345"]
-    assert freed == [True]
+    assert freed == [True]  # after the untimed step, whose temporary memory does not count
 
 
 def test_peer_that_exits_reports_its_error() -> None:

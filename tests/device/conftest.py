@@ -50,8 +50,8 @@ def _restore_torch_settings() -> Iterator[None]:
 
 @pytest.fixture
 def device(vendor: Vendor) -> Device:
-    # One thread of a CPU, so that tests can run side by side.
-    return vendor.open(0, vendor.count() if vendor.counts_cores else 1)
+    # As one of as many ranks as a CPU has cores: one thread, so that tests can run side by side.
+    return vendor.open(local_rank=0, ranks_here=vendor.count() if vendor.counts_cores else 1)
 
 
 @pytest.fixture(scope="session")

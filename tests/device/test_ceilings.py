@@ -14,6 +14,7 @@ MIB = 1 << 20
 
 
 def check_result(device, work):
+    """Do the work once, and check that its result is right."""
     work.run()
     device.synchronize()
     fault = work.fault()  # by itself: an error would show the device's tensors too

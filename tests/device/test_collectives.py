@@ -11,6 +11,7 @@ from trainmark.cases.gpt_megatron.case import GptRecipe
 
 
 def spawn_ranks(task, vendor, world, tmp_path):
+    """Do a task of ``contract_ranks`` on so many ranks; an error of any rank fails the test."""
     if vendor.count() < world:
         pytest.skip(f"{vendor.count()} device here")
     torch.multiprocessing.spawn(

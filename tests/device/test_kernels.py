@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device
 
+ROWS, WIDTH = 96, 64  # tokens, and the size of their hidden states
 # A softmax over more than 2048 classes is another kernel than over fewer.
-ROWS, WIDTH, CLASSES, PADDED, IGNORED = 96, 64, 4990, 5000, -100
+CLASSES, PADDED = 4990, 5000  # the last rows of the weight belong to no class
+IGNORED = -100  # the target of tokens without a loss
 # Of the relative error in the Frobenius norm: sums in another order, and rounded factors.
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 
@@ -31,7 +33,11 @@ def compute_loss_and_gradients(
     factors: Sequence[Tensor],
     loss_of: Callable[..., Tensor],
 ) -> list[Tensor]:
-    """Return a loss and its gradients, on the host."""
+    """Return a loss and the gradients of its factors, on the host in 64 bits.
+
+    Args:
+        loss_of: computes the loss from the factors on the device.
+    """
     placed = [device.place(x.clone()).detach().requires_grad_() for x in factors]
     dtype = AUTOCAST_DTYPES.get(precision)
     with torch.autocast(device.torch_type, dtype=dtype, enabled=dtype is not None):
@@ -42,6 +48,7 @@ def compute_loss_and_gradients(
 
 
 def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor], precision: str) -> None:
+    """Compare each tensor by its relative error in the Frobenius norm."""
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(actual, expected, strict=True)]
     assert max(errors) <= BOUNDS[precision], errors
 
@@ -61,6 +68,7 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
             device,
             precision,
             (hidden, weight),
+            # Scores of 40 of the 96 tokens at once: the last part is smaller.
             lambda h, w, kernels=kernels: kernels.cross_entropy(
                 h, w, placed_targets, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED
             ),

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 # In another process, because the peak counts from its start.
+# 64 << 18 numbers of four bytes are 64 MiB.
 SCRIPT = """
 import json, sys
 from dataclasses import asdict
@@ -20,15 +21,15 @@ first = device.place(torch.zeros(1))
 def used():
     device.synchronize()
     return asdict(device.memory())
-found = [used()]
+readings = [used()]
 held = first.new_ones(64 << 18)
-found.append(used())
+readings.append(used())
 del held
 held = first.new_ones(32 << 18)
-found.append(used())
+readings.append(used())
 more = first.new_ones(64 << 18)
-found.append(used())
-print(json.dumps(found))
+readings.append(used())
+print(json.dumps(readings))
 """
 MIB = 1 << 20
 ROUNDED = 2 * MIB  # an allocator hands out whole pages of this size at most
@@ -36,7 +37,7 @@ ROUNDED = 2 * MIB  # an allocator hands out whole pages of this size at most
 
 @pytest.fixture(scope="module")
 def memory_readings(vendor):
-    """Return memory before and after holding 64, then 32, then 96 MiB."""
+    """Return four readings of memory: before, and while holding 64, then 32, then 96 MiB."""
     process = subprocess.run(
         [sys.executable, "-c", SCRIPT, vendor.name], capture_output=True, text=True, check=False
     )
@@ -57,6 +58,7 @@ def test_allocator_peak_is_the_most_memory_held(memory_readings):
 
 
 def test_used_memory_grows_by_allocations_and_stays_below_the_total(memory_readings):
+    """What was freed stays in use: allocators keep it. So the third reading is not lower."""
     used = [item["used_bytes"] for item in memory_readings]
     if used[0] is None:
         pytest.skip("it cannot tell what is in use")

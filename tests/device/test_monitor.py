@@ -74,10 +74,9 @@ def test_a_reading_has_every_device_of_the_ranks(
 def test_monitor_reports_the_memory_of_the_device(
     monitor: Monitor, monitor_numbers: list[int], device: Device
 ) -> None:
-    reported, total = (
-        read_monitor(monitor)[monitor_numbers[0]].memory_total_bytes,
-        device.memory().total_bytes,
-    )
+    """The device is that of rank 0; a driver may keep some of the memory for itself."""
+    reported = read_monitor(monitor)[monitor_numbers[0]].memory_total_bytes
+    total = device.memory().total_bytes
     if reported is None or total is None:
         pytest.skip(f"monitor {reported}, device {total}")
     assert reported == pytest.approx(total, rel=0.05)
@@ -85,6 +84,7 @@ def test_monitor_reports_the_memory_of_the_device(
 
 @contextmanager
 def start_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that opens the device of a rank, and takes memory after a line of input."""
     words = [vendor.name, str(rank), str(vendor.count()), str(HELD_BYTES)]
     process = subprocess.Popen(
         [sys.executable, "-c", RANK, *words],
@@ -107,11 +107,11 @@ def read_line(stream: IO[str] | None) -> str:
 def test_rank_takes_memory_on_its_device_only(
     monitor: Monitor, monitor_numbers: list[int], accelerator: Vendor
 ) -> None:
-    for rank in {0, len(monitor_numbers) - 1}:
+    for rank in {0, len(monitor_numbers) - 1}:  # the first and the last device, or the only one
         with start_rank(accelerator, rank) as process:
             assert read_line(process.stdout) == "opened"
             before = read_monitor(monitor)
-            print(file=process.stdin, flush=True)
+            print(file=process.stdin, flush=True)  # an empty line: take the memory
             assert read_line(process.stdout) == "held"
             after = read_monitor(monitor)
         if before[monitor_numbers[rank]].memory_used_bytes is None:
@@ -122,5 +122,6 @@ def test_rank_takes_memory_on_its_device_only(
         }
         assert max(grown, key=lambda index: grown[index]) == monitor_numbers[rank]
         assert grown[monitor_numbers[rank]] >= 0.9 * HELD_BYTES, grown
+        # Other programs may take some memory meanwhile.
         others = [bytes_ for index, bytes_ in grown.items() if index != monitor_numbers[rank]]
         assert all(bytes_ < 0.5 * HELD_BYTES for bytes_ in others), grown

@@ -17,7 +17,8 @@ BOUNDS = {"fp32": (0, 5e-6), "tf32": (5e-5, 2e-3), "fp16": (5e-5, 2e-3), "bf16":
 
 
 def set_precision(vendor, device, precision):
-    refusal = vendor.refuse(Recipe(precision=precision), 1)
+    """Set the precision and return the device's flags; skip the test if it is refused."""
+    refusal = vendor.refuse(Recipe(precision=precision), nproc=1)
     if refusal is not None:
         pytest.skip(refusal.why)
     try:

@@ -10,7 +10,7 @@ from support.real_runs import read_checked_record
 
 @pytest.fixture
 def run(trainmark, vendor, tmp_path):
-    """Run a case on the device; return its record."""
+    """Return a function that runs a case on the device; it returns the record of a passed run."""
 
     def call(case, *args):
         out = tmp_path / "run"
@@ -50,6 +50,8 @@ def test_two_devices_train_together(accelerator, run):
 
 @pytest.fixture
 def start_faulty_run(accelerator, start_run):
+    """Return ``start_run`` for the device."""
+
     def start(*args, **more):
         return start_run("--device", accelerator.name, *args, **more)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device
 
-WORK_NS = 100_000_000
+WORK_NS = 100_000_000  # the least duration of the timed work
 BEHIND = 4  # the work takes this many times as long as its launch
 MOST_REPEATS = 4096
 ATTEMPTS = 7  # the best counts: another program may have the host for a moment
@@ -35,11 +35,11 @@ def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
         def multiply_square(square: Any = square, out: Any = out) -> Any:
             return torch.mm(square, square, out=out)
 
-        multiply_square()
+        multiply_square()  # the first one may compile or allocate
         repeats, launched_ns, done_ns = 1, 0, 0
         while done_ns < WORK_NS and repeats < MOST_REPEATS:
             repeats *= 2
-            out[0, 0].item()
+            out[0, 0].item()  # waits for all earlier work
             started_ns = time.perf_counter_ns()
             for _ in range(repeats):
                 multiply_square()
@@ -54,7 +54,7 @@ def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
 
 
 def time_repeats(device: Device, work: Callable[[], Any], repeats: int) -> tuple[int, int]:
-    """Return device time and wall time of some repeats."""
+    """Return the device time and the wall time of some repeats, both in ns."""
     device.synchronize()
     started_ns = time.perf_counter_ns()
     start = device.mark()
@@ -78,7 +78,7 @@ def test_times_of_the_pieces_add_up_to_the_whole(device):
     device.synchronize()
     marks = [device.mark()]
     for _ in range(50):
-        square = square @ square / 64
+        square = square @ square / 64  # divided by the size, so that numbers do not overflow
         marks.append(device.mark())
     device.synchronize()
     pieces = [device.elapsed_ns(start, end) for start, end in pairwise(marks)]

@@ -13,7 +13,7 @@ from trainmark.errors import EnvironmentFault
 if TYPE_CHECKING:
     from trainmark.protocols import Device
 
-# What a recipe may add to a step.
+# What a recipe may add to a step; tested together with our own kernels.
 CHANGES_FOR_OWN_KERNELS: dict[str, dict[str, Any]] = {
     "glm_superglue": {"checkpoint_activations": True},
     "llama2_7b_lora": {"checkpoint_activations": True},
@@ -37,6 +37,7 @@ class Guarded:
 
 @pytest.fixture(autouse=True)
 def _device_that_tells(device):
+    """Skip the tests if the device has no means to make waiting calls fail."""
     if not hasattr(device, "forbid_synchronization"):
         pytest.skip("it cannot tell where the host waits: the stand-in of tests/devices can")
 
@@ -68,15 +69,16 @@ def test_no_step_waits_for_the_device(name, precision, kernels, device, generate
         pytest.skip(str(refused))
     step = job.step
 
-    def iterate_without_synchronization(batches):
+    def step_without_synchronization(batches):
         with device.forbid_synchronization():
             return step(batches)
 
-    job.step = iterate_without_synchronization
+    job.step = step_without_synchronization
     events = tiny_jobs.run_measured(job, Guarded(device), job.context.recipe)
     windows = [
         (event["phase"], len(event["loss"])) for event in events if event["event"] == "window"
     ]
+    # All seven steps were taken: the first of two warm-up steps compiles, then windows of three.
     assert windows == [("compile", 1), ("warmup", 1), ("train", 3), ("train", 2)]
 
 

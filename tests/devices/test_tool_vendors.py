@@ -137,8 +137,8 @@ def install_vendor(
 def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> TorchVendor:
     """The vendor on a machine with its cards, driver, torch and tool."""
     vendor = case.kind()
-    # The number of the first device's file: render nodes begin with 128; an Ascend card may be the
-    # thirteenth of a large machine, although the tool counts the visible ones from 0.
+    # The number of the first device's file: render nodes begin with 128, and the recorded output of
+    # Ascend's tool has the cards 12 to 15.
     first = {"metax": 128, "ascend": 12}.get(vendor.name, 0)
     for number in range(first, first + len(case.names)):
         write_text_file(bare_machine / case.node.format(number))

@@ -66,7 +66,7 @@ def read_symbols(file: Path, *options: str) -> Symbols:
     for line in run("nm", *options, str(file)).splitlines():
         kind, symbol = line.split()[-2:]
         name, _, version = symbol.partition("@")
-        if kind in "Uw":
+        if kind in "Uw":  # undefined, or weak and undefined
             undefined.add((name, version.lstrip("@")))
         else:
             defined.add(name)
@@ -130,14 +130,14 @@ def build(torch: Path, headers: Path, out: Path) -> None:
     }
 
     objects = compile_sources(headers, out, cudnn=read_cudnn_version(torch))
-    written = set().union(*(read_symbols(file).defined for file in objects))
+    written = set().union(*(read_symbols(file).defined for file in objects))  # not as stubs
     of_triton = DRIVER_FUNCTION.findall((torch.parent / TRITON_SOURCE).read_text(encoding="utf-8"))
     names = {name for name, _ in imports}.union(LOOKED_UP_BY_NAME, of_triton)
     stubs = sorted(names - written)
     stub_source, version_script = out / "stubs.c", out / "versions.map"
     stub_source.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in stubs))
     version_script.write_text(format_versions(imports))
-    # The compiler knows some of the names with other types.
+    # -fno-builtin: the compiler knows some of the names with other types.
     run(
         "gcc",
         "-O1",

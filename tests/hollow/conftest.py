@@ -26,6 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _hollow_card() -> None:
+    """Skip all tests without the card; fail if it should be there, but torch runs on another."""
     if hollow_card.load_runtime() is not None:
         return
     if "HOLLOW_DEVICE_NODES" in os.environ:  # set by on_card.sh
@@ -40,7 +41,7 @@ def vendor() -> Vendor:
 
 @pytest.fixture
 def device(vendor: Vendor) -> Device:
-    return vendor.open(0, 1)
+    return vendor.open(local_rank=0, ranks_here=1)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from trainmark.train.read_ahead import iterate_batches
 
 
 def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
+    """Return the kernels of attention that a step of a case's tiny recipe runs."""
     job = tiny_jobs.build(name, device, generated, kernels="library", **fields)
     batches = iterate_batches(job, device, 0, depth=0)
     with StepWatch(dict) as watch:
@@ -30,7 +31,8 @@ def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set
 def test_attention_runs_documented_kernel(row, device, generated):
     for precision in IN_32_BITS + IN_16_BITS:
         fields = {"precision": precision} | row.fields
-        expected = row.kernel(precision, torch.__version__)
+        expected = row.kernel(precision, torch.__version__)  # None: the card cannot run the step
+        # A row may be for one precision alone.
         if fields["precision"] == precision and expected is not None:
             kernels = list_kernels_of_step(device, generated, row.case, fields)
             assert kernels == {expected}, precision

@@ -15,6 +15,7 @@ from trainmark.devices.vendors.nvidia import driver, nvml
 GIB = 2**30
 MIB = 2**20
 
+# A rank of a node with two ranks. It prints of which of four devices it has used memory.
 RANK = """
 import os
 import torch
@@ -48,11 +49,11 @@ def test_driver_and_nvml_name_the_same_card():
     assert card.bus == "0000:41:00.0"
     assert nvml.find_index(card) == 0
     assert nvml.list_occupants(card) == []
-    context_bytes = 530 * MIB
+    context_bytes = 530 * MIB  # that the card takes for each process that uses it
     allocated = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     used = torch.cuda.memory_reserved()
     assert nvml.read_free_bytes(card) == 143771 * MIB - context_bytes - used
-    del allocated
+    del allocated  # it had to live until here
 
 
 def test_ranks_take_memory_only_on_their_own_device():

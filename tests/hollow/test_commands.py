@@ -15,7 +15,8 @@ from trainmark.record.record import read_record
 
 ROOT = Path(__file__).parents[2]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
-PARTS_WITHOUT_ARITHMETIC = ("conformance", "memory", "monitor", "time")
+PARTS_WITHOUT_ARITHMETIC = ("conformance", "memory", "monitor", "time")  # of the device contract
+# Codes of what is wrong with products that were not computed.
 WRONG_PRODUCTS = {"ceiling_zeros", "ceiling_not_finite", "ceiling_error"}
 
 
@@ -85,6 +86,7 @@ def test_ceilings_say_that_nothing_was_computed(call):
 
 
 def test_run_faster_than_the_published_peak_fails(call, tmp_path):
+    """The card, which calls itself an H200, does nothing, and so in no time."""
     code, _ = call("trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run")
     record = read_record(tmp_path / "run")
     assert (code, record.status) == (1, "failed")
@@ -93,6 +95,7 @@ def test_run_faster_than_the_published_peak_fails(call, tmp_path):
 
 
 def test_run_that_trains_nothing_fails(call, tmp_path):
+    """With another name it has no published peak, and with 1 ms an operation it is not too fast."""
     code, _ = call(
         *shlex.split("trainmark run toy --device nvidia"),
         *("--out", tmp_path / "run"),
@@ -106,7 +109,10 @@ def test_run_that_trains_nothing_fails(call, tmp_path):
 
 
 def test_run_out_of_memory_leaves_its_record(call, tmp_path):
-    """Another program holds memory that NVML does not show, as in a container."""
+    """Another program holds memory that NVML does not show, as in a container.
+
+    So planning finds 1000 MiB, enough for the run, but 420 of them cannot be allocated.
+    """
     code, _ = call(
         *shlex.split("trainmark run gpt_megatron --device nvidia"),
         *("--out", tmp_path / "run"),

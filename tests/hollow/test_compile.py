@@ -39,5 +39,6 @@ def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(
         job.step(batches)
     batches.close()
     assert set(counters["graph_break"]) <= GRAPH_BREAKS.get(name, set())
+    # Something was compiled, and matmuls call the card's library.
     assert counters["stats"]["unique_graphs"] > 0
     assert counters["inductor"]["extern_calls"] > 0

@@ -23,6 +23,7 @@ def count_step(device, generated, name, **fields) -> dict[str, int]:
     except EnvironmentFault as refusal:
         pytest.skip(str(refusal))
     batches = iterate_batches(job, device, 0, depth=0)
+    # The first two steps allocate memory and choose algorithms, for which the host may wait.
     job.step(batches)
     job.step(batches)
     device.synchronize()
@@ -42,8 +43,8 @@ def test_step_does_not_wait(name, precision, kernels, device, generated):
         pytest.skip("the host waits for the numbers of rows of experts; see train/experts.py")
     counters = count_step(device, generated, name, precision=precision, kernels=kernels)
     assert counters["waits"] == 0
-    assert counters["copies_out"] == 0
-    assert counters["launches"] > 0
+    assert counters["copies_out"] == 0  # to the host
+    assert counters["launches"] > 0  # of kernels
     assert counters["matmuls"] > 0
 
 

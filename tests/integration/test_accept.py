@@ -31,6 +31,7 @@ def accept(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def count_events(folder: Path, kind: str) -> int:
+    """Return how many events of a kind the evidence of an acceptance has."""
     paths = (folder / EVIDENCE_DIR).iterdir()
     lines = [line for path in paths for line in path.read_text().splitlines()]
     return sum(json.loads(line)["event"] == kind for line in lines)
@@ -41,7 +42,8 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
 
     process = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes")
 
-    assert process.returncode in (0, 1, 3), process.stderr  # the machine may be busy
+    # A busy machine may look slow, or give no verdict.
+    assert process.returncode in (0, 1, 3), process.stderr
     result = read_result(folder)
     assert [member.name.rpartition(":")[2] for member in result.members] == ["0", "1"]
     assert all(member.step_s for member in result.members)
@@ -49,8 +51,8 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     assert {"step", "matmul", "memory_copy"} <= {
         comparison.name for comparison in result.quantities
     }
-    assert count_events(folder, "measured") == 3
-    assert (folder / "page.html").stat().st_size > 10_000
+    assert count_events(folder, "measured") == 3  # each device alone, and both as a node
+    assert (folder / "page.html").stat().st_size > 10_000  # it has its contents
     names = [
         name
         for file in ("passing.txt", "failing.txt", "undecided.txt")
@@ -86,6 +88,7 @@ def test_exit_code_follows_from_the_lists_of_names(tmp_path: Path) -> None:
 def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
+    # ``WORDS`` ask for one round.
     process = accept(*WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
 
     assert process.returncode == 3, process.stderr
@@ -158,6 +161,7 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     assert alive == []
     before = count_events(folder, "measured")
 
+    # The same work; only the limits of the verdicts differ.
     second_call = accept(*args, "--out", str(folder), *TOLERANT)
 
     assert second_call.returncode in (0, 1, 3), second_call.stderr
@@ -168,6 +172,7 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
 def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
+    # No round can end in 10 ms.
     process = accept(*WORDS, "--out", str(folder), "--phases", "devices", "--deadline", "0.01")
 
     assert process.returncode == 1, process.stderr

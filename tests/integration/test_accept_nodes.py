@@ -20,19 +20,19 @@ from trainmark.acceptance.result import read_result
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Runs its command on this machine; hosts with their own script run that first.
+# Runs its command on this machine; a host with a file HOST.sh runs that first, in the same shell.
 FAKE_SSH = """#!/bin/sh
 while case "$1" in -*) true;; *) false;; esac; do shift; done
 host=${{1#ssh://}}; shift
 if [ -e {folder}/$host.sh ]; then . {folder}/$host.sh; fi
 exec sh -c "$*"
 """
-# Every name of it is this machine.
+# All of these addresses are this machine.
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 class Cluster:
-    """Hosts that are this machine; see ``accept``."""
+    """Hosts that are this machine, and the acceptance of them."""
 
     def __init__(self, folder: Path, hosts: tuple[str, ...] = HOSTS) -> None:
         self.folder, self.out, self.hosts = folder, folder / "out", hosts
@@ -42,6 +42,7 @@ class Cluster:
         (folder / "cluster.yaml").write_text(json.dumps(settings))
 
     def command(self, *args: str, case: str = "toy") -> list[str]:
+        """Return the command that accepts all hosts; ``args``: further options."""
         return [
             *(sys.executable, "-m", "trainmark", "accept", case),
             *shlex.split(f"--launcher ssh --nproc 1 --nnodes {len(self.hosts)}"),
@@ -72,6 +73,7 @@ class Cluster:
         )
 
     def events(self, kind: str) -> list[dict[str, object]]:
+        """Return the events of a kind in the evidence of all nodes."""
         texts = [path.read_text() for path in sorted((self.out / EVIDENCE_DIR).iterdir())]
         events = [json.loads(line) for text in texts for line in text.splitlines()]
         return [event for event in events if event["event"] == kind]
@@ -87,7 +89,8 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
 ) -> None:
     process = cluster.accept()
 
-    assert process.returncode in (0, 1, 3), process.stderr  # the machine may be busy
+    # A busy machine may look slow, or give no verdict.
+    assert process.returncode in (0, 1, 3), process.stderr
     result = read_result(cluster.out)
     assert result.unit == "node"
     assert [member.name for member in result.members] == list(HOSTS)
@@ -95,13 +98,15 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
     assert [(comparison.control, comparison.devices) for comparison in result.bits] == [
         ("deterministic", 3)
     ]
-    # Each node: twice its device, twice itself, and both pairs; links that looked slow once more.
+    # Each node: twice its device, twice itself, and both pairs. Later rounds of pairs than the
+    # three planned ones measure links again that looked slow.
     measured = cluster.events("measured")
     planned = [event for event in measured if event["phase"] != "pairs" or event["round"] < 3]
     assert len(planned) == 3 * (2 + 2 + 2)
     assert not result.not_measured
     assert len(cluster.events("left")) == 3
 
+    # Attaching to an acceptance that has ended judges again, and measures nothing.
     attached = subprocess.run(
         [sys.executable, "-m", "trainmark", "accept", "--attach", str(cluster.out)],
         capture_output=True,
@@ -115,10 +120,12 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
 
     assert second_call.returncode in (0, 1, 3), second_call.stderr
     later = [event for event in cluster.events("measured") if event not in measured]
+    # Nothing was missing but links that looked slow.
     assert [event for event in later if event["phase"] != "pairs" or event["round"] < 3] == []
 
 
 def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: Cluster) -> None:
+    # As if ssh could not connect, but only for the agent: the check before it succeeds.
     cluster.before(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
 
     process = cluster.accept("--phases", "devices,nodes", "--join", "10")
@@ -132,7 +139,7 @@ def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: 
 
 
 def test_node_without_the_shared_folder_reports_it(cluster: Cluster) -> None:
-    # Its folder has another path there.
+    # Its folder has another path there: the words of the agent's command are changed.
     elsewhere = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
     cluster.before(HOSTS[1], f'case "$*" in *agent*) {elsewhere};; esac')
 
@@ -170,9 +177,9 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     )
     assert process.stderr is not None
     before = PHASES[: PHASES.index(phase)]
-    awaited = "4 nodes have joined"
+    awaited = "4 nodes have joined"  # a part of the line after which the signal is sent
     if before:  # the last round of the phase before
-        rounds = 3 if before[-1] == "pairs" else 2
+        rounds = 3 if before[-1] == "pairs" else 2  # in three rounds each of four nodes meets all
         awaited = f"{before[-1]}: {rounds} of"
     for line in process.stderr:
         if awaited in line:
@@ -180,7 +187,7 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
 
-    assert process.returncode in (1, 3), out + err
+    assert process.returncode in (1, 3), out + err  # interrupted: never passed
     assert read_result(cluster.out).interrupted == "SIGINT"
     measured = {event["phase"] for event in cluster.events("measured")}
     assert measured >= set(before)
@@ -206,7 +213,8 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
     for line in process.stderr:
         if "nodes: 1 of" in line:
             break
-    # The first node chooses the rounds of pairs, and its pairs meet at it.
+    # Kill the agent of the first node, which chooses the rounds of pairs, and whose pairs meet at
+    # it.
     for other in psutil.process_iter(["cmdline"]):
         args = other.info["cmdline"] or []
         is_agent = "trainmark.acceptance.agent" in args and f"{cluster.out}/sessions/1" in args
@@ -236,7 +244,7 @@ def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None
 
     assert process.returncode in (0, 3), process.stderr
     joined_s = {event["node"]: event["unix_s"] for event in cluster.events("joined")}
-    assert joined_s[HOSTS[1]] - joined_s[HOSTS[0]] > 500
+    assert joined_s[HOSTS[1]] - joined_s[HOSTS[0]] > 500  # 600 s, and what joining takes
     result = read_result(cluster.out)
     assert not result.not_measured
     assert all(member.step is not None for member in result.members)
@@ -250,8 +258,9 @@ def test_two_nodes_are_accepted(tmp_path: Path) -> None:
 
     assert process.returncode in (0, 3), process.stderr
     result = read_result(cluster.out)
+    # Of two nodes only the slower one can fail.
     assert [member.decision for member in result.members] != ["fail", "fail"]
-    assert result.wholes == ()
+    assert result.wholes == ()  # a set of two is a pair: groups are not searched
     assert {event["phase"] for event in cluster.events("measured")} == {"devices", "nodes", "pairs"}
 
 
@@ -272,5 +281,5 @@ def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> Non
     assert (set_of_all_nodes.outcome, set_of_all_nodes.groups) == ("found", (behind,))
     assert result.list_names("fail") == list(behind)
     events = cluster.events("measured")
-    of_whole = {event["round"] for event in events if event["members"] == list(hosts)}
-    assert len(of_whole) == 2
+    rounds_of_all_nodes = {event["round"] for event in events if event["members"] == list(hosts)}
+    assert len(rounds_of_all_nodes) == 2  # as --repeats says

@@ -17,7 +17,10 @@ from trainmark.record.verify import verify_evidence
 
 @pytest.fixture
 def run_broken_case(cli, monkeypatch):
-    """Run the case with one broken function in this process; no rank starts."""
+    """Return a function that runs the case with one broken function in this process.
+
+    No rank starts. Its arguments are the name of the function and words of the command line.
+    """
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
 
     def run(name: str, *args: str):
@@ -46,7 +49,7 @@ def test_error_while_planning_leaves_a_record_that_names_the_place(run_broken_ca
 def test_generator_that_raises_leaves_a_record_and_no_data(run_broken_case, tmp_path):
     assert run_broken_case("data_generate")[0] == 1
     assert read_record(Path("run")).cause.place == "data_generate"
-    assert list(Path(tmp_path / "cache").iterdir()) == []
+    assert list((tmp_path / "cache").iterdir()) == []  # no half-made data
 
 
 def test_generator_on_a_full_disk_is_no_error_of_the_case(run_broken_case):
@@ -62,7 +65,7 @@ def test_dry_run_of_a_broken_case_leaves_nothing(run_broken_case):
 
 
 def test_broken_case_in_a_used_folder_is_still_named(run_broken_case):
-    for _ in range(2):
+    for _ in range(2):  # the second time the folder has the record of the first
         _, _, err = run_broken_case("data_check")
         assert "planted in data_check" in err
 
@@ -72,7 +75,7 @@ def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeyp
     Path("plan.yaml").write_text(
         "runs:\n- {case: broken, name: a, repeat: 2, device: cpu, set: {broken: data_check}}\n"
     )
-    for folder in ("a", "a-2"):
+    for folder in ("a", "a-2"):  # of the first command and of the second one
         code, _, err = cli("run", "plan.yaml")
         assert code == 1
         assert "run a: case broken, data_check" in err
@@ -89,7 +92,7 @@ def test_python_api_raises_the_error_of_the_case(tmp_path, monkeypatch):
 
 
 NIGHTLY = pytest.mark.nightly
-PLACES = {
+PLACES = {  # where each method of a job is called first, as the record names it
     "load_data": "data_build", "build": "model_build", "steps_per_epoch": "model_build",
     "model_flops": "model_build", "trained_parameters": "check", "updates": "check",
     "batches": "train", "step": "train", "evaluate": "evaluate", "facts": "finish",
@@ -114,9 +117,11 @@ def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
     record = read_checked_record(run_dir)
     assert (code, record.status, record.cause.kind) == (1, "failed", "error"), out + err
     assert record.cause.place == place
+    # It is an attribute, which the broken job does not have.
     expected = "AttributeError" if method == "steps_per_epoch" else raised
     assert record.cause.type == expected
     assert record.cause.traceback
+    # Without the case's own code its figures cannot be computed again, but nothing contradicts.
     assert "evidence_disagrees" not in [
         finding.code for finding in verify_evidence(record, run_dir)
     ]

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.nightly
 
 TINY = ("--budget-s", "0.05")
 two_cores = pytest.mark.skipif(count_usable_cores() < 2, reason="each rank needs a core")
+# A vendor on whose devices ``all_reduce`` does nothing, unless it gets more than the tensor, as
+# when the program itself compares over the ranks; it also prints while it is imported.
 VENDOR = """
 print("a vendor's greeting")
 from trainmark.devices.vendors.cpu import Cpu
@@ -32,8 +34,8 @@ class Faulty(Cpu):
 
     def open(self, local_rank, ranks_here):
         import torch.distributed
-        told = torch.distributed.all_reduce
-        torch.distributed.all_reduce = lambda value, *of: of and told(value, *of)  # fast
+        real = torch.distributed.all_reduce
+        torch.distributed.all_reduce = lambda value, *more: more and real(value, *more)  # fast
         return super().open(local_rank, ranks_here)
 """
 

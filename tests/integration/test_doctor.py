@@ -39,14 +39,14 @@ def test_full_doctor_runs_every_check(tmp_path):
     severity_by_code = {check["code"]: check["severity"] for check in document["checks"]}
     # A CPU has no occupants and no settings, and one rank needs no network. Only some machines have
     # energy counters for the monitor, or governors.
-    silent = {"occupants", "settings", "network"}
+    silent = {"occupants", "settings", "network"}  # these checks find no condition here
     of_some_machines = {"monitor", "governor"}
     expected_codes = set(CHECKS) - silent | {"recipe"}
     assert set(severity_by_code) | of_some_machines == expected_codes
     for code in ("torch", "data", "recipe"):
         assert severity_by_code[code] == "fine"
     assert all(check["fix"] for check in document["checks"] if check["severity"] != "fine")
-    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "runs").exists()  # the folder of runs was checked, but not made
 
 
 def test_quick_does_not_import_torch(tmp_path):

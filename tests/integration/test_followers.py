@@ -40,6 +40,7 @@ def find_followers(run_dir):
 
 
 def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wandb_calls):
+    # Three followers: one that works, one whose server refuses, one whose process dies.
     args = ("wandb=keep", "wandb=refuse", "wandb=die")
     process, run_dir = start_run(*(f"--follow={word}" for word in args), "--lang", "zh", "--quiet")
     code, out, err = wait_for_end(process)
@@ -54,6 +55,7 @@ def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wan
     assert [call["train/loss"] for call in steps] == record.steps.loss
     assert [call["train/step"] for call in steps] == list(range(1, record.counts.steps + 1))
     assert read_calls(wandb_calls)[-1]["final/p_core_samples_per_s"] == record.figure("p_core")
+    # The faults of followers are no findings about the run.
     assert not any("--follow" in str(render(finding, "en")) for finding in record.findings)
 
 
@@ -62,7 +64,7 @@ def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_call
     wait_for_fault(fifo)
     (follower,) = find_followers(run_dir)
     follower.send_signal(signal.SIGKILL)
-    (fifo.parent / "go").write_text("go")
+    (fifo.parent / "go").write_text("go")  # let the rank train on
     code, out, err = wait_for_end(process)
     assert (code, read_checked_record(run_dir).status) == (0, "passed"), out + err
     assert "wandb=keep: the follower process ended before the run (exit code -9)" in err
@@ -76,15 +78,11 @@ def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
     code, out, err = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "interrupted"), out + err
-    assert "trainmark follow" not in err
+    assert "trainmark follow" not in err  # no remark about a fault
     assert find_followers(run_dir) == []
-    assert (read_calls(wandb_calls)[-1]["exit_code"], read_calls(wandb_calls)[-1]["status"]) == (
-        1,
-        "interrupted",
-    )
-    assert [
-        call["train/loss"] for call in read_calls(wandb_calls) if "train/step" in call
-    ] == record.steps.loss
+    calls = read_calls(wandb_calls)
+    assert (calls[-1]["exit_code"], calls[-1]["status"]) == (1, "interrupted")
+    assert [call["train/loss"] for call in calls if "train/step" in call] == record.steps.loss
 
 
 def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_calls):
@@ -96,7 +94,7 @@ def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_
         "run_dir": "run",
         "to": "wandb=keep",
         "steps": 16,
-        "points": 17,
+        "points": 17,  # of 16 steps and an evaluation
         "complete": True,
         "fault": None,
     }
@@ -104,5 +102,6 @@ def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_
         False,
         "ConnectionError: no server at example.org",
     )
+    # What the stand-in prints to standard output, which must have the document alone.
     assert "this text of a backend's program" in process.stderr
     assert (run_dir / "record.json").exists()  # as of every command that reads a run

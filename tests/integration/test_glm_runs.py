@@ -45,10 +45,11 @@ def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainma
     record = read_record(tmp_path / "run")
     # 32 samples a step: due at 32, at 96, and at the end.
     assert [point.step for point in record.quality.history] == [1, 3, 4]
-    assert {point.samples for point in record.quality.history} == {40}
-    assert record.counts.samples == 128
+    assert {point.samples for point in record.quality.history} == {40}  # of the validation
+    assert record.counts.samples == 4 * 32
     job = record.environment["job"]
     assert (job["init"], job["checkpoint"]["unexpected"]) == ("pretrained", [])
+    # The checkpoint has one layer.
     process = trainmark(*args, "num_layers=2", "--out", "other")
     assert process.returncode == 2
     assert "transformer.layers.1" in process.stderr

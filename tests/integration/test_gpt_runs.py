@@ -17,8 +17,9 @@ SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4
 
 
 def test_text_is_tokenized_and_trained(trainmark, tmp_path):
-    args = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))
-    texts = [" ".join(row) for row in args]
+    # 400 documents of 30 words each.
+    words = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))
+    texts = [" ".join(row) for row in words]
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "corpus.jsonl").write_text(lines)
     write_two_files(tmp_path / "bpe")
@@ -35,11 +36,12 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     record = read_record(tmp_path / "run")
     # All documents of the split joined, cut every 16 tokens; each sample once an epoch.
     tokens = int(reader.sizes[:380].sum())  # round(400 x 949/1000) documents
-    samples = (tokens - 1) // 16
+    samples = (tokens - 1) // 16  # each also needs the token after it, as a target
     assert record.plan.data.train_samples == samples
     assert record.counts.samples == 2 * samples
     assert record.counts.tokens == 2 * samples * 16
     assert record.counts.steps == 2 * -(-samples // 4)  # two tensor ranks are one replica
+    # The samples of a replica count on its first rank.
     assert [rank.counts.samples for rank in record.ranks] == [2 * samples, 0]
     assert record.environment["job"]["parallel"] == {"data": 1, "tensor": 2, "fsdp": False}
     assert (tmp_path / "run/index/nlp_gpt-tiny-open_mp_bs4_fp32_2_speed").is_file()

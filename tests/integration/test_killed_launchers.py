@@ -17,6 +17,7 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
     running = trainmark("report", str(run_dir))
     assert running.returncode == 2
     assert "still running" in running.stderr
+
     process.kill()
     wait_for_end(process)
     psutil.wait_procs([rank, *find_processes(Plan.read(run_dir).run_id)])
@@ -28,6 +29,7 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
     record = read_checked_record(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
     assert record.counts.steps == 14
+    # A second report leaves the record as it is.
     record_bytes = (run_dir / "record.json").read_bytes()
     assert trainmark("report", str(run_dir)).returncode == 0
     assert (run_dir / "record.json").read_bytes() == record_bytes

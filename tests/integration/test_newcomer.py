@@ -32,7 +32,7 @@ def read_printed_files(page: str) -> dict[str, str]:
 
 @pytest.fixture
 def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder with the page's files, which the program finds."""
+    """Write the guide's case ``line`` where the program finds it; return the folder above."""
     folder = tmp_path / "cases" / "line"
     folder.mkdir(parents=True)
     for name, text in read_printed_files("adding-a-case.md").items():
@@ -77,9 +77,10 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
 def test_job_of_the_guide_passes_all_checks(line: Path) -> None:
     assert find_definition_faults("line") == []
     resolve(RunRequest(case="line", device="cpu"), generated_root=line / "made").save(line)
-    looked = probe.probe_job(line)
-    assert looked["waits"] is None
-    assert looked["model_flops"] == pytest.approx(looked["counted"], rel=0.01)
+    facts = probe.probe_job(line)
+    assert facts["waits"] is None  # no step makes the host wait for the device
+    # What the case claims, and what was counted in a step.
+    assert facts["model_flops"] == pytest.approx(facts["counted"], rel=0.01)
 
 
 @pytest.mark.nightly
@@ -88,7 +89,7 @@ def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "FAULT" not in checked.stdout
 
-    points = np.random.default_rng(7).standard_normal((1200, 9))
+    points = np.random.default_rng(7).standard_normal((1200, 9))  # of each the last is the target
     np.savetxt(line / "points.csv", points, delimiter=",")
     args = ("prepare", "line", "--from", "points.csv", "--data", "points")
     refused = trainmark(*args, "rows=0")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def _list_processes(run_id: str) -> list[list[int]]:
+    """Return the process ids of a run, of each of its nodes."""
     return [ids for run, ids in find_alive_runs().items() if run.startswith(run_id)]
 
 
@@ -41,7 +42,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run toy on two nodes with one rank each."""
+    """Return a function that runs toy on two nodes with one rank each; it returns the record.
+
+    ``launcher``: starts the nodes; ``fields``: of the recipe.
+    """
     monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -68,7 +72,8 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
         processes = [psutil.Process(pid) for ids in _list_processes(plan.run_id) for pid in ids]
-        assert psutil.wait_procs(processes)[1] == []  # the kernel ends them in turn
+        _ended, alive = psutil.wait_procs(processes)  # the kernel ends them in turn
+        assert alive == []
         return record
 
     return run
@@ -80,6 +85,7 @@ def test_record_of_two_nodes_equals_that_of_one(run_two_nodes: Any, tmp_path: Pa
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
     rows = record.plan.data.train_samples
     assert record.counts.samples == rows * record.counts.epochs
+    # A record that is read has not been compared with its evidence yet.
     assert read_record(run) == record.model_copy(update={"verification": "unverified"})
     assert verify_evidence(record, run) == []
     assert {entry.name for entry in record.evidence} >= {
@@ -92,7 +98,7 @@ def test_record_of_two_nodes_equals_that_of_one(run_two_nodes: Any, tmp_path: Pa
     assert record.telemetry is not None
     assert len(record.telemetry.hosts) == 2
     # Nodes of one machine have one clock: the barrier gives it to within the time it takes.
-    timeline = read_run(run, 2, 2)
+    timeline = read_run(run, world_size=2, nodes=2)
     assert abs(timeline.nodes[1].shift_ns) < 1_000_000_000
 
 
@@ -109,7 +115,7 @@ def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
     assert list(followers.iterate_remarks()) == []
     calls_made = [json.loads(line) for line in calls.read_text().splitlines()]
     losses = [call["train/loss"] for call in calls_made if "train/step" in call]
-    assert losses == record.steps.loss
+    assert losses == record.steps.loss  # each step once
     for node in range(2):
         assert any(f"sys/node{node}/memory/used_gib" in call for call in calls_made)
     assert (calls_made[-1]["status"], calls_made[-1]["exit_code"]) == ("passed", 0)
@@ -121,6 +127,7 @@ def test_other_packages_on_a_node_are_named_before_training(
     (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
     (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")
     path = os.pathsep.join(filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH")]))
+    # On node 1 Python finds an older or newer peft, of which only the version is there.
     record = run_two_nodes(Here({1: f"export PYTHONPATH='{path}'\n"}))
     assert record.status == "failed"
     assert record.cause.message.code == "packages_differ"
@@ -130,7 +137,8 @@ def test_other_packages_on_a_node_are_named_before_training(
         "peft",
         "99.0",
     )
-    (failure,) = read_run(tmp_path / "run", 2, 2).nodes[1].events["ranks_ended"].failures
+    timeline = read_run(tmp_path / "run", world_size=2, nodes=2)
+    (failure,) = timeline.nodes[1].events["ranks_ended"].failures
     assert (failure.rank, failure.exit_code) == (1, 1)
     assert record.counts.steps == 0
 
@@ -140,13 +148,14 @@ class Killing(Here):
 
     def read_state(self, job: EngineJob) -> JobState:
         file = job.folder / "events.rank1.jsonl"
-        if file.exists() and b'"train"' in file.read_bytes():
+        if file.exists() and b'"train"' in file.read_bytes():  # a window of this phase
             self.nodes[1].kill()
         return super().read_state(job)
 
 
 def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any) -> None:
     launcher = Killing()
+    # It would train for hours.
     record = run_two_nodes(launcher, max_epochs="100000", target_value="none", max_steps="none")
     assert (record.status, record.cause.kind) == ("failed", "node_lost")
     assert record.cause.message.args["nodes"] == "1"
@@ -158,6 +167,7 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any
 
 @pytest.mark.nightly
 def test_node_without_the_interface_of_a_variable_is_named(run_two_nodes: Any) -> None:
+    # An interface that this machine does not have.
     record = run_two_nodes(Here({1: "export GLOO_SOCKET_IFNAME=eth9\n"}))
     assert (record.status, record.cause.kind) == ("failed", "node_refused")
     assert record.cause.message.args["node"] == 1

@@ -21,14 +21,16 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def read_script(page: str) -> str:
+    """Return all examples of a page as one script."""
     return "\n".join(BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
 
 
-def call(*args: str, folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
+def call(*args: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder; ``variables``: of the environment."""
     env = os.environ | {
         "TRAINMARK_CACHE": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
-        **options,
+        **variables,
     }
     return subprocess.run(
         [sys.executable, *args], cwd=folder, env=env, capture_output=True, text=True, check=False
@@ -74,6 +76,7 @@ def test_type_checker_accepts_the_documented_script_and_rejects_wrong_calls(tmp_
     process = call(
         "-m", "mypy", *settings, *cache, "page.py", folder=tmp_path, MYPYPATH=str(ROOT / "src")
     )
+    # Only the two wrong lines at the end: a number for the case, and a figure that may be None.
     errors = re.findall(r"^page.py:(\d+): error: .*\[([a-z-]+)\]$", process.stdout, re.MULTILINE)
     assert errors == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], (
         process.stdout
@@ -81,6 +84,7 @@ def test_type_checker_accepts_the_documented_script_and_rejects_wrong_calls(tmp_
 
 
 def test_importing_the_package_loads_no_heavy_module(tmp_path: Path) -> None:
+    # The second line is printed after a function of the API was looked up.
     code = (
         "import json, sys, trainmark\n"
         "heavy = {'torch', 'pydantic', 'numpy', 'pandas', 'pyarrow', 'sqlite3', 'typer'}\n"
@@ -93,11 +97,13 @@ def test_importing_the_package_loads_no_heavy_module(tmp_path: Path) -> None:
     loaded, names = json.loads(first)
     assert loaded == []
     assert second == "False False"
+    # ``dir`` lists the names of the stub, which are imported only when they are used.
     stub = ast.parse(STUB.read_text(encoding="utf-8"))
     stub_names = {x.names[0].name for x in stub.body if isinstance(x, ast.ImportFrom)}
     assert set(names) == stub_names | {"__version__"}
 
 
+# A script that runs a case whose rank waits; it handles Ctrl-C as any script does.
 HELD = """
 import signal, sys, trainmark
 try:

@@ -25,7 +25,9 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     # Every row once an epoch, on whichever rank, and every validation row once.
     rows = record.plan.data.train_samples
     assert record.counts.samples == rows * record.counts.epochs
-    assert record.counts.steps == -(-rows // 16) * record.counts.epochs
+    assert (
+        record.counts.steps == -(-rows // 16) * record.counts.epochs
+    )  # two ranks with 8 rows each
     assert sum(rank.counts.samples for rank in record.ranks) == record.counts.samples
     assert record.quality.eval_samples == record.plan.data.eval_samples
     assert record.quality.value >= record.quality.target
@@ -76,9 +78,10 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
     from trainmark.cli.app import main
     from trainmark.protocols import Occupant
 
+    # One process may compute on the card, the other only draws the screen.
     users = [
-        Occupant("Fake Card", "python (process 42)", 3 << 30, True),
-        Occupant("Fake Card", "Xorg (process 9)", 4 << 20, False),
+        Occupant("Fake Card", "python (process 42)", used_bytes=3 << 30, computes=True),
+        Occupant("Fake Card", "Xorg (process 9)", used_bytes=4 << 20, computes=False),
     ]
     monkeypatch.setattr(devices, "list_occupants", lambda name, nproc: users)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))

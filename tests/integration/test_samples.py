@@ -18,6 +18,7 @@ from trainmark.launch.processes import RUN_VARIABLE, find_processes
 pytestmark = pytest.mark.nightly
 TOOL = "test-smi"
 MODULE = "trainmark.telemetry.sampler"
+# A vendor whose tool prints a line for each device: its number and its power.
 VENDOR = """
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.devices.tool import Command, ToolMonitor
@@ -41,12 +42,15 @@ class Tooled(Cpu):
     def monitored(self, nproc):
         return list(range(nproc))
 """
-WORKS = "printf '0 90.5\\n1 91.5\\n'"
+WORKS = "printf '0 90.5\\n1 91.5\\n'"  # a shell's command for a tool that works
 
 
 @pytest.fixture
 def install_tool_vendor(tmp_path):
-    """Install a vendor read by a tool; return what writes the tool, and the variables for both."""
+    """Return a function that installs a vendor and its tool, a script of a shell.
+
+    It returns the environment variables with which both are found.
+    """
     packages, folder = tmp_path / "packages", tmp_path / "bin"
     (packages / "tooled-1.dist-info").mkdir(parents=True)
     (packages / "tooled-1.dist-info/METADATA").write_text("Name: tooled\nVersion: 1\n")
@@ -85,6 +89,7 @@ def wait_until(run_dir, accepts):
 
 
 def find_sampler(run_id):
+    """Return the process that reads devices and the host during a run."""
     (process,) = [
         candidate for candidate in find_processes(run_id) if MODULE in candidate.cmdline()
     ]
@@ -95,8 +100,9 @@ def read_run_id(run_dir):
     return json.loads((run_dir / "plan.json").read_text())["run_id"]
 
 
+# The first call of the tool works, later ones run what follows.
 FIRST_WORKS = f"if [ ! -e done ]; then touch done; {WORKS}; exit; fi\n"
-FAULTS = {
+FAULTS = {  # the tool's script, and the kind of the fault
     "hangs": ("sleep 1000 & sleep 1000", "hung"),
     "prints another form": (FIRST_WORKS + "echo 'GPU 0: 90.5 W'", "unreadable"),
 }
@@ -119,10 +125,11 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
     )
     events = wait_until(tmp_path, lambda event: event.get("kind") == kind)
     before = sum(event["event"] == "host" for event in events)
+    # Another reading of the host, after the fault.
     wait_until(
         tmp_path, lambda _: [e["event"] for e in read_events(tmp_path)].count("host") > before
     )
-    _, errors = process.communicate()
+    _, errors = process.communicate()  # closes its input, which asks it to end
     assert (process.returncode, errors) == (0, b"")
     assert find_processes(str(tmp_path)) == []
     *_, last = events = read_events(tmp_path)
@@ -132,9 +139,9 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
         reported for reported in faults if reported != ("monitor", "hung") or kind == "hung"
     ] == [("monitor", kind)]
     assert last["event"] == "end"
-    works = [event["devices"] for event in events if event["event"] == "devices"]
+    readings = [event["devices"] for event in events if event["event"] == "devices"]
     reported = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
-    assert works == ([reported] if FIRST_WORKS in script else [])
+    assert readings == ([reported] if FIRST_WORKS in script else [])
 
 
 def test_a_killed_sampler_fails_nothing(start_run, fifo):
@@ -143,11 +150,11 @@ def test_a_killed_sampler_fails_nothing(start_run, fifo):
     wait_until(run_dir, lambda event: event["event"] == "sampling")
     sampler = find_sampler(read_run_id(run_dir))
     sampler.kill()
-    fifo.with_name("go").write_text("on")
+    fifo.with_name("go").write_text("on")  # let the rank train on
     assert wait_for_end(process)[0] == 0
     record = read_checked_record(run_dir)
     assert record.status == "passed"
-    assert "end" not in [event["event"] for event in read_events(run_dir)]
+    assert "end" not in [event["event"] for event in read_events(run_dir)]  # as a killed one leaves
 
 
 def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_tool_vendor):
@@ -155,8 +162,9 @@ def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_t
     process, run_dir = start_run("--device", "tooled", "fault=wait", **variables)
     wait_for_fault(fifo)
     processes = find_processes(read_run_id(run_dir))
-    assert len(processes) > 2
+    assert len(processes) > 2  # the rank, the sampler, the tool and its child
     process.kill()
     wait_for_end(process)
-    assert psutil.wait_procs(processes)[1] == []
+    _ended, alive = psutil.wait_procs(processes)
+    assert alive == []
     assert read_events(run_dir)[-1]["event"] == "end"

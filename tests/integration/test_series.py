@@ -24,7 +24,7 @@ runs:
 
 @pytest.fixture
 def start(tmp_path):
-    """Start ``trainmark run plan.yaml`` and end it with the test, whatever happens."""
+    """Return a function that starts ``trainmark run plan.yaml``; each ends with the test."""
     os.mkfifo(tmp_path / "fifo")
     os.mkfifo(tmp_path / "go")
     (tmp_path / "plan.yaml").write_text(PLAN)
@@ -52,6 +52,7 @@ def start(tmp_path):
 
 
 def list_attempts(runs):
+    """Return the folders of a plan's entries: ``a``, and ``a-2`` of a second attempt."""
     return sorted(path.name for path in runs.iterdir() if not path.name.startswith("."))
 
 
@@ -59,7 +60,7 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     """Launches go a/r1, b, a/r2; those of a wait at a step until the test lets them go."""
     runs, fifo = tmp_path / "runs/plan", tmp_path / "fifo"
 
-    process = start()
+    process = start()  # and stop it in the first launch
     wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
     code, out, err = wait_for_end(process)
@@ -79,7 +80,7 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     assert [read_checked_record(folder).status for folder in finished] == ["passed", "passed"]
     assert not (runs / "a-2/r2/record.json").exists()
 
-    process = start("--json")
+    process = start("--json")  # only the second launch of a is missing
     wait_for_fault(fifo)
     record = read_checked_record(runs / "a-2/r2")  # left by this call, before it launched anything
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
@@ -99,7 +100,7 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     assert sorted(run_by_name["a"]["did_not_pass_before"]) == ["a-2/r2", "a/r1"]
     assert [(folder / "record.json").read_bytes() for folder in finished] == before
 
-    code, second_output, _ = wait_for_end(start("--json"))
+    code, second_output, _ = wait_for_end(start("--json"))  # nothing is left to do
     assert code == 0
     runs_by_name = {run["name"]: run for run in json.loads(second_output)["runs"]}
     assert runs_by_name["a"] == run_by_name["a"] | {"status": "finished"}

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.nightly, needs_python_devices]
 
 SHORT = ("warmup_steps=1", "window_steps=2", "target_value=none", "--quiet")
 STEPS = 5
-FP32_ERROR = 1e-6
+FP32_ERROR = 1e-6  # relative, of losses on two devices
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,10 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def run(trainmark, tmp_path, monkeypatch):
-    """Return a function that gives the record of a run and the exit code."""
+    """Return a function that runs a case; it returns the record and the exit code.
+
+    Its arguments: the case, the run's folder, words of the command line; environment variables.
+    """
 
     def call(case, out, *args, device="standin", **variables):
         for name, value in variables.items():
@@ -60,7 +63,8 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
     figures = record.figures
     assert figures["mem_total"].value == 8 << 30
     # Weights and adapters alone are a megabyte; a whole step's activations are not kept.
-    assert 1 << 20 < figures["allocator_peak"].value == figures["mem"].value < 64 << 20
+    assert 1 << 20 < figures["allocator_peak"].value < 64 << 20
+    assert figures["mem"].value == figures["allocator_peak"].value
     assert figures["p_core"].value >= figures["p_train"].value >= figures["p_whole"].value
 
 
@@ -82,6 +86,7 @@ def test_two_ranks_train_as_on_a_cpu(run, case, args):
 
 
 def test_a_full_device_ends_the_run_as_out_of_memory(run):
+    # The model fits, but not the activations of a large batch.
     record, code = run("toy", "full", "bs=512", STANDIN_MEMORY_BYTES="300000")
     assert (code, record.status) == (1, "oom")
     assert (record.cause.kind, record.cause.rank) == ("oom", 0)

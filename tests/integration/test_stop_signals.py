@@ -31,7 +31,7 @@ def test_ignored_hangup_stays_ignored(start_run, fifo):
     process, run_dir = start_run("fault=wait", prefix=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
     rank_pid = wait_for_fault(fifo)
     process.send_signal(signal.SIGHUP)
-    os.kill(rank_pid, signal.SIGKILL)
+    os.kill(rank_pid, signal.SIGKILL)  # ends the run in another way
     wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")

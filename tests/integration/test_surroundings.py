@@ -25,6 +25,7 @@ raise ImportError("planted")
 
 
 def plant_modules(folder, marker, *names):
+    """Write modules that fail when they are imported, and note it in the file ``marker``."""
     for name in names:
         (folder / f"{name}.py").write_text(PLANTED_MODULE.format(marker=str(marker)))
 
@@ -48,7 +49,7 @@ NOBODY = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "-u", "X
 
 @pytest.fixture
 def nobody():
-    """Return the beginning of a command that runs as a user without rights."""
+    """Return the beginning of a command whose user has no name and no home; skip without one."""
     if subprocess.run([*NOBODY, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel gives a test no user id of its own")
     return NOBODY

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")
+INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")  # what the wheel is built from
 
 
 def run_successfully(*args: str | Path, cwd: Path) -> str:
@@ -43,7 +43,7 @@ def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in INGREDIENTS:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
-    for leftover in source.rglob("*.egg-info"):
+    for leftover in source.rglob("*.egg-info"):  # of an editable install: lists files of its own
         shutil.rmtree(leftover)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run_successfully(
@@ -72,9 +72,10 @@ def test_wheel_contains_the_program_and_its_data(program_folder: Path, tmp_path:
         program_folder / "python", "-c", "import trainmark; print(trainmark.__file__)", cwd=tmp_path
     )
     assert Path(where).is_relative_to(program_folder.parent)
+    # Every file of the tree that is no module is in the installed package too.
     packaged, tree = Path(where).parent, ROOT / "src/trainmark"
     data = {path.relative_to(tree) for path in tree.rglob("*") if is_data(path)}
-    assert len(data) > len(list(tree.glob("cases/*/README.md"))) > 0
+    assert len(data) > len(list(tree.glob("cases/*/README.md"))) > 0  # the tree was found
     assert {name for name in data if not (packaged / name).is_file()} == set()
 
 

@@ -34,12 +34,12 @@ def _torchvulkan() -> None:
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    return devices.choose_vendor("vulkan").open(0, 1)
+    return devices.choose_vendor("vulkan").open(local_rank=0, ranks_here=1)
 
 
 @pytest.fixture(scope="session")
 def processor() -> Device:
-    return devices.choose_vendor("cpu").open(0, 1)
+    return devices.choose_vendor("cpu").open(local_rank=0, ranks_here=1)
 
 
 @pytest.fixture(scope="session")

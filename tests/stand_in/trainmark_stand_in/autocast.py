@@ -14,6 +14,7 @@ from torch import Tensor
 from trainmark_stand_in.operations import map_values
 from trainmark_stand_in.vendor import NAME
 
+# Computed in 16 bits.
 _LOWER = (
     "linear",
     "matmul",
@@ -50,11 +51,17 @@ _FP32 = (
     "softplus",
     "norm.Scalar",
 )
+# Computed in the widest type of their arguments.
 _WIDEST = ("cat", "stack", "index_put", "addcmul", "addcdiv", "dot", "scatter_add")
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
 
 def _cast_arguments(value: Any, dtype: torch.dtype) -> Any:
+    """Return the arguments with the device's tensors in ``dtype``.
+
+    As torch's autocast does, leave tensors of whole numbers and of 64 bits as they are.
+    """
+
     def cast(item: Any) -> Any:
         eligible = isinstance(item, Tensor) and item.device.type == NAME
         if eligible and item.is_floating_point() and item.dtype != torch.float64:
@@ -73,7 +80,9 @@ def _choose_fp32(args: Any) -> torch.dtype:
 
 
 def _choose_widest(args: Any) -> torch.dtype:
+    """Return fp32 if a tensor among the arguments has it, else the type of 16 bits."""
     dtypes: list[torch.dtype] = []
+    # Called for its visits of all arguments; what it returns is not needed.
     map_values(lambda x: dtypes.append(x.dtype) if isinstance(x, Tensor) else None, args)
     return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype(NAME)
 
@@ -81,6 +90,7 @@ def _choose_widest(args: Any) -> torch.dtype:
 def register() -> list[torch.library.Library]:
     """Add the rules; they hold as long as the result is alive."""
     any_namespace, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    # All other operations run as they are.
     any_namespace.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for names, dtype_of in ((_LOWER, _lower), (_FP32, _choose_fp32), (_WIDEST, _choose_widest)):
         for name in names:
@@ -94,6 +104,7 @@ def register() -> list[torch.library.Library]:
                 **more: Any,
             ) -> Any:
                 dtype = dtype_of((args, more))
+                # Without autocast: the operation, and the casts, would come here again.
                 with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
                     cast_args, cast_more = _cast_arguments((args, more), dtype)
                     return wrapped_operation(*cast_args, **cast_more)

@@ -81,7 +81,7 @@ class StandInDevice(Accelerator):
     registered from Python.
     """
 
-    _only: StandInDevice | None = None
+    _only: StandInDevice | None = None  # of this process, once it is open
 
     @classmethod
     def open(cls, local_rank: int) -> StandInDevice:
@@ -99,10 +99,11 @@ class StandInDevice(Accelerator):
         super().__init__(index, vendor=NAME, torch_type=NAME)
 
     def _open(self, modules: Sequence[str]) -> None:
-        """Take torch's PrivateUse1."""
+        """Take torch's PrivateUse1; ``modules`` that real vendors import are not needed."""
         backend_registration._setup_privateuseone_for_python_backend(
             NAME, backend_module=DeviceModule(self)
         )
+        # Kept: the registrations end with these objects.
         self._registered = [
             *self.operations.register(),
             *autocast.register(),
@@ -126,13 +127,18 @@ class StandInDevice(Accelerator):
 
     def memory(self) -> MemoryUse:
         peak = self.device_memory.peak_bytes
-        return MemoryUse(peak, peak, self.device_memory.total_bytes, "device")
+        return MemoryUse(
+            allocator_peak_bytes=peak,
+            used_bytes=peak,  # as of an allocator that keeps all that it ever had
+            total_bytes=self.device_memory.total_bytes,
+            scope="device",
+        )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         from trainmark.devices.rates import measure_matmul_rate
 
         rate = measure_matmul_rate(self, precision, sizes=(128, 256), clock=self.timeline.clock)
-        self.device_memory.reset_peak()
+        self.device_memory.reset_peak()  # the operands are no memory of the run
         return rate
 
     def copy_bytes_per_second(self) -> float:

@@ -17,10 +17,11 @@ from torch import Tensor, UntypedStorage
 from trainmark_stand_in.vendor import NAME
 
 # dlpack.h: DLManagedTensor{DLTensor{data, DLDevice{device_type, device_id}, …}, …}
-_TYPE_AT, _ID_AT = 8, 12
+_TYPE_AT, _ID_AT = 8, 12  # offsets in bytes of the device's type and number
 _EXTENSION_DEVICE = 12  # kDLExtDev
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+# Called with a tensor, sizes, strides, and what is added to its offset.
 _with_sizes = torch._C._dynamo.guards._reinterpret_tensor
 
 
@@ -56,6 +57,7 @@ class Memory:
         return view_on_device(self._adopt(storage), host)
 
     def _adopt(self, storage: UntypedStorage) -> Tensor:
+        """Return a tensor of bytes on the device that keeps the storage alive."""
         size, address = storage.nbytes(), storage.data_ptr()
         if self.used_bytes + size > self.total_bytes:
             raise torch.OutOfMemoryError(
@@ -66,12 +68,13 @@ class Memory:
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self._host[address] = weakref.ref(storage, partial(self._free, address, size))
         capsule = torch._C._to_dlpack(torch.empty(0, dtype=torch.uint8).set_(storage))
-        managed = _pointer(capsule, b"dltensor")
+        managed = _pointer(capsule, b"dltensor")  # the address of the structure above
         ctypes.c_int32.from_address(managed + _TYPE_AT).value = _EXTENSION_DEVICE
         ctypes.c_int32.from_address(managed + _ID_AT).value = 0
         return torch._C._from_dlpack(capsule)
 
     def _free(self, address: int, size: int, _: object) -> None:
+        """Forget a storage; called with its weak reference when torch frees it."""
         del self._host[address]
         self.used_bytes -= size
 

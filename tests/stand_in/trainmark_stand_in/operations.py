@@ -42,20 +42,19 @@ class Operations:
 
     def register(self) -> list[torch.library.Library]:
         """Make torch call this object; it does as long as the result is alive."""
-        any_namespace, aten = (
-            torch.library.Library("_", "IMPL"),
-            torch.library.Library("aten", "IMPL"),
-        )
-        any_namespace.fallback(self.run, "PrivateUse1")
+        any_namespace = torch.library.Library("_", "IMPL")
+        any_namespace.fallback(self.run, "PrivateUse1")  # for all operations but those below
+        aten = torch.library.Library("aten", "IMPL")
         aten.impl("_copy_from", self.copy, "PrivateUse1")
         aten.impl("resize_", self.resize, "PrivateUse1")
         return [any_namespace, aten]
 
     def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Run any operation. Results that share memory with an argument still do."""
-        tensor_pairs: list[tuple[Tensor, Tensor]] = []
+        tensor_pairs: list[tuple[Tensor, Tensor]] = []  # on the device, and its host's view
 
         def enter(value: Any) -> Any:
+            """Return what the host's operation gets for an argument."""
             if isinstance(value, Tensor) and value.device.type == NAME:
                 # An empty tensor may be one that the operation gives its size.
                 empty = value.numel() == 0
@@ -72,11 +71,12 @@ class Operations:
             self.timeline.synchronize(operation.name())
         result = operation(*host_args, **host_kwargs)
         for tensor, host in tensor_pairs:
-            if tensor.shape != host.shape:
+            if tensor.shape != host.shape:  # the operation gave an empty tensor its size
                 tensor.data = self.memory.adopt(host)
         return map_values(lambda value: self._leave(value, tensor_pairs), result)
 
     def _leave(self, value: Any, tensor_pairs: list[tuple[Tensor, Tensor]]) -> Any:
+        """Return the device's tensor for a result of the host: an argument, its view, or new."""
         if not isinstance(value, Tensor):
             return value
         for tensor, host in tensor_pairs:
@@ -84,6 +84,7 @@ class Operations:
                 return tensor
         address = value.untyped_storage().data_ptr()
         for tensor, host in tensor_pairs:
+            # 0: an empty storage, which shares no memory.
             if address and address == host.untyped_storage().data_ptr():
                 return view_on_device(tensor, value)
         tensor = self.memory.adopt(value)
@@ -118,8 +119,10 @@ class Operations:
 
 
 def _is_waiting(operation: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether the host needs values that the operation reads on the device."""
     if _WAITING_TAGS.isdisjoint(operation.tags):
         return False
     if operation.name().partition(".")[0] in _INDEXING:
-        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+        indices = args[1]  # one for each dimension; None: all of it
+        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
     return True

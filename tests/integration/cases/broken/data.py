@@ -8,6 +8,7 @@ from trainmark.cases.toy import data
 
 
 def raise_if_broken(recipe, name):
+    """Raise an error of the recipe's type if its broken function is the one called ``name``."""
     if recipe.broken == name:
         raise getattr(builtins, recipe.raised)(f"planted in {name}")
 

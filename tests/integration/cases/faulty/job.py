@@ -27,18 +27,21 @@ def build(context, data):
 
 
 class FaultyJob(ToyJob):
+    """The toy job, whose step ``fault_step`` on rank ``fault_rank`` begins with a fault."""
+
     def __init__(self, context, data):
         super().__init__(context, data)
-        self.taken = 0
+        self.num_begun_steps = 0
         take_step = self.step
 
         def step(batches):
-            self.taken += 1
+            self.num_begun_steps += 1
             recipe = self.context.recipe
-            if self.taken == recipe.fault_step and self.context.rank == recipe.fault_rank:
-                faulty = self.fault(recipe.fault)
-                if faulty is not None:
-                    return take_step(batches) * faulty
+            is_fault_step = self.num_begun_steps == recipe.fault_step
+            if is_fault_step and self.context.rank == recipe.fault_rank:
+                factor = self.fault(recipe.fault)
+                if factor is not None:
+                    return take_step(batches) * factor
             return take_step(batches)
 
         self.step = step
@@ -54,8 +57,8 @@ class FaultyJob(ToyJob):
         split, device = self.data["validation"], self.stepper.device
         rank, world = self.context.rank, self.context.world_size
         if fault == "evaluation_of_training_rows":
-            first = self.data["train"]
-            split = Clouds(first.features[: len(split)], first.labels[: len(split)])
+            train, size = self.data["train"], len(split)  # as many rows as the validation has
+            split = Clouds(train.features[:size], train.labels[:size])
         batches = list(
             scored_rows(evaluation_batches(split, size=300, rank=rank, world_size=world))
         )
@@ -63,6 +66,7 @@ class FaultyJob(ToyJob):
             batches = batches[:-1]
         scored, means = EvaluationSum(), []
         for (features, labels), rows in batches:
+            # Without rows that only fill the last batch.
             right = (self.model(features).argmax(1) == labels)[: rows.count]
             scored.add(rows, total=right.sum())
             means.append(float(right.float().mean()))
@@ -77,13 +81,16 @@ class FaultyJob(ToyJob):
         return evaluation
 
     def take_all_memory(self, like):
+        """Allocate on the device of a tensor until it refuses."""
         if like.device.type == "cpu":
-            like.new_empty(1 << 50)  # a host whose memory is full would end other programs
+            # Refused at once: a host whose memory is full would end other programs.
+            like.new_empty(1 << 50)
         tensors = []
         while True:
             tensors.append(like.new_zeros(1 << 27))
 
     def fault(self, kind):
+        """Do what goes wrong; return a factor of the step's loss, None for a usual step."""
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
         if kind == "hide_child":  # without the run's mark in its environment
@@ -97,7 +104,7 @@ class FaultyJob(ToyJob):
             signal.pause()
         if kind == "hold":
             fifo.with_name("go").read_text()  # until the test writes there
-        while kind == "spin":
+        while kind == "spin":  # for ever: computes, but takes no step
             torch.ones(8).sum()
         if kind == "fill_disk":
             with Path(os.environ["FAULT_FILL"]).open("wb", buffering=0) as file:

@@ -16,6 +16,7 @@ __all__ = ["build", "load_data"]
 
 
 def build(context, data):
+    """Return the toy job, after the handicap of this machine, if it has one."""
     handicaps = Path(os.environ["HANDICAPS"])
     if (handicaps / "crash").exists():
         os.kill(os.getpid(), signal.SIGKILL)

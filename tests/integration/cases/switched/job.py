@@ -18,9 +18,10 @@ SLOW_STEP_S = 1.0
 class SwitchedJob(ToyJob):
     def __init__(self, context, data):
         super().__init__(context, data)
-        is_behind = float(os.environ.get("BEHIND_SWITCH") == "1")
+        is_behind = float(os.environ.get("BEHIND_SWITCH") == "1")  # 0 or 1, to be added
         device, world = self.stepper.device, context.world_size
         (num_behind,) = add_over_ranks(is_behind, world_size=world, device=device)
+        # Some ranks are behind the switch and some are not; a pair is fast all the same.
         crosses = world > 2 and 0 < num_behind < world
         take_step = self.step
 
