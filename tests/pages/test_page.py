@@ -516,9 +516,8 @@ def test_earlier_evaluations_link_to_the_full_record():
     link = '<a href="{}">2 earlier evaluations are in record.json.</a>'
     assert link.format("record.json") in render_html([record])
     other_record = make_record(run_id="other", quality=record.quality)
-    assert "<a href=" not in render_html(
-        [record, other_record]
-    )  # a page of several runs has no record beside it
+    # A page of several runs has no record beside it.
+    assert "<a href=" not in render_html([record, other_record])
     site = build_run_page(record, [record.run_id], Links("runs/x.html", "zh"))
     assert f'href="../../runs/{make_safe_file_name(record.run_id)}.json">另有 2 次' in site
 

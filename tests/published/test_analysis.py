@@ -189,9 +189,8 @@ def test_loss_that_is_not_finite_fails_the_record(log):
     ],
 )
 def test_every_mode_is_its_formula(log, mode, result):
-    # The value is a speed or a step time; a step has 8 samples on each of 4 devices. The modes are
-    # those of the public tool: -2: 8 * 4 / value; -1: value * 4; 0: as -2; 1: the value itself;
-    # 2: 1 / value; 3: value * 8 * 4; 4: the value as seconds of an epoch.
+    # The modes are those of the public tool. The mean is of one value, a speed or a step time; a step
+    # has 8 samples on each of 4 devices.
     options = {"model_mode": mode, "base_batch_size": 8, "gpu_num": 4}
     assert result == analyze_speed(log("ips: 0.25\n"), **options).record.FINAL_RESULT
     assert result == analyze_speed(log("ips: 250\n"), time_unit="ms", **options).record.FINAL_RESULT

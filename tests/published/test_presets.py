@@ -28,7 +28,6 @@ def analyze_sample(name, more="", **options):
 
 
 def test_records_of_the_sample_logs_match_their_golden_file():
-    # The first value of a log includes start-up; that of transformers is of the whole training.
     records = {
         # The log of transformers has one value only, which must not be skipped.
         path.stem: analyze_sample(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)

@@ -187,7 +187,6 @@ def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
     ],
 )
 def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
-    # Steps begin anew with each epoch, at the end of a counter, or without a sign of what begins.
     analysis = analyze_text(tmp_path, text)
     assert analysis.figures["values"] == text.count("tokens/s")
     assert not any(note.startswith("run 1") for note in analysis.figures["notes"])

@@ -142,7 +142,6 @@ def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bo
     # Without exact sums at the end of the first window, the second one cannot be judged yet.
     first = 1
     if not exact:
-        # The same sample in a window whose start has no exact sums proves nothing.
         updates[0] += 10
         check.check_window(first_step=1, steps=10)
         first = 11

@@ -228,7 +228,7 @@ def test_first_difference_is_that_of_the_earliest_step_and_part() -> None:
     usual = [make_digest(1.0), make_digest(0.5)]
 
     assert find_difference(usual, usual) is None
-    # The loss is computed first, then gradients, then weights.
+    # Within a step the weights before it come first, then the loss, then the gradients.
     assert find_difference(
         usual, [make_digest(1.0), make_digest(0.25, gradient=1)]
     ) == BitDifference(step=2, part="loss")

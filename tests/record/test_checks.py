@@ -128,7 +128,6 @@ def test_contradicting_ranks_fail_the_run(
     of_all: list[list[int]],
     expected: tuple[str, dict[str, int]],
 ) -> None:
-    # ``samples`` and ``of_all`` of each rank; see ``make_rank_events``.
     ranks = [
         make_rank_events(samples_of_rank, of_all=samples_of_step, changed=["a"])
         for samples_of_rank, samples_of_step in zip(samples, of_all, strict=True)

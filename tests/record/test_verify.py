@@ -161,7 +161,6 @@ def test_difference_from_another_version_is_no_contradiction(run_dir: Path) -> N
     edit_json(run_dir / "record.json", "suite", "version", value="9.9.0")
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     assert list_disagreements(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
-    # The record names a version that is not that of the plan.
     # A release of the same version computes the same.
     edit_json(run_dir / "record.json", "suite", "version", value=__version__ + ".post1")
     assert [code for code, _ in list_disagreements(run_dir)] == ["evidence_disagrees"]

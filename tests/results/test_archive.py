@@ -55,7 +55,6 @@ def list_codes(path: Path) -> tuple[int, list[str]]:
 def test_files_that_differ_from_the_manifest_are_found(
     packed: Path, items: dict[str, bytes | None]
 ) -> None:
-    # Changed, missing, and not listed.
     assert list_codes(write_changed_bundle(packed, items=items)) == (1, ["bundle_altered"])
 
 

@@ -156,7 +156,7 @@ def test_hung_reading_is_not_started_again(
     background = BackgroundReading("monitor", wait_for_go, event_log, clock=clock)
     background.start()
     background.start()  # the first reading is still under way
-    background.report_hang(1.5)
+    background.report_hang(after_s=1.5)
     assert read_events(tmp_path) == []  # it does not hang yet
     clock.advance(round(HANGS_AFTER_S * 1e9))
     background.start()

@@ -48,13 +48,9 @@ def loaded_data(folder):
 
 
 def select_first_rows(split, rows):
-    return replace(
-        split,
-        labels=split.labels[:rows],
-        ids=Ragged(
-            split.ids.values, split.ids.starts[: rows + 1]
-        ),  # a start for each row, and the end
-    )
+    """Return a split that has only its first rows."""
+    starts = split.ids.starts[: rows + 1]  # of each row, and the end of the last
+    return replace(split, labels=split.labels[:rows], ids=Ragged(split.ids.values, starts))
 
 
 def disable_dropout(loaded_data):

@@ -57,11 +57,9 @@ def write_clicks(folder: Path) -> Path:
         columns = [rng.integers(cardinality, size=rows) for cardinality in CARDINALITIES]
         # Not clicked if both are even.
         clicked = (columns[0] % 2 + columns[1] % 2) > 0
-        splits[split] = (
-            rng.random((rows, 13)),
-            clicked ^ (rng.random(rows) < 0.05),
-            columns,
-        )  # 5% are wrong
+        numbers = rng.random((rows, 13))
+        labels = clicked ^ (rng.random(rows) < 0.05)  # 5% are wrong
+        splits[split] = numbers, labels, columns
     write_log(folder, CARDINALITIES, splits)
     return folder
 
