@@ -189,8 +189,8 @@ def test_loss_that_is_not_finite_fails_the_record(log):
     ],
 )
 def test_every_mode_is_its_formula(log, mode, result):
-    # The modes are those of the public tool. The mean is of one value, a speed or a step time; a step
-    # has 8 samples on each of 4 devices.
+    # The modes are those of the public tool. The mean is of one value, which is a speed or a time;
+    # a step has 8 samples on each of 4 devices.
     options = {"model_mode": mode, "base_batch_size": 8, "gpu_num": 4}
     assert result == analyze_speed(log("ips: 0.25\n"), **options).record.FINAL_RESULT
     assert result == analyze_speed(log("ips: 250\n"), time_unit="ms", **options).record.FINAL_RESULT

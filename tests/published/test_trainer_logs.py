@@ -213,7 +213,6 @@ def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
 
 
 def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
-    # A total of 8 times the speed of a device.
     line = "avg_batch_cost: 0.5 sec, ips_total: 88000 tokens/s, ips: 11000 tokens/s\n"
     record = analyze_text(tmp_path, line * 2).record
     # 88,000 of all and 11,000 of each: eight devices.

@@ -218,7 +218,6 @@ def test_more_flops_than_preflight_measured_are_doubted(
     # Two steps of a second; preflight measured 1e3 FLOP/s.
     events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
     findings = list_doubts(read_timeline(tmp_path, events))
-    # A window of 2 s at 1,000 FLOP/s, the rate of matmuls before the training.
     assert [finding.code for finding in findings] == (["flops_above_preflight"] if doubted else [])
     if doubted:
         assert findings[0].args == {

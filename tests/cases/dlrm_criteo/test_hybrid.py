@@ -136,7 +136,6 @@ def test_exchanged_bytes_equal_sent_bytes(
 ) -> None:
     for item in rank_results_by_spread[: SPREADS[name].ranks]:
         # Pairs of a step: bytes counted where torch sends them, and those that the job reports.
-        # Pairs of a step: bytes counted where torch sends them, and those that the job reports.
         counted = [sent for sent, _ in item[name]["bytes"]]
         assert counted == [reported for _, reported in item[name]["bytes"]]
         assert min(counted) > 0
@@ -197,9 +196,8 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
 def test_initial_rows_do_not_depend_on_their_rank(first_row: int, rows: int) -> None:
     cardinality = 3 * BLOCK_ROWS + 100
     whole_table, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
-    fill_rows(
-        whole_table, table=3, first_row=0, cardinality=cardinality, seed=5
-    )  # as a rank that holds all
+    # A rank that holds all rows, and one that holds some.
+    fill_rows(whole_table, table=3, first_row=0, cardinality=cardinality, seed=5)
     fill_rows(part, table=3, first_row=first_row, cardinality=cardinality, seed=5)
     assert torch.equal(part, whole_table[first_row : first_row + rows])
     # Values are uniform within this bound.

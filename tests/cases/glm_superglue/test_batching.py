@@ -82,10 +82,9 @@ def test_batch_holds_only_existing_candidates():
     assert {array.dtype for array in arrays} == {np.dtype("i8"), np.dtype("?")}
 
 
-@pytest.mark.parametrize(
-    ("rows", "width"), [([0, 1], 8), ([0], 8)]
-)  # 7 and 5 tokens, rounded up to 8
+@pytest.mark.parametrize(("rows", "width"), [([0, 1], 8), ([0], 8)])
 def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, width):
+    """The longest sequences have 7 and 5 tokens; widths are rounded up to 8."""
     full, _ = HELD.batch(rows)
     monkeypatch.setattr(HELD, "trim", True)
     trimmed, _ = HELD.batch(rows)
