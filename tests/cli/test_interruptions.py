@@ -85,9 +85,8 @@ def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interru
 def test_signal_during_a_run_gives_no_traceback(run_interrupted, number):
     _, _, events = run_interrupted(number, 0, "run", "toy", "--device", "cpu")
     assert events > 6000  # so the moments below exist
-    # Often while it starts, then less often; the last quarter is the end, where a signal may
-    # come too
-    # late to matter.
+    # Often while it starts, then less often. In the last quarter, the end of the run, a signal may
+    # come too late to matter.
     for moment in chain(range(1, 3000, 211), range(3000, events * 3 // 4, 997)):
         code, lines, _ = run_interrupted(number, moment, "run", "toy", "--device", "cpu")
         assert code == 1, moment

@@ -113,9 +113,8 @@ def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) ->
     run_id = read_plan(run_dir).run_id
     for folder in (run_dir / "tensorboard", tmp_path / "logs" / run_id):
         assert len(list(folder.glob("*.trainmark"))) == 1
-        events = EventAccumulator(
-            str(folder), size_guidance={"scalars": 0, "tensors": 0}
-        )  # 0: keep all
+        keep_all = {"scalars": 0, "tensors": 0}
+        events = EventAccumulator(str(folder), size_guidance=keep_all)
         events.Reload()
         scalars = {
             tag: [(item.step, (item.value, item.wall_time)) for item in events.Scalars(tag)]

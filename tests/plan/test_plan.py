@@ -155,7 +155,6 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
     standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
     shipped_recipe = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
-    # A result has tunable fields that differ from the standard, and fixed ones that a user changed.
     def compare_changes(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the changes that the rules allow (``fix_hp``), and the others (``extra``)."""
         return recipes.compare_with_standard(

@@ -206,7 +206,6 @@ def test_page_lists_all_rules(page: str, lang: str) -> None:
 
 
 def test_both_pages_of_published_results_have_the_same_findings() -> None:
-    # The first four cells of each row of the tables.
     findings = [
         [
             line.split(" | ")[:4]  # the columns that are the same in both languages

@@ -132,7 +132,6 @@ def test_exit_code_of_a_full_disk_is_the_cause(find_ending: Any) -> None:
 
 def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
     # Exit codes are negative signals: rank 1 was killed, then the launcher ended rank 0.
-    # Rank 0 got SIGTERM half a second after rank 1 got SIGKILL.
     launcher = [make_ranks_ended(make_failure(0, -15, 4.5), make_failure(1, -9, 4))]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "failed"

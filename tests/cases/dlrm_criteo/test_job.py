@@ -165,7 +165,7 @@ def test_learning_rate_warms_up_stays_and_decays_quadratically() -> None:
         7_999: 1.0,
         8_000: 1.0,
         47_999: 1.0,
-        59_999: 0.25,
-    }  # 0.25: at half of the decay
+        59_999: 0.25,  # at half of the decay
+    }
     assert compute_lr_factor(standard, 48_000) == (23_999 / 24_000) ** 2
     assert compute_lr_factor(standard, 71_999) == compute_lr_factor(standard, 90_000) == 0.0
