@@ -45,6 +45,7 @@ def test_table_has_one_row_per_record_with_the_csv_columns() -> None:
     assert rows_table.schema.names == render_csv([TOY, BERT]).splitlines()[0].split(",")
     assert rows_table.column("case").to_pylist() == ["toy", "distilbert_sst2"]
     assert rows_table.schema.field("samples").type == pa.int64()
+    # The same as a frame of pandas.
     frame = trainmark.frame([TOY, BERT])
     assert list(frame.columns) == rows_table.schema.names
     assert frame.loc[0, "p_train_samples_per_s"] == TOY.figure("p_train")
@@ -65,7 +66,7 @@ def test_records_have_their_paths_pages_and_summary(runs: Path) -> None:
     assert toy.page("zh").startswith("# 示例分类")
     assert toy.page(html=True).startswith("<!DOCTYPE html>")
     assert len(toy.summary().records) == 1
-    with pytest.raises(RecordError):
+    with pytest.raises(RecordError):  # two cases have no common summary
         loaded.summary()
 
 
@@ -74,13 +75,14 @@ def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: P
     with pytest.warns(UserWarning, match="does not match its raw events"):
         (record,) = trainmark.load(runs / "a")
     assert record.trust.grade == "do_not_quote"
-    with pytest.raises(RecordError):
+    with pytest.raises(RecordError):  # there is nothing
         trainmark.load(runs / "none")
     with pytest.raises(RecordError, match="these are published rows, not a record"):
         trainmark.load("reference:distilbert_sst2")
 
 
 def test_sides_are_records_or_paths(runs: Path) -> None:
+    # Step times that are not a copy of the others, which would be refused.
     times = [int(time * (1 + 1e-3 * (-1) ** n)) for n, time in enumerate(TOY.steps.time_ns)]
     steps = TOY.steps.model_copy(update={"time_ns": times})
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
@@ -88,9 +90,10 @@ def test_sides_are_records_or_paths(runs: Path) -> None:
     assert by_record.figures[0].ratio == 1
     by_word = trainmark.compare(runs / "a", [other], figures=["p_train"])
     assert by_word.figures[0].a == by_record.figures[0].a
+    # Several values may be given as one.
     by_words = trainmark.compare([str(runs / "a")], [other], figures="p_train", allow="bs")
     assert by_words.figures[0] == by_word.figures[0]
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError):  # two cases are never compared
         trainmark.compare(str(runs / "a"), str(runs / "b"))
 
 
@@ -99,6 +102,7 @@ def test_damaged_record_of_a_side_is_excluded_with_a_warning(runs: Path) -> None
     damaged.mkdir(parents=True)
     (damaged / "record.json").write_text('{"suite": ')
     (runs / "a").rename(runs / "toys" / "r1")
+    # Step times that are not a copy of the others, which would be refused.
     times = [int(time * (1 + 1e-3 * (-1) ** n)) for n, time in enumerate(TOY.steps.time_ns)]
     steps = TOY.steps.model_copy(update={"time_ns": times})
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
@@ -110,7 +114,7 @@ def test_damaged_record_of_a_side_is_excluded_with_a_warning(runs: Path) -> None
 def test_plan_file_runs_and_resumes_with_missing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[str] = []
+    started: list[str] = []  # folders
 
     def launch_once(plan: Any, *_: Any, **__: Any) -> Record:
         started.append(plan.run_dir)
@@ -126,6 +130,7 @@ def test_plan_file_runs_and_resumes_with_missing_runs(
     runs = trainmark.run(str(file), out=tmp_path / "out")
     assert list(map(str, runs.places)) == started
     assert [record.plan.repeat_index for record in runs] == [1, 1, 2]
+    # An option that only makes sense for a single run.
     with pytest.raises(UsageError, match="nproc cannot be used with a plan file"):
         trainmark.run(str(file), nproc=2)
 
@@ -160,7 +165,7 @@ def test_signal_is_delivered_again_on_request() -> None:
 def limited_address_space() -> Iterator[None]:
     """Limit the address space of this process to less than charts need, as ``ulimit -v``."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (90 * 1024**3, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (90 * 1024**3, before[1]))  # the drawing maps more
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
 
@@ -169,7 +174,7 @@ def limited_address_space() -> Iterator[None]:
 def test_limited_address_space_skips_the_page_and_keeps_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "launch", lambda *_: TOY)
+    monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     messages: list[object] = []
     record = api.launch_once(
@@ -177,13 +182,14 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
     )
     assert record == TOY
     assert [str(text).partition(":")[0] for text in messages] == ["page.html was not written"]
+    # The pages without drawings are there.
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 
 def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)  # its import fails
     with pytest.raises(EnvironmentFault, match="vl_convert is not installed"):
         write_pages([TOY], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
@@ -197,6 +203,7 @@ def test_page_on_a_full_disk_is_not_truncated(tmp_path: Path) -> None:
             write_pages([TOY], tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    # There is no part of page.html.
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 
@@ -217,6 +224,7 @@ def test_launches_after_a_timeout_are_skipped(
     )
     assert (records, records.places) == ([late], [tmp_path / "run" / "r1"])
     assert str(messages[0]) == "skipped 3 more launches: they would also time out"
+    # Records are shown as a table in a terminal and in a notebook.
     monkeypatch.undo()
     head, line, row = repr(api.Records([TOY])).splitlines()
     assert "run" in head
@@ -230,6 +238,6 @@ def test_a_notebook_shows_a_record_as_the_first_screen_of_its_page() -> None:
     assert "<h3>Toy classification, 610 parameters · Fake CPU, 1 rank · fp32</h3>" in html
     assert "Training speed" in html
     assert "<svg " in html
-    assert "var(--" not in html
+    assert "var(--" not in html  # a notebook has no style sheet of ours
     assert "<style" not in html
     assert api.Records([TOY])._repr_html_() == html

@@ -21,7 +21,7 @@ def test_message_has_what_where_rule_and_fix() -> None:
     error = errors.UsageError("bs is 0", where="bs=0", rule="at least 1", fix="write bs=1")
     assert str(error) == "bs=0: bs is 0; at least 1\n  try: write bs=1"
     assert str(errors.UsageError("bs is 0")) == "bs is 0"
-    assert error.args == ("bs is 0",)
+    assert error.args == ("bs is 0",)  # as of any exception: the message given first
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
     # The text is cut at its end, the traceback at its begin.
     assert len(report["message"]["args"]["text"]) == 4_000
     assert len(report["traceback"]) == 8_000
-    assert report["traceback"].endswith("x\n")
+    assert report["traceback"].endswith("x\n")  # the end is kept
 
 
 def test_rank_reports_its_last_phase(tmp_path: Path) -> None:

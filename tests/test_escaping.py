@@ -34,7 +34,10 @@ _CONTROL = re.compile(
 
 
 def plant_attack(value: Any, words: frozenset[str]) -> Any:
-    """Return the JSON of a record with the attack in every string that is not in ``words``."""
+    """Return the JSON of a record with the attack in every string that is not in ``words``.
+
+    ``words`` have a fixed meaning; a record with others would not be loaded.
+    """
     if isinstance(value, dict):
         return {key: plant_attack(item, words) for key, item in value.items()}
     if isinstance(value, list):
@@ -43,6 +46,7 @@ def plant_attack(value: Any, words: frozenset[str]) -> Any:
 
 
 def make_hostile_record() -> Record:
+    """Return the golden record with the attack in every string that may be any text."""
     document = json.loads((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
     good = Record(**document)
     codes = {message.code for message in (*good.findings, *good.trust.reasons)} | {
@@ -133,12 +137,13 @@ def hostile_record() -> Record:
 def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record, show):
     output = show(hostile_record)
     assert _CONTROL.findall(output) == []
+    # The attack is there, escaped.
     assert r"\u001b]0;x" in output.replace("\\\\", "\\").replace("\n", "")
 
 
 def test_markup_of_a_record_stays_text(hostile_record):
     reader = Reader(render_html([hostile_record]))
-    assert reader.tags.count("script") == 1  # the page's own
+    assert reader.tags.count("script") == 1  # our own  # the page's own
     assert "img" not in reader.tags
     assert any(MARKUP in text for text in reader.texts)
     page_text = render_markdown([hostile_record])
@@ -195,7 +200,7 @@ def test_no_command_prints_escape_sequences_of_a_record(call, hostile_record, tm
     code, out, err = call(*words, str(path))
     assert code == 0
     assert _CONTROL.findall(out + err) == []
-    if words[-1] == "json":
+    if words[-1] == "json":  # which keeps them, escaped by JSON's own rule
         assert json.loads(out)[0]["cause"] == read_record(path).model_dump(mode="json")["cause"]
 
 
@@ -204,5 +209,6 @@ def test_escaping_leaves_no_control_character_and_plain_text_as_it_is(text):
     escaped = escape_controls(text)
     assert _CONTROL.findall(escaped) == []
     assert escape_controls(escaped) == escaped
+    # Two more that are escaped: a mark of direction and one of byte order.
     plain = _CONTROL.sub("", text).replace("\u061c", "").replace("\ufeff", "")
     assert escape_controls(plain) == plain

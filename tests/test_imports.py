@@ -10,7 +10,7 @@ import grimp
 def test_imports_have_no_cycle() -> None:
     graph = grimp.build_graph("trainmark", cache_dir=None)
     imported = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
-    assert len(imported) > 100
+    assert len(imported) > 100  # the graph was built
     try:
         TopologicalSorter(imported).prepare()
     except CycleError as error:

@@ -29,6 +29,7 @@ OF_THE_LIBRARY = ("Input should", "should be", "Value error", "Field required", 
 @pytest.mark.parametrize("kind", [*get_args(core_schema.ErrorType), "path_type"])
 def test_every_kind_of_error_has_our_wording(kind: str) -> None:
     rule = describe_rule(kind, CONTEXT)
+    # ``CONTEXT`` has a value for each place in a phrase; an unknown kind gets a general phrase.
     assert rule != describe_rule("a later kind", {}) == "it must be of another form"
     assert not [words for words in OF_THE_LIBRARY if words in rule]
 
@@ -119,6 +120,7 @@ def test_no_field_of_a_user_shows_a_pattern_or_a_name_of_the_library(
     model: type[BaseModel],
 ) -> None:
     for name in model.model_fields:
+        # Values that hardly any field allows.
         for value in (object(), [object()], {"a b": object()}, "\x00"):
             try:
                 TypeAdapter(model).validate_python({name: value})
@@ -148,6 +150,6 @@ def test_no_field_of_a_user_shows_a_pattern_or_a_name_of_the_library(
 def test_cluster_file_names_key_and_rule(tmp_path: Path, text: str, where: str, rule: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
-    with pytest.raises(Exception, match=r"\.yaml") as raised:
+    with pytest.raises(Exception, match=r"\.yaml") as raised:  # of several types
         read_cluster(file)
     assert (raised.value.where, raised.value.rule) == (f"{file}: {where}", rule)

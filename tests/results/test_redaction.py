@@ -72,7 +72,7 @@ HARMLESS_TEXTS = [
 def test_secrets_in_text_are_replaced(redactor):
     for text, clean in REPLACED:
         assert redactor.redact_text(text) == clean
-        assert redactor.redact_text(clean) == clean
+        assert redactor.redact_text(clean) == clean  # a second time changes nothing
 
 
 def test_text_similar_to_secrets_is_kept(redactor):
@@ -85,6 +85,7 @@ def test_user_or_host_named_like_a_known_word_keeps_that_word(monkeypatch):
     document = {"event": word, "name": word, "labels": [word], "kind": "error"}
     assert make_redactor(monkeypatch, user=word, host=word).redact_document(document) == document
     redactor = make_redactor(monkeypatch, user=word)
+    # But as the value of such a key, and in free text, it is replaced.
     redacted = redactor.redact_document({"user": word, "comment": f"by {word}"})
     assert redacted == {"user": "<user>", "comment": "by <user>"}
 
@@ -120,6 +121,7 @@ def test_documents_are_redacted_by_their_keys(redactor):
         "nested": [{"message": "connect to <address>"}],
         "none": None,
     }
+    # A second time changes nothing.
     once = redactor.redact_document(document)
     assert redactor.redact_document(once) == once
 

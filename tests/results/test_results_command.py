@@ -13,7 +13,7 @@ from support.store_bodies import make_document, write_record_file
 
 @pytest.fixture
 def runs(tmp_path):
-    """Three runs of which one is of a plan, one failed, and one is on another device."""
+    """Three runs: a, an ordinary one; b, of a plan and on another device; c, which failed."""
     folder = tmp_path / "runs"
     h100 = {"environment__devices": [{"name": "NVIDIA H100 80GB HBM3"}] * 2}
     write_record_file(folder / "a", make_document("a", started="2026-11-01T08:00:00+00:00"))
@@ -37,6 +37,7 @@ def runs(tmp_path):
 
 
 def list_run_ids(cli, *args):
+    """Return the ids of the runs that the command lists with ``args``."""
     code, out, err = cli("results", *args, "--json")
     assert code == 0, err
     return [run["run_id"] for run in json.loads(out)["runs"]]
@@ -51,11 +52,11 @@ def test_runs_are_listed_with_the_newest_first(cli, runs):
         "runs/c",
         "runs/a",
     ]
-    assert (out.count("distilbert_sst2"), out.count("unverified")) == (3, 3)
+    assert (out.count("distilbert_sst2"), out.count("unverified")) == (3, 3)  # in each row
     code, out, err = cli("results", "--limit", "1", "--columns", "run_id,p_core")
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]
     assert "1 of 3 launches" in err
-    assert cli("results", "cas=toy")[0] == 2
+    assert cli("results", "cas=toy")[0] == 2  # no such key
 
 
 def test_json_values_keep_their_types(cli, runs):
@@ -72,7 +73,7 @@ def test_json_values_keep_their_types(cli, runs):
 def test_unreadable_record_is_listed(cli, runs):
     (runs / "a" / "record.json").write_text('{"suite": ')
     code, out, err = cli("results")
-    assert code == 1
+    assert code == 1  # although the others are listed
     assert "runs/c" in out
     assert "runs/a" not in out
     assert err.startswith("runs/a: not added to the index")
@@ -98,6 +99,7 @@ def test_store_without_runs_is_reported(cli, tmp_path):
     ],
 )
 def test_command_without_its_extra_names_the_extra(package, args, extra, tmp_path):
+    # None in ``sys.modules`` makes an import of the package fail.
     script = (
         f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {args}\n"
         "from trainmark.cli.app import main\nmain()\n"
@@ -118,6 +120,7 @@ def runs_of_batch_sizes(tmp_path):
             "plan__recipe__compile": compiled,
             "environment__devices": [{"name": "A100"}] * 2,
         }
+        # Seeds differ too, but are no setting.
         write_record_file(folder / name, make_document(name, **changes, plan__recipe__seed=bs))
     other = make_document("d", plan__case="toy", plan__recipe__learning_rate=0.5)
     write_record_file(folder / "d", other)
@@ -131,11 +134,16 @@ def parse_table(out):
 
 
 def test_differing_settings_have_columns(cli, runs_of_batch_sizes):
+    # Without the rule below the headings.
     heads, *rows = (line.split() for line in cli("results")[1].splitlines() if line.strip("─ "))
     assert {"bs", "compile"} <= set(heads)
+    # lr differs only between cases, whose recipes are not alike anyway.
     assert not {"seed", "lr", "learning_rate", "recipe"} & set(heads)
     settings = [(row[heads.index("bs")], row[heads.index("compile")]) for row in rows]
-    assert sorted(settings)[:2] == [("128", "false"), ("32", "true")]
+    assert sorted(settings)[:2] == [  # sorted as text
+        ("128", "false"),
+        ("32", "true"),
+    ]
 
 
 def test_recipe_fields_are_keys_of_filters_and_columns(cli, runs_of_batch_sizes):
@@ -156,6 +164,7 @@ def test_unknown_key_names_public_keys_only(cli, runs):
         code, _, err = cli("results", *args)
         assert code == 2
         assert near in err
+        # Columns of the index that are no public keys.
         assert not {"bytes,", "mtime_ns,", "unreadable,", "settings,", "id,"} & set(err.split())
     _, _, err = cli("results", "p_cor>1")
     assert "did you mean p_core?" in err
@@ -166,6 +175,7 @@ def test_longest_recipe_stays_readable_in_the_index(cli, runs):
     document = make_document("long")
     document["plan"]["recipe"] |= many
     write_record_file(runs / "long", document)
+    # Long values may be cut in the index, but bs can still be read.
     assert list_run_ids(cli, "bs=96", "run_id=long") == ["long"]
 
 

@@ -25,6 +25,7 @@ def find_run_names(folder: Path) -> list[list[str]]:
 
 def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
     leave_records(tmp_path, "A", "S/r1", "S/r2", "S/r10", "P/x", "P/y", "P/z/r1", "P/z/r2")
+    # Launches r1, r2, … of a folder are one run, in the order of their numbers.
     assert find_run_names(tmp_path) == [
         ["A"],
         ["P/x"],
@@ -48,6 +49,7 @@ def test_folders_inside_runs_and_below_repeats_are_not_runs(
 ) -> None:
     leave_records(tmp_path, "A", "A/inside", "1/2/3/4")
     assert find_run_names(tmp_path) == [["A"]]
+    # A path that is named exactly is a run, wherever it is, and even if nothing is there.
     assert find_runs(tmp_path / "1" / "2" / "3" / "4" / "record.json") == [
         [tmp_path / "1" / "2" / "3" / "4" / "record.json"]
     ]

@@ -62,6 +62,7 @@ def index_of_many(tmp_path_factory):
 )  # fmt: skip
 def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs):
     # Ids are r0 to r3; the newest run comes first.
+    # A missing value never matches.
     listing = list_runs(index_of_many, args.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
     assert listing.total == len(runs)
@@ -114,7 +115,7 @@ def test_index_is_updated_with_the_files(tmp_path):
         write_record_file(
             tmp_path / name, make_document(name, started=f"2026-11-0{day}T08:00:00+00:00")
         )
-    assert list_run_ids(tmp_path) == "bca"
+    assert list_run_ids(tmp_path) == "bca"  # the newest first
     write_record_file(
         tmp_path / "plan" / "r1", make_document("d", started="2026-11-04T08:00:00+00:00")
     )
@@ -123,7 +124,7 @@ def test_index_is_updated_with_the_files(tmp_path):
     changed = make_document("e", started="2026-11-05T08:00:00+00:00", figures={"p_core": 1.0})
     write_record_file(tmp_path / "plan" / "r1", changed)
     (tmp_path / "a" / "record.json").unlink()
-    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "round").symlink_to("round")  # a link to itself changes nothing
     assert list_run_ids(tmp_path) == "ebc"
     assert list_run_ids(tmp_path, "p_core<2") == "e"
 
@@ -142,13 +143,16 @@ def test_rebuilt_index_has_same_entries(tmp_path):
     (tmp_path / "runs/others").symlink_to(tmp_path / "far")
     before = list_index_entries(open_index(tmp_path / "runs"))
     assert [run["run_id"] for run in before] == ["a", "b"]
+    # The index holds nothing that is not in the records.
     shutil.rmtree(tmp_path / "runs" / ".index")
     assert list_index_entries(open_index(tmp_path / "runs")) == before
 
 
 def test_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):
     write_record_file(tmp_path / "a", make_document("a"))
-    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # no folder is writable
+    monkeypatch.setattr(
+        os, "access", lambda _, mode: mode != os.W_OK
+    )  # as for another's folder  # no folder is writable
     assert list_run_ids(tmp_path) == "a"
     assert not (tmp_path / ".index").exists()
 
@@ -173,18 +177,20 @@ def test_hostile_text_is_stored_as_data(tmp_path):
         environment__cpu="x" * 10_000,
     )
     write_record_file(tmp_path / drop, document)
-    assert (
-        list_run_ids(tmp_path, f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\") == "x"
-    )
-    assert list_run_ids(tmp_path, "case~' OR 1=1") == ""
+    # Control characters are stored escaped; % and _ stand for themselves in a filter.
+    filters = (f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\")
+    assert list_run_ids(tmp_path, *filters) == "x"
+    assert list_run_ids(tmp_path, "case~' OR 1=1") == ""  # not part of the query
 
 
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
+    # Ids of the records whose writing was acknowledged.
     names = add_records_while_killing_writers(str(tmp_path), tmp_path)
     index = Index(str(tmp_path))
     with index.open_connection() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     listing = list_runs(index, columns=["run_id"])
     assert {run_id for (run_id,) in listing.rows} >= names
+    # And none is there twice.
     assert len({run_id for (run_id,) in listing.rows}) == listing.total

@@ -22,11 +22,11 @@ def runs(tmp_path):
 
 @pytest.fixture
 def served(runs):
-    """Return what makes a client of a server of the store whose site has been written."""
+    """Return a function that makes a client of a server of the store, with its site written."""
 
     def make(**settings):
         app = create_app(str(runs), **settings)
         app.state.serving.refresh()
-        return TestClient(app, raise_server_exceptions=False)
+        return TestClient(app, raise_server_exceptions=False)  # an error is an answer
 
     return make

@@ -24,7 +24,7 @@ def test_site_is_served_and_updated_with_the_store(served, runs):
     client.app.state.serving.refresh()
     assert client.get("/runs/d.html").status_code == 200
     assert client.get("/health").json() == {"status": "ok", "results": 4}
-    assert client.get("/.serve/tokens").status_code == 404
+    assert client.get("/.serve/tokens").status_code == 404  # files of the server itself
 
 
 def test_request_before_the_first_pages_gets_a_retry_answer(runs):
@@ -41,7 +41,7 @@ def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
     write_record_file(runs / "d", make_document("d"))
     client.app.state.serving.refresh()
     assert client.get("/health").json()["status"] == "stale"
-    assert client.get("/runs/a.html").status_code == 200
+    assert client.get("/runs/a.html").status_code == 200  # as it was written before
     monkeypatch.setattr(serving, "write_site", writing.write_site)
     client.app.state.serving.refresh()
     assert client.get("/health").json()["status"] == "ok"
@@ -57,7 +57,7 @@ def test_selected_runs_are_shown_side_by_side(served):
     assert "并排比较" in client.get("/zh/compare?run=c&run=a").text
     single_run_page = client.get("/compare?run=a")
     assert single_run_page.status_code == 400
-    assert "1 runs" not in single_run_page.text
+    assert "1 runs" not in single_run_page.text  # a plural of one
     missing = client.get("/compare?run=a&run=<b>")
     assert missing.status_code == 404
     assert "<b>" not in missing.text
@@ -72,7 +72,7 @@ def test_list_is_json_without_server_paths(served, runs):
         ("b", 200.0),
         ("a", 100.0),
     ]
-    assert str(runs) not in str(listing)
+    assert str(runs) not in str(listing)  # the folder of the store
 
 
 def test_files_outside_the_site_are_not_served(served, runs):
@@ -80,6 +80,7 @@ def test_files_outside_the_site_are_not_served(served, runs):
     (runs / ".serve").mkdir(exist_ok=True)
     (runs / ".serve" / "secret.gz").write_bytes(b"")
     client = served()
+    # Also as an absolute path, a folder, and a name with a zero byte.
     for path in ("/../secret", "/%2e%2e/secret", f"/{runs}/.serve/secret", "/runs", "/a%00b"):
         assert client.get(path).status_code == 404
 
@@ -98,6 +99,7 @@ def test_unknown_address_has_a_not_found_page(served):
         assert answer.headers["content-type"].startswith("text/html")
         assert f"<h1>{text}</h1>" in answer.text
         assert f'href="{home}"' in answer.text
+        # Nothing of the address is in the page.
         assert not any(word in answer.text for word in ("javascript:", "<b>", "gone"))
 
 
@@ -109,4 +111,5 @@ def test_pages_are_compressed_once_and_plain_for_clients_without_gzip(served):
     assert "content-encoding" not in plain.headers
     assert page.text == plain.text
     unchanged_page = client.get("/", headers={"If-None-Match": page.headers["etag"]})
+    # A page that the client has already is not sent again.
     assert (unchanged_page.status_code, unchanged_page.content) == (304, b"")

@@ -21,13 +21,18 @@ REFUSED = {"error": {"what": "no", "where": "record", "rule": None, "fix": "look
 
 @pytest.fixture
 def bundle_file(tmp_path, monkeypatch):
+    """Return a file to send; the token is in the environment, with a line end as a file has it."""
     monkeypatch.setenv("TRAINMARK_TOKEN", "secret\n")
     (tmp_path / "a.trainmark.zip").write_bytes(b"content")
     return tmp_path / "a.trainmark.zip"
 
 
 def push_to_server(bundle_file, answer, address="https://lab.example/site"):
-    """Send a file to a server that gives ``answer``; return the outcome and the requests."""
+    """Send a file to a server that gives ``answer``; return the outcome and the requests.
+
+    The outcome is what the server stored, or the error. An ``answer`` that is an exception is
+    raised, as by a broken connection.
+    """
     requests = []
 
     def answer_request(request):
@@ -71,7 +76,7 @@ def test_invalid_address_or_address_without_tls_is_refused(address, monkeypatch)
     monkeypatch.setenv("TRAINMARK_TOKEN", "secret")
     with pytest.raises(UsageError, match="not a valid server address"):
         open_client(address)
-    open_client("http://[::1]:8722")  # this machine needs no TLS
+    open_client("http://[::1]:8722")  # this machine needs no TLS  # this machine needs no TLS
     monkeypatch.delenv("TRAINMARK_TOKEN")
     with pytest.raises(UsageError, match="no token"):
         open_client("https://lab.example")
@@ -79,7 +84,7 @@ def test_invalid_address_or_address_without_tls_is_refused(address, monkeypatch)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Start a server of an empty store, with a secret that may upload and one that may read."""
+    """Start a server of an empty store, with a token that may upload, and stop it in the end."""
     started = Server(tmp_path_factory.mktemp("served"))
     tokens = Tokens(started.folder / "runs")
     started.secret = tokens.create("lab")
@@ -91,6 +96,7 @@ def server(tmp_path_factory):
 
 
 def run_program(monkeypatch, *args):
+    """Run the program in this process; return its exit code."""
     monkeypatch.setattr("sys.argv", ["trainmark", *map(str, args)])
     with pytest.raises(SystemExit) as ending:
         main()
@@ -104,11 +110,13 @@ def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, 
         for number in (1, 2)
     ]
     altered = write_bundle(tmp_path, "push-3")
-    altered.write_bytes(altered.read_bytes()[:-100])
+    altered.write_bytes(altered.read_bytes()[:-100])  # cut
     args = ("bundle", "--push", server.address, tmp_path / "runs", altered)
     assert run_program(monkeypatch, *args) == 1
     out, err = capfd.readouterr()
-    assert [f"/runs/{path.name}" in page for path, page in zip(runs, out.split(), strict=True)]
+    # stdout has the address of the page of each run that was stored.
+    pages = out.split()
+    assert all(f"/runs/{path.name}" in page for path, page in zip(runs, pages, strict=True))
     assert err.count(str(altered)) == 1
     answer = httpx2.get(f"{server.address}health")
     assert answer.json() == {"status": "ok", "results": 2}
@@ -130,6 +138,7 @@ def test_invalid_token_exits_with_2_before_the_bundle_is_sent(server, tmp_path, 
 def test_unauthorized_or_too_large_upload_is_refused_before_its_body_is_read(server):
     for secret, status in (("", 401), (server.secret, 413)):
         head = "POST /api/runs HTTP/1.1\r\nHost: x\r\nContent-Type: application/zip\r\n"
+        # A PB of content is announced, and nothing of it is sent.
         head += f"Content-Length: {10**15}\r\nAuthorization: Bearer {secret}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
             connection.sendall(head.encode())
@@ -156,6 +165,7 @@ def test_token_is_saved_in_the_named_store(tmp_path, monkeypatch, capfd):
     assert list(Tokens(store).read_hashes()) == ["lab"]
     assert list(runs.iterdir()) == []
     capfd.readouterr()
+    # The store is named twice, and not the same one.
     assert run_program(monkeypatch, "serve", "--store", "srv", "token", "x", "--store", "runs") == 2
     assert "the server uses srv, but the token is for runs" in capfd.readouterr().err
     assert list(Tokens(store).read_hashes()) == ["lab"]

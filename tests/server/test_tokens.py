@@ -16,6 +16,7 @@ def tokens(tmp_path):
 
 
 def is_admitted(tokens, authorization):
+    """Return whether a request with this Authorization header is admitted."""
     try:
         tokens.authenticate(authorization)
     except RefusedRequestError:
@@ -26,8 +27,10 @@ def is_admitted(tokens, authorization):
 def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
     secrets = {tokens.create(f"t{number}") for number in range(5)}
     assert len(secrets) == 5
+    # 43 characters of base64 hold 256 bits.
     assert all(re.fullmatch(r"trainmark_[A-Za-z0-9_-]{43}", secret) for secret in secrets)
     texts = [path.read_text() for path in (tmp_path / ".serve").iterdir()]
+    # Without the begin that all secrets share.
     assert not [secret for secret in secrets for text in texts if secret[10:] in text]
     assert (tmp_path / ".serve").stat().st_mode & 0o777 == 0o700
 
@@ -38,7 +41,7 @@ def test_token_is_valid_until_its_line_is_deleted(tokens):
     assert is_admitted(tokens, f"bearer  {other}")
     for wrong in (None, "", "Bearer", "Bearer trainmark_0", f"Basic {secret}", secret):
         assert not is_admitted(tokens, wrong)
-    tokens.file.write_text(tokens.file.read_text().splitlines()[0])
+    tokens.file.write_text(tokens.file.read_text().splitlines()[0])  # the line of a
     assert not is_admitted(tokens, f"Bearer {other}")
     assert is_admitted(tokens, f"Bearer {secret}")
     assert list(tokens.read_hashes()) == ["a"]
@@ -46,6 +49,9 @@ def test_token_is_valid_until_its_line_is_deleted(tokens):
 
 def test_invalid_token_is_refused(tokens):
     tokens.create("a")
-    for name in ("a", "../b"):  # taken already, and no valid name
+    for name in (
+        "a",
+        "../b",
+    ):  # a name that is taken, and one that is a path  # taken already, and no valid name
         with pytest.raises(UsageError):
             tokens.create(name)

@@ -26,6 +26,8 @@ def store(tmp_path):
 
 @pytest.fixture
 def start_client(store):
+    """Return a function that makes a client of a server of ``store``, with these settings."""
+
     def make(**settings):
         return TestClient(create_app(str(store), **settings))
 
@@ -34,7 +36,7 @@ def start_client(store):
 
 @pytest.fixture
 def send_file(store):
-    """Send a file with a token that may, and return the answer."""
+    """Return a function that sends a file with a valid token and returns the answer."""
     secret = Tokens(store).create("lab")
 
     def send_bundle(client, file, **headers):
@@ -57,7 +59,7 @@ def test_bundle_is_stored_once_under_its_digest(store, start_client, send_file, 
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     first, second = send_file(client, file), send_file(client, file)
     digest = sha256(file.read_bytes()).hexdigest()
-    assert (first.status_code, second.status_code) == (201, 200)
+    assert (first.status_code, second.status_code) == (201, 200)  # created, then known
     expected = {"digest": digest, "runs": [{"run_id": "a-1", "page": "/runs/a-1.html"}]}
     assert first.json() == second.json() == expected
     assert first.headers["location"] == "/runs/a-1.html"
@@ -65,6 +67,7 @@ def test_bundle_is_stored_once_under_its_digest(store, start_client, send_file, 
     assert list_run_ids(client) == ["a-1"]
     assert client.get("/runs/a-1.html").status_code == 200
     assert list_files_left(store) == []
+    # Who deletes the folder deletes the run.
     shutil.rmtree(store / digest)
     assert list_run_ids(client) == []
 
@@ -75,15 +78,16 @@ def test_existing_run_is_not_replaced(store, start_client, send_file, tmp_path):
     both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
     answer = send_file(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
+    # The other run of that bundle was not stored either.
     assert (list_run_ids(client), list_files_left(store)) == (["a-1"], [])
-    write_recorded_run(store / "own", "own-1")
+    write_recorded_run(store / "own", "own-1")  # a run that was not uploaded
     assert list_run_ids(client) == ["a-1", "own-1"]
 
 
 def test_a_bundle_that_does_not_verify_is_refused(store, start_client, send_file, tmp_path):
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     content = bytearray(file.read_bytes())
-    content[200] ^= 1
+    content[200] ^= 1  # a bit of a file in it
     file.write_bytes(content)
     answer = send_file(client, file)
     assert answer.status_code == 422
@@ -111,6 +115,7 @@ def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(
     headers = {name: large.request.headers[name] for name in ("authorization", "content-type")}
     assert client.post("/api/runs", content=chunks, headers=headers).status_code == 413
     file.write_bytes(b"x" * 1000)
+    # As large as allowed, but of another type; then of the right type, but not a bundle.
     assert send_file(client, file, **{"Content-Type": "text/html"}).status_code == 415
     assert send_file(client, file).status_code == 422
     assert list_files_left(store) == []
@@ -137,6 +142,6 @@ def test_full_disk_is_reported_and_leaves_no_file(
         raise OSError(28, "No space left on device")
 
     client, file = start_client(), write_bundle(tmp_path, "a-1")
-    monkeypatch.setattr(uploads, "_verify_bundle", raise_disk_full)
+    monkeypatch.setattr(uploads, "_verify_bundle", raise_disk_full)  # which unpacks the bundle
     assert send_file(client, file).status_code == 507
     assert list_files_left(store) == []

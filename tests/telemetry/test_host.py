@@ -20,7 +20,11 @@ RANGE_UJ = 262_143_328_850  # of a common processor
 
 
 def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
-    """Write a zone as the kernel shows it; return its counter."""
+    """Write a zone as the kernel shows it; return its counter.
+
+    Args:
+        number: of the zone; "0:1" is a part of zone 0.
+    """
     folder = root / "sys/class/powercap" / f"intel-rapl:{number}"
     folder.mkdir(parents=True)
     (folder / "name").write_text(name + "\n")
@@ -38,12 +42,14 @@ def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
         for zone_and_name in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))
     ]
     energy = PackageEnergy(root=tmp_path)
-    assert energy.read() == {"energy_j": 0.0}  # counted from the first reading
+    assert energy.read() == {
+        "energy_j": 0.0
+    }  # counted from the first reading  # counted from the first reading
     first.write_text("4000000\n")
     second.write_text("1500000\n")
     for part in parts:
         part.write_text("99000000\n")
-    assert energy.read() == {"energy_j": 3.5}
+    assert energy.read() == {"energy_j": 3.5}  # 3 J and 0.5 J of the packages
 
 
 def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
@@ -67,6 +73,7 @@ def test_cpu_use_needs_a_long_enough_interval(tmp_path: Path, clock: FakeClock) 
     machine = HostReader(root=tmp_path, clock=clock)
     assert machine.sources == ["psutil"]
     readings = []
+    # Milliseconds since the last reading; 100 are enough since the last one of the CPU.
     for after_ms in (50, 60, 99, 1):
         clock.advance(after_ms * 10**6)
         readings.append(set(machine.read(lambda _: nullcontext())))
@@ -95,7 +102,7 @@ DCMI = """
 
 @pytest.fixture
 def ipmitool_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An ipmitool that prints a file; return the file."""
+    """Put an ipmitool on the path that prints a file; return the file."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "ipmitool").write_text(
@@ -115,7 +122,7 @@ def test_each_power_reading_of_the_controller_is_reported_once(
     (tmp_path / "dev/ipmi0").touch()
     machine = HostReader(root=tmp_path)
     assert machine.sources == ["psutil", "rapl", "ipmi"]
-    machine.ask_controller()
+    machine.ask_controller()  # which takes long, so not with each reading
     readings = [machine.read(lambda _: nullcontext()) for _ in range(2)]
     assert [reading.get("power_w") for reading in readings] == [1206.0, None]
     assert [reading["energy_j"] for reading in readings] == [0.0, 0.0]

@@ -55,6 +55,7 @@ def test_kmsg_yields_messages_written_after_opening(tmp_path: Path) -> None:
     assert list(source.read()) == []
     writer = os.open(path, os.O_WRONLY)
 
+    # Priority, number, time and flags precede the text; a line of properties follows it.
     os.write(writer, f"3,1421,5013256,-;{XID}\n SUBSYSTEM=pci\n".encode())
 
     assert list(source.read()) == [XID]
@@ -94,6 +95,8 @@ class FakeSource:
 
 def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> None:
     events: list[tuple[str, dict[str, Any]]] = []
+    # Three readings: two messages of one kind, one of another and one of none; nothing; one
+    # message.
     source = FakeSource([XID, "usb 1-1: new device", XID.replace("79", "48"), MCE], [], [XID])
     reader = KernelReader(lambda name, **fields: events.append((name, fields)), lambda: source)
 
@@ -149,7 +152,7 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
     }
     (finding,) = (item for item in record.findings if item.code == "kernel_messages")
     assert finding.args == {"count": 6, "kinds": "xid, mce", "node": 0, "kernel_text": XID}
-    assert finding in record.trust.reasons
+    assert finding in record.trust.reasons  # and a reason of doubt
 
 
 def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
         clock.advance(round(seconds * 1e9))
         return False
 
-    ticks = []
+    ticks = []  # number, and nanoseconds since the begin
     limited_ticks = islice(iterate_ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
     for number, duration_ns in zip(limited_ticks, work_ns, strict=True):
         ticks.append((number, clock() - began))
@@ -67,7 +67,7 @@ def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_pa
     hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
     for fault in (hung, hung, failed, failed):
         event_log.report_fault("monitor", fault)
-    with event_log.catch_faults("monitor"):
+    with event_log.catch_faults("monitor"):  # a reading without a fault: the next one is new
         pass
     event_log.report_fault("monitor", failed)
     event_log.report_fault("ipmi", hung)
@@ -104,7 +104,7 @@ def test_only_the_value_out_of_bounds_is_dropped(
     }
     assert fault["kind"] == "unreadable"
     assert f"{name} of device 0" in fault["said"]
-    assert second["devices"] == first["devices"]
+    assert second["devices"] == first["devices"]  # but the fault is not written again
 
 
 class OneMonitor:
@@ -136,11 +136,12 @@ def take_readings(
 ) -> list[tuple[str, list[int]]]:
     """Take readings in their thread; return what the opening of the monitor reported."""
     opened: list[tuple[str, list[int]]] = []
+    # Of two devices; the last argument is called with the monitor's name and its devices.
     devices = DeviceReader(lambda: vendor, 2, event_log, lambda *opening: opened.append(opening))
     background = BackgroundReading("monitor", devices.take, event_log, clock=clock)
     for _ in range(times):
         background.start()
-        assert background.wait(600)
+        assert background.wait(600)  # seconds at most
     return opened
 
 
@@ -170,6 +171,7 @@ def test_hung_reading_is_not_started_again(
 
 
 def test_sampler_starts_without_torch_and_pydantic() -> None:
+    # Each of them takes long to import; a new process shows what a start imports.
     code = (
         "import sys, trainmark.telemetry.sampler, trainmark.devices\n"
         "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
@@ -181,7 +183,11 @@ def test_sampler_starts_without_torch_and_pydantic() -> None:
 
 
 def sample_run(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
-    """Sample the folder of a run for the given number of ticks, without waiting."""
+    """Sample the folder of a run without waiting; return the events.
+
+    Args:
+        stopped: for each tick, whether the sampler was told to stop before the next one.
+    """
     import time
 
     log_of_run = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
@@ -200,7 +206,7 @@ class SilentKernel:
 
 
 def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "lower_priority", lambda: None)
+    monkeypatch.setattr(sampler, "lower_priority", lambda: None)  # of this process
     monkeypatch.setattr(sampler, "KernelReader", lambda write: KernelReader(write, SilentKernel))
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))

@@ -84,6 +84,7 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     memory, clock = train.quantities["memory_used_bytes"], train.quantities["clock_mhz"]
     assert (train.readings, memory.readings, memory.longest_gap_s) == (5, 5, 1.0)
     assert (memory.mean, memory.highest) == (14.0 * GIB, 14.0 * GIB)
+    # The clock was lower in the readings at 9 s and at 9.625 s.
     slow_s = WEIGHTS_S[9.0] + WEIGHTS_S[9.625]
     assert clock.mean == pytest.approx((1500 * (3.625 - slow_s) + 1200 * slow_s) / 3.625)
     assert (clock.lowest, clock.highest) == (1200.0, 1500.0)
@@ -150,6 +151,7 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
     _, figures = summarize_run(tmp_path, lines)
     assert read_values(figures, "energy_per_sample", "energy_to_target") == [None, None]
     assert list_codes(figures, "energy_per_sample", "energy_to_target") == [reason, reason]
+    # Two devices of 400 W, 3.625 s of training 2,048 samples, and 5 s to the target.
     assert read_values(figures, "estimated_energy_per_sample", "estimated_energy_to_target") == [
         pytest.approx(2 * 400 * 3.625 / 2048),
         pytest.approx(2 * 400 * 5.0),
@@ -173,6 +175,7 @@ def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
+    # Both ranks are on device 3: 400 W for 5 s to the target.
     summary, figures = summarize_run(tmp_path, [make_start_line(3, 3), *make_device_lines(3)])
     assert [device.ranks for device in summary.devices] == [[0, 1]]
     assert read_values(figures, "energy_to_target") == [400 * 5.0]
@@ -201,6 +204,7 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
         pytest.approx(50 * 3.625 / 1024),
         pytest.approx(50 * 5.0),
     ]
+    # 50 W of the packages, not the 300 W of the whole machine.
     assert figures["energy_to_target"].note == message("energy_of_packages", between_s=0.0)
     assert list_codes(figures, "utilization", "power") == ["devices_unmonitored"] * 2
     assert figures["mem"].note == message("resident_memory_sum")

@@ -51,6 +51,7 @@ def read_python_version() -> str:
 
 
 def read_lock() -> dict[str, str]:
+    """Return the pinned version of each package."""
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pinned = [line.split("==") for line in lines if not line.lstrip().startswith("#")]
     return {name: version for name, version in pinned}  # noqa: C416 - a line without == fails
@@ -69,7 +70,7 @@ def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
     }
     assert copied == {"requirements.lock", "pyproject.toml", "README.md", "LICENSE", "src"}
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
-    assert ignored[1] == "*"
+    assert ignored[1] == "*"  # behind a comment: everything is ignored but what follows with !
     assert {line[1:] for line in ignored if line.startswith("!")} == copied
     assert all((ROOT / name).exists() for name in copied)
 
@@ -79,6 +80,7 @@ def test_all_versions_equal_those_of_the_lock(target: str) -> None:
     runs = " ".join(list_instructions(target, "RUN"))
     assert "pip install --requirement requirements.lock" in runs
     assert "pip install --no-deps --no-build-isolation ." in runs
+    # No other version is named in a command.
     assert not re.search(r"==\s*\d|[\w-]+[<>~]=", runs)
     project = read_toml(ROOT / "pyproject.toml")["project"]
     for needed in map(Requirement, project["dependencies"]):
@@ -89,6 +91,7 @@ def test_all_versions_equal_those_of_the_lock(target: str) -> None:
 
 
 def test_cpu_build_has_the_torch_version_of_the_lock() -> None:
+    # The command within "$(…)" prints the requirement of torch.
     (words,) = re.findall(r'"\$\((.*?)\)"', " ".join(list_instructions("cpu", "RUN")))
     result = subprocess.run(
         shlex.split(words), cwd=ROOT, capture_output=True, text=True, check=True

@@ -19,7 +19,7 @@ def test_modules_that_a_page_names_exist(page):
         rf"`((?:{ROOMS}|tests|tools|benchmarks)/[\w./]+\.(?:py|toml|md))`",
         page.read_text(encoding="utf-8"),
     )
-    module_names = [name for name in module_names if "NAME" not in name]
+    module_names = [name for name in module_names if "NAME" not in name]  # a placeholder
     assert [
         name
         for name in module_names
@@ -31,6 +31,7 @@ def list_command_lines(text):
     """Return the words after ``trainmark`` of each command in blocks and spans of code."""
     code = re.findall(r"^ *```.*?^ *```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in code for line in block.strip("`").splitlines()]
+    # At the begin of a line or of a command in it; up to a pipe, redirection, comment or semicolon.
     matches = [re.search(r"(?:^|[\s/;&|])trainmark ([a-z].*)", line) for line in lines]
     return [re.split(r" [|>&#]|;", match[1])[0].split() for match in matches if match]
 
@@ -45,6 +46,7 @@ def test_command_lines_name_verbs_and_options_that_exist(page):
             wrong.append(verb)
             continue
         command_of_verb = load_command(verb)
+        # A verb with commands of its own, such as ``serve token``.
         command_of_verb = getattr(command_of_verb, "commands", {}).get(
             words[0] if words else "", command_of_verb
         )

@@ -58,6 +58,7 @@ def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: 
 
     assert (code, package_names) == (1, ["no-such-one", "no-such-two"])
     assert command.endswith("--dest wheels 'no-such-one>=2' 'no-such-two<3'")
+    # The command is for a machine with network, which may have another Python.
     assert f"--python-version {sys.version_info[0]}.{sys.version_info[1]} " in command
 
 
@@ -75,6 +76,7 @@ def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_p
     code, package_names, (command,) = run_tool(tmp_path, "rich<1")
 
     assert (code, package_names) == (1, ["rich"])
+    # rich is in the lock, so its version is that of the lock.
     assert re.search(r"--no-deps .* rich==[\d.]+( |$)", command)
 
 
@@ -140,6 +142,7 @@ def test_every_package_of_the_locks_but_torch_follows_from_the_project(
 
     assert missing.main() == 1
 
+    # The command for locked packages names each of them.
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "--no-deps" in line]
     package_names = {word.partition("==")[0] for word in line.split() if "==" in word}
     lines = (TOOL.parents[1] / "requirements.lock").read_text().splitlines()

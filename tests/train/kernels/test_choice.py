@@ -22,5 +22,6 @@ from trainmark.train.kernels import choose_kernels
 def test_kernel_choice_depends_on_recipe_and_device(
     fields: dict[str, Any], torch_type: str, source: str
 ) -> None:
+    # Without a choice in the recipe, our kernel is for the CPU.
     kernels = choose_kernels(Recipe(**fields), torch_type)
     assert kernels.describe_used("cross_entropy") == {"cross_entropy": source}
