@@ -125,6 +125,7 @@ def test_runs_with_two_batch_sizes_show_weak_and_strong_scaling() -> None:
 def test_scaling_pages_match_their_golden_files(lang: str) -> None:
     check_golden(
         f"page.scaling.{lang}.md",
+        # The first page is that of all runs.
         to_markdown(build_documents(make_weak_scaling_records())[:1], lang),
     )
 

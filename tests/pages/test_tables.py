@@ -263,6 +263,7 @@ def test_only_a_published_name_replaces_a_precision():
     record = read_golden_record()
 
     def format_label(case, precision):
+        """Return the cell of a run of ``case`` in ``precision``."""
         recipe = record.plan.recipe | {"precision": precision}
         plan = record.plan.model_copy(
             update={"case": case, "about": read_about(case), "recipe": recipe}

@@ -70,9 +70,9 @@ def test_csv_with_known_column_names_is_read(import_text, delimiter):
     [
         ("", "table_without_results"),
         ("a,b\n1,2\n", "table_without_results"),
-        ('p_whole,a\n1,"open\n2,b\n', "csv_malformed"),
+        ('p_whole,a\n1,"open\n2,b\n', "csv_malformed"),  # a quote that does not end
         ("p_whole;device\n12,345;x\n1.234;y\n", "csv_with_decimal_commas"),
-        ("p_whole,device\n1,234,x\n", "row_has_other_cells"),
+        ("p_whole,device\n1,234,x\n", "row_has_other_cells"),  # three under two headers
     ],
 )
 def test_unreadable_csv_is_listed(import_text, text, code):

@@ -344,6 +344,7 @@ def test_a_loss_that_never_changes_is_a_finding(run_job: Run) -> None:
     record = run_job(SameLoss, max_epochs=1)
     assert record.status == "passed"
     (finding,) = list_doubts(record)
+    # An epoch has 64 steps, for each of which the job reports 0.25.
     assert (finding.code, finding.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
 
 

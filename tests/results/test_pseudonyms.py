@@ -31,7 +31,7 @@ def test_key_is_created_once_and_readable_only_by_its_user(tmp_path: Path) -> No
     key = load_key(tmp_path / "cache")
 
     assert key is not None
-    assert len(key) == 32
+    assert len(key) == 32  # bytes
     assert load_key(tmp_path / "cache") == key
     assert (tmp_path / "cache" / KEY_FILE).stat().st_mode & 0o777 == 0o600
 

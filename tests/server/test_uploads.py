@@ -130,6 +130,7 @@ def test_upload_without_a_valid_token_is_refused(start_client, tmp_path):
 
 
 def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypatch):
+    # Without its folder of states, the store cannot be written, not even by root.
     monkeypatch.setattr(serving, "create_state_folder", lambda _: tmp_path / "none")
     with pytest.raises(EnvironmentFault, match="cannot write"):
         create_app(str(store))

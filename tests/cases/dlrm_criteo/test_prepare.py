@@ -312,6 +312,7 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     save_result = PartialFolder.save_result
 
     def save_and_stop(partial_folder, name, result):
+        """Save the result of a stage, and interrupt the first call after its last stage."""
         save_result(partial_folder, name, result)
         saved_stages.append(name)
         if not resumed and len(saved_stages) == stop_after + 1:

@@ -170,7 +170,7 @@ def test_curly_quotes_become_plain_before_answers_are_compared(tmp_path):
 def test_text_of_a_special_token_adds_no_second_mask(tmp_path):
     forged = make_line(text=TEXT + " [MASK]")
     sequence = data.load(write_folder(tmp_path, [forged]), RECIPE).train.build_sequences(0)[0]
-    assert sequence.ids.tolist().count(IDS["[MASK]"]) == 1
+    assert sequence.ids.tolist().count(IDS["[MASK]"]) == 1  # that of the question's gap
 
 
 def test_the_check_counts_samples_and_names_the_content(tmp_path):
