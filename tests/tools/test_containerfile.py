@@ -72,7 +72,7 @@ def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
     assert (
         ignored[1] == "*"
-    )  # all but the lines with ! is ignored; the first line is a comment  # behind a comment: everything is ignored but what follows with !
+    )  # behind a comment: everything is ignored but what follows with !
     assert {line[1:] for line in ignored if line.startswith("!")} == copied
     assert all((ROOT / name).exists() for name in copied)
 
