@@ -70,9 +70,8 @@ def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
     }
     assert copied == {"requirements.lock", "pyproject.toml", "README.md", "LICENSE", "src"}
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
-    assert (
-        ignored[1] == "*"
-    )  # behind a comment: everything is ignored but what follows with !
+    # After a comment: everything is ignored but the names that follow with ``!``.
+    assert ignored[1] == "*"
     assert {line[1:] for line in ignored if line.startswith("!")} == copied
     assert all((ROOT / name).exists() for name in copied)
 
