@@ -143,7 +143,7 @@ def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record,
 
 def test_markup_of_a_record_stays_text(hostile_record):
     reader = Reader(render_html([hostile_record]))
-    assert reader.tags.count("script") == 1  # our own  # the page's own
+    assert reader.tags.count("script") == 1  # the page's own
     assert "img" not in reader.tags
     assert any(MARKUP in text for text in reader.texts)
     page_text = render_markdown([hostile_record])

@@ -25,9 +25,8 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     # Every row once an epoch, on whichever rank, and every validation row once.
     rows = record.plan.data.train_samples
     assert record.counts.samples == rows * record.counts.epochs
-    assert (
-        record.counts.steps == -(-rows // 16) * record.counts.epochs
-    )  # two ranks with 8 rows each
+    # Two ranks with 8 rows each; the last step of an epoch may have fewer.
+    assert record.counts.steps == -(-rows // 16) * record.counts.epochs
     assert sum(rank.counts.samples for rank in record.ranks) == record.counts.samples
     assert record.quality.eval_samples == record.plan.data.eval_samples
     assert record.quality.value >= record.quality.target

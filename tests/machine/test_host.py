@@ -114,9 +114,10 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
 
 
 @pytest.mark.parametrize(
+    # 1 GiB is enough for a long run, 8 MiB for a short one.
     ("free", "severity"),
     [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
-)  # 1 GiB is enough for a long run, 8 MiB for a short one
+)
 def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
     assert (
         read_single_condition(host.check_out_folder(make_machine(tmp_path, free=free))).severity

@@ -81,8 +81,7 @@ def test_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_
     Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
     analyzed = analyze("train.log", Options(preset="auto")).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT, analyzed.LOSS_RESULT) == (320.5, "samples/s", 2.1)
-    assert (
-        analyze_sample("paddle").figures["notes"][0] == "preset paddle"
-    )  # a known one comes first
+    # A known one comes first.
+    assert analyze_sample("paddle").figures["notes"][0] == "preset paddle"
     Path("train.log").write_text("step 3 speedy 7\n")
     assert "keyword=TEXT" in analyze("train.log", Options(preset="auto")).figures["notes"][0]

@@ -120,7 +120,7 @@ def test_index_is_updated_with_the_files(tmp_path):
         tmp_path / "plan" / "r1", make_document("d", started="2026-11-04T08:00:00+00:00")
     )
     assert list_run_ids(tmp_path) == "dbca"
-    # One record is replaced and one is removed; a link that leads to itself changes nothing.
+    # One record is replaced and one is removed.
     changed = make_document("e", started="2026-11-05T08:00:00+00:00", figures={"p_core": 1.0})
     write_record_file(tmp_path / "plan" / "r1", changed)
     (tmp_path / "a" / "record.json").unlink()
@@ -150,9 +150,8 @@ def test_rebuilt_index_has_same_entries(tmp_path):
 
 def test_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):
     write_record_file(tmp_path / "a", make_document("a"))
-    monkeypatch.setattr(
-        os, "access", lambda _, mode: mode != os.W_OK
-    )  # as for another's folder  # no folder is writable
+    # No folder is writable, as one of another user.
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert list_run_ids(tmp_path) == "a"
     assert not (tmp_path / ".index").exists()
 

@@ -49,9 +49,6 @@ def test_token_is_valid_until_its_line_is_deleted(tokens):
 
 def test_invalid_token_is_refused(tokens):
     tokens.create("a")
-    for name in (
-        "a",
-        "../b",
-    ):  # a name that is taken, and one that is a path  # taken already, and no valid name
+    for name in ("a", "../b"):  # a name that is taken, and one that is a path
         with pytest.raises(UsageError):
             tokens.create(name)

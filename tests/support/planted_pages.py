@@ -170,9 +170,8 @@ def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str
         scaling *= 1.0 if devices == 1 else rng.uniform(0.8, 0.98)  # more devices lose a little
         core = card.peaks[precision] * 1e12 * share_of_peak / work.flops * devices * scaling
         train = core * rng.uniform(0.93, 0.995)  # time between steps is lost
-        samples = (
-            work.samples * work.passes * rng.uniform(0.98, 1.02)
-        )  # ends a little earlier or later
+        # It ends a little earlier or later.
+        samples = work.samples * work.passes * rng.uniform(0.98, 1.02)
         evaluation_s = samples / train * rng.uniform(0.01, 0.08)
         start_s = rng.uniform(25, 110)
         e2e_time = round(samples / train + evaluation_s + start_s, 1)

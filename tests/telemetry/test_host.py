@@ -42,9 +42,7 @@ def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
         for zone_and_name in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))
     ]
     energy = PackageEnergy(root=tmp_path)
-    assert energy.read() == {
-        "energy_j": 0.0
-    }  # counted from the first reading  # counted from the first reading
+    assert energy.read() == {"energy_j": 0.0}  # counted from the first reading
     first.write_text("4000000\n")
     second.write_text("1500000\n")
     for part in parts:

@@ -88,9 +88,8 @@ def label_by_grammar(sentence):
 @pytest.mark.parametrize("split", data.SPLITS)
 def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
     rows = generated.ROWS[split]
-    sentences, labels, flipped = generated.draw_sentences(
-        split, rows=rows, seed=3
-    )  # flipped: rows with a label that breaks the rule
+    # ``flipped``: rows with a label that breaks the rule.
+    sentences, labels, flipped = generated.draw_sentences(split, rows=rows, seed=3)
     wrong = [row for row, text in enumerate(sentences) if label_by_grammar(text) != labels[row]]
     assert wrong == flipped
     assert 1 - len(wrong) / rows == generated.BEST_ACCURACY

@@ -270,9 +270,8 @@ def test_expected_auc_counts_every_pair(values):
     for i, score in enumerate(scores):
         for j, other in enumerate(scores):
             if i != j:
-                weight = chance[i] * (
-                    1 - chance[j]
-                )  # the chance that row i is clicked and row j is not
+                # The chance that row i is clicked and row j is not.
+                weight = chance[i] * (1 - chance[j])
                 pairs += weight
                 right += weight * ((score > other) + (score == other) / 2)
     assert generated.compute_expected_auc(scores) == pytest.approx(right / pairs, abs=1e-12)

@@ -138,9 +138,8 @@ def test_longest_part_limits_the_run(
     values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
     sentence = find_bound({name: figure.value for name, figure in values.items()})
     assert sentence is not None
-    assert (
-        sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
-    )  # whether near its limit or far from it
+    # Whether near its limit or far from it.
+    assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 
 def test_single_rank_has_no_exchange(tmp_path: Path) -> None:

@@ -99,9 +99,8 @@ def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> N
         tokens=int(split.tokens.sum()),
         tokens_padded=rows * 64,
     )
-    assert (
-        sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
-    )  # 3 x 2 rows a step
+    # A step has 3 x 2 rows; the last one may have fewer.
+    assert sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
     # The scale times the targets of a step is its number of samples, so losses are means per token.
     # The last tensor of a batch is that scale; -100 marks tokens that are no target.
     step: list[Any] = []

@@ -65,9 +65,8 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
         "ends in a blank line\n\n",
     ]
     if split == "dev":
-        texts = [
-            texts[place] for place in (0, 2, 3, 1, 8)
-        ]  # short ones: examples precede each item
+        # Short ones: examples precede each item.
+        texts = [texts[place] for place in (0, 2, 3, 1, 8)]
     rows = []
     for number, text in enumerate(texts):
         whole_number, fraction = str(rng.integers(1000)), str(rng.integers(1000) / 8)

@@ -45,9 +45,8 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     expected = torch.autograd.grad(plain, (hidden, weight))
     for actual, plain_value in zip((loss, *gradients), (plain, *expected), strict=True):
         difference = (actual - plain_value).norm() / plain_value.norm()
-        assert (
-            0 < difference < off
-        )  # rounded, as the dtype rounds  # 0 would be a multiplication in float32
+        # Rounded as the dtype rounds; 0 would be a multiplication in float32.
+        assert 0 < difference < off
 
 
 def test_padding_classes_are_ignored() -> None:
