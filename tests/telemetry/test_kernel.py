@@ -103,7 +103,6 @@ def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> No
     for _ in range(3):
         reader.take()
 
-    # The first reading, then none of the second, then the third.
     assert events == [
         ("kernel_log", {"source": "fake kmsg"}),
         ("kernel", {"kind": "xid", "count": 2, "kernel_text": XID}),
