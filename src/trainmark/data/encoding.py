@@ -142,7 +142,8 @@ def _choose_num_workers(workers: int | None, total_bytes: int) -> int:
     Args:
         workers: maximum number of processes; None: one for each usable core.
     """
-    max_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    usable_cores = os.sched_getaffinity(0)  # 0: of this process
+    max_workers = len(usable_cores) if workers is None else workers
     # A worker takes time to start: each further one needs another ``WORKER_BYTES``.
     return min(max_workers, 1 + total_bytes // WORKER_BYTES)
 
@@ -317,8 +318,9 @@ class _PairWriter:
         self.partial_folder = partial_folder
         self.total_bytes = sum(file.stat().st_size for file in files)
         self.tokens_file = partial_folder.folder / f"{name}.bin"
+        # Number of tokens of each document; the index is made of them at the end.
         self.sizes_file = partial_folder.work / f"{name}.sizes"
-        self.position = CORPUS_BEGIN
+        self.position = CORPUS_BEGIN  # in the source files: what is before it was written
         self.counts = dict.fromkeys(COUNT_NAMES, 0)
         saved = partial_folder.state["stages"].get(name)
         if saved is not None and self._has_saved_bytes(saved["counts"]):

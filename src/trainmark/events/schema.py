@@ -146,6 +146,7 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
     check_ns: SpentNs = 0  # of checks of parameters between the windows
 
     def __post_init__(self) -> None:
+        """Check the times, and that there is a step and each list has an entry for each step."""
         Timed.__post_init__(self)  # checks the start and the end
         steps, waits, losses = len(self.step_ns), len(self.wait_ns), len(self.loss)
         if not 0 < steps == waits == losses == len(self.samples) == len(self.step_samples):
@@ -562,6 +563,7 @@ class EventFile:
     malformed_lines: int = 0
 
     def __iter__(self) -> Iterator[Any]:
+        """Yield the events in order; malformed lines are counted instead."""
         self.malformed_lines = 0
         with self.path.open("rb") as file:
             for line in iterate_lines(file):
@@ -593,8 +595,8 @@ class EventTail:
     def __init__(self, path: Path, chunk_bytes: int = MAX_LINE_BYTES) -> None:
         self._path = path
         self._chunk_bytes = chunk_bytes
-        self._offset = 0
-        self._incomplete_line = b""
+        self._offset = 0  # bytes of the file that were read
+        self._incomplete_line = b""  # end of the last chunk: the next one completes it
 
     @property
     def is_unread(self) -> bool:

@@ -97,6 +97,7 @@ class KeywordReader:
     _step_time: _StepTimePattern | None = None  # None: the first line with a value has no step time
 
     def __post_init__(self) -> None:
+        """Make the slice that ``cut`` means."""
         if not _CUT.fullmatch(self.cut):
             rule = "write N for the first N characters, or A:B as a Python slice"
             raise UsageError(f"invalid range {self.cut!r}", where="range", rule=rule)

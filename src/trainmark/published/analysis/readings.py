@@ -232,7 +232,7 @@ class Readings:
         last = self._last_counter
         self._last_counter = None  # the bar is full: the next one begins at 0
         if last is None or last.done >= done:
-            last = _CounterReading(0.0, 0.0)
+            last = _CounterReading(done=0.0, clock_s=0.0)
         elapsed_s = clock_s - last.clock_s
         if elapsed_s > 0:
             speed = (done - last.done) / elapsed_s

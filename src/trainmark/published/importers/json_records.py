@@ -75,7 +75,7 @@ def _read_text(text: str, page: Page) -> Iterator[Row | Unread]:
         yield from _read_lines(text, page)
     else:
         if document is not None:  # `null` alone has nothing to report
-            yield from _read_document(document, page, 1, text.strip())
+            yield from _read_document(document, page, number=1, raw=text.strip())
 
 
 def _read_lines(text: str, page: Page) -> Iterator[Row | Unread]:

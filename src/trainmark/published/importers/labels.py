@@ -175,7 +175,7 @@ def _read_counted_label(text: str, device: str) -> Label:
     # `4x LoRA` has the same form: only a known product can be counted.
     if not count or not peaks.find_products(name):
         return Label(device or None, nnodes=None, nproc=None, notes=[])
-    if is_machine(name):
+    if is_machine(name):  # `2x DGX A100`: how many devices a machine has is not known
         return Label(name, nnodes=count, nproc=None, notes=[])
     nnodes, nproc = split_devices(count)
     return Label(name, nnodes, nproc, notes=[])

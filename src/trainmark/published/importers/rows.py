@@ -217,6 +217,7 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
             name, count = split_count(device)
             if count:  # `8x A100`
                 device = name
+                # `2x DGX A100` counts machines, whose number of devices is not known.
                 world = _World(count, None) if is_machine(name) else _World(*split_devices(count))
                 is_world_known = True
         # The page counts the devices of its own product; a row of another one may have others.

@@ -150,14 +150,14 @@ def _parse_work(text: str) -> _Work | None:
     A word that is not in ``columns.toml`` counts as work, too: ``mol``.
     """
     if text in _WORK_BY_WORD:  # `T/s` and `S/s` alone are in capitals
-        return _Work(1.0, _WORK_BY_WORD[text])
+        return _Work(factor=1.0, name=_WORK_BY_WORD[text])
     word = text.lower()
     if word in _WORK_BY_WORD and len(word) > 1:  # one small letter may be anything
-        return _Work(1.0, _WORK_BY_WORD[word])
+        return _Work(factor=1.0, name=_WORK_BY_WORD[word])
     match = _MULTIPLE_AND_WORK.fullmatch(word)
     if match and match[1] and len(match[2]) > 1 and match[2] in _WORK_BY_WORD:
         return _Work(_MULTIPLES[match[1]], _WORK_BY_WORD[match[2]])
     is_word = (
         len(word) > 1 and word.isalpha() and word not in _BYTES_BY_WORD and word not in _OTHER_WORDS
     )
-    return _Work(1.0, word) if is_word else None
+    return _Work(factor=1.0, name=word) if is_word else None
