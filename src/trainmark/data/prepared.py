@@ -144,7 +144,8 @@ class PartialFolder:
             relative: path of the copy in the data folder.
         """
         stored = self.state["files"].get(relative)
-        self.write_file(relative, partial(copy_file, source, advance=self.report.advance))
+        copy = partial(copy_file, source, advance=self.report.advance)  # the module's function
+        self.write_file(relative, copy)
         if self.state["files"][relative] is stored:  # an earlier call has copied it
             self.report.advance(source.stat().st_size)
 

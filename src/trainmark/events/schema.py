@@ -528,7 +528,8 @@ def iterate_lines(file: IO[bytes]) -> Iterator[bytes]:
 def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each event of a file with the number of its line, as ``decode_event`` returns it.
 
-    An incomplete last line is left out: its writer was killed.
+    An incomplete last line is left out: its writer was killed. ``EventFile`` counts the lines that
+    are not events; here the first one is an error.
 
     Raises:
         RecordError: the first line that is not an event, with its number.

@@ -1,6 +1,9 @@
 """The rules of an audit that look at each row alone, or at the qualities of one table.
 
-A rule yields the rows that break it, each with a message.
+A rule yields the rows that break it, each with a message. Figures have their names in records:
+``p_core``, ``p_train`` and ``p_whole`` are samples a second of all devices, without waiting and
+evaluation, without evaluation, and with both; ``p_train_tokens`` is tokens a second of all devices;
+``sample/p/s`` and ``token/p/s`` are rates of one device.
 """
 
 from __future__ import annotations

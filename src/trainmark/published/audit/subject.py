@@ -2,6 +2,9 @@
 
 Owns how a printed row is understood: the precision that it declares, the published figures of its
 device, the rounding of its numbers, and the rates, FLOPs and samples that follow from its figures.
+Figures have their names in records: ``p_core``, ``p_train`` and ``p_whole`` are samples a second of
+all devices; ``p_train_tokens`` is tokens a second of all devices; ``sample/p/s`` and ``token/p/s``
+are rates of one device.
 """
 
 from __future__ import annotations

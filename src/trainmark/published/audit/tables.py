@@ -1,6 +1,9 @@
 """The rules of an audit that compare launches or rows with each other.
 
-A rule yields the launch or row that does not fit the others, with a message.
+A rule yields the launch or row that does not fit the others, with a message. Figures have their
+names in records: ``p_whole`` is samples a second of all devices, with evaluation;
+``p_train_tokens`` is tokens a second of all devices; ``sample/p/s`` and ``token/p/s`` are rates of
+one device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read the headers of a table: which figure, setting or label each column has.
 
 The unit in a header decides the figure. A name such as ``throughput`` alone does not: then the unit
-in a cell decides. Settings are never figures.
+in a cell decides. Settings are never figures. ``_PHRASES`` has the phrases of ``columns.toml`` by
+which names are recognised, by their kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Read the names of runs: labels such as ``A100单机8卡（1x8）``, device names, flags, settings."""
+"""Read the names of runs: labels such as ``A100单机8卡（1x8）``, device names, flags, settings.
+
+A world is the number of machines and the number of devices (cards) of each: ``1x8``.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ from trainmark.spec import Message, message
 _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
 _MACHINE_WORD: str = WORDS["world"]["machines"]  # the word behind the number of machines
 _CARD_WORD: str = WORDS["world"]["cards"]  # the word behind the number of cards
-# A world is the number of machines and the number of cards of each. The patterns of a world have
-# these two as groups.
+# The patterns of a world have its two numbers as groups.
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
 _WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
 # `H100 1x8`; not `4090 x8`.
@@ -64,8 +66,6 @@ class Label(NamedTuple):
 
 def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     """Return the device and world that a label names, with a note if it contradicts itself.
-
-    A world is the number of machines and the number of cards of each, ``1x8``.
 
     Args:
         config_file: name of the configuration file, which may have the world, too.

@@ -202,7 +202,10 @@ def _find_first(find: Callable[[str], _Result | None], texts: list[str]) -> _Res
 
 
 def _find_single_precision(text: str) -> str | None:
-    """Return the precision that a text names; None: it names none or several."""
+    """Return the precision that a text names; None: it names none or several.
+
+    Unlike for ``find_only_precision``, mixed precision and another one are several.
+    """
     names = find_precisions(text)
     return names[0] if len(names) == 1 else None
 

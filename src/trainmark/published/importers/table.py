@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trainmark.published.importers.rows import Cell
 
 _TRAINED_UNITS = ("samples", "tokens", "steps")
-_RULED_CELL = re.compile(r"-{2,}")  # below a heading between two rows
+_RULED_CELL = re.compile(r"-{2,}")  # beside a heading between two rows
 _MAX_TEXT = 120  # characters of printed text in messages
 
 
