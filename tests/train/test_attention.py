@@ -36,7 +36,7 @@ class Recorder(CpuDevice):
 @pytest.fixture
 def cuda_device() -> Iterator[CudaDevice]:
     """Return a device that was not opened; torch's flags are as before afterwards."""
-    device = object.__new__(CudaDevice)
+    device = object.__new__(CudaDevice)  # its constructor would need a card
     device._torch = torch
     before = torch.backends.cuda.cudnn_sdp_enabled()
     yield device
@@ -46,6 +46,7 @@ def cuda_device() -> Iterator[CudaDevice]:
 @pytest.mark.parametrize(
     ("dropout", "shapes_vary", "cudnn"),
     [
+        # cuDNN rounds the dropout to sixteenths and needs long to plan for each new shape.
         (0.0, False, True), (0.0625, False, True), (0.125, False, True), (0.5, False, True),
         (0.1, False, False), (1e-9, False, False), (0.0, True, False), (0.125, True, False),
     ],
@@ -83,5 +84,6 @@ def test_job_names_what_its_attention_needs(
 def test_mmlu_prompts_leave_the_attention_setting_unchanged() -> None:
     device = Recorder()
     with fit_varying_shapes(device, dropout=0.25):
+        # First the needs of the prompts, and at the end those of the training again.
         assert device.needs == [VARYING_SHAPES]
     assert device.needs == [VARYING_SHAPES, {"dropout": 0.25, "shapes_vary": False}]

@@ -29,6 +29,7 @@ def test_equal_rows_have_equal_keys_wherever_they_stand() -> None:
     assert (
         compute_row_keys((rows[order], labels[order]), 20).tolist() == keys[order.numpy()].tolist()
     )
+    # Only the first 5 rows, in other containers.
     assert compute_row_keys([rows, {"labels": labels}], 5).tolist() == keys[:5].tolist()
 
 
@@ -52,6 +53,7 @@ def test_zeros_at_the_end_of_rows_do_not_change_keys() -> None:
 
 def test_tensors_of_other_lengths_do_not_count() -> None:
     rows, others = torch.arange(12).reshape(4, 3), torch.ones(26, 4)
+    # Of these, only ``rows`` has 4 rows.
     assert compute_row_keys((rows, others, torch.tensor(3.0), "text"), 4).tolist() == (
         compute_row_keys(rows, 4).tolist()
     )
@@ -61,6 +63,7 @@ def test_tensors_of_other_lengths_do_not_count() -> None:
 
 def test_mean_is_over_rows_and_not_over_batches() -> None:
     scored = EvaluationSum()
+    # A batch of 3 rows, all right, and one of 1 row, which is wrong.
     for tensors, rows in scored_rows([(torch.ones(3, 2), 3), (torch.zeros(1, 2), 1)]):
         scored.add(rows, total=tensors[:, 0].sum())
     evaluation = scored.mean(**ONE_RANK)
@@ -74,7 +77,7 @@ def test_mean_uses_the_given_weights() -> None:
     scored = EvaluationSum()
     scored.add(ScoredRows.of(torch.arange(2), 2), total=30.0, weight=20)
     scored.add(ScoredRows.of(torch.arange(1), 0), total=0.0)  # a batch without rows of its own
-    assert scored.mean(**ONE_RANK).value == 1.5
+    assert scored.mean(**ONE_RANK).value == 1.5  # 30 / 20
 
 
 def test_quality_that_is_not_a_mean_has_only_rows() -> None:
@@ -98,6 +101,7 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
     rows = torch.randint(0, 1 << 60, (101, 4))
 
     def compute_digest(*parts: slice) -> str:
+        """Return the digest of all ranks, each of which scored one of ``parts``."""
         events = []
         for part in parts:
             scored = EvaluationSum()
@@ -111,7 +115,7 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
     digest_of_all = compute_digest(slice(0, 101))
     assert (
         digest_of_all
-        == compute_digest(slice(0, 101, 2), slice(1, 101, 2))
+        == compute_digest(slice(0, 101, 2), slice(1, 101, 2))  # in turn
         == compute_digest(slice(60), slice(60, 101))
     )
 

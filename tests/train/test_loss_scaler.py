@@ -26,7 +26,13 @@ START = 2.0**32  # as Megatron-LM starts
 def train_and_list_scales(
     overflows: list[bool], *, window: int, hysteresis: int
 ) -> tuple[list[float], list[float], int]:
-    """Return the scale and the weight after each step, and the steps that were dropped."""
+    """Return the scale and the weight after each step, and the steps that were dropped.
+
+    Args:
+        overflows: of each step, whether its gradient overflows; otherwise the step adds 1.
+        window: steps without an overflow after which the scale doubles.
+        hysteresis: overflows after which the scale halves.
+    """
     weight = torch.nn.Parameter(torch.zeros(()))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = LossScaler(

@@ -29,6 +29,7 @@ def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) ->
     first, second = call_on_ranks(2, tmp_path, measure_sharded_gradients)
     assert first["sizes"] == [[18, 3, 5, 1]] * 2  # after each micro-batch
     assert second["sizes"] == [[12, 2, 0, 0]] * 2
+    # Both ranks have the weights of one that trains the same 32 rows alone.
     features, targets = make_rows()
     plain_model = new_model()
     loss = ((plain_model(features[:32]) - targets[:32]) ** 2).mean()
@@ -41,4 +42,5 @@ def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) ->
 
 
 def test_buffers_of_replicas_are_not_exchanged(tmp_path: Path) -> None:
+    # Each rank keeps its own number.
     assert call_on_ranks(2, tmp_path, train_step_and_read_buffer) == [1.0, 2.0]

@@ -16,8 +16,8 @@ from trainmark.train.read_ahead import THREAD_NAME, read_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT_S = 600
-DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 5])
+WAIT_S = 600  # reached only if a value never comes
+DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 5])  # 0: the caller reads for itself
 
 
 def list_threads() -> list[threading.Thread]:
@@ -33,6 +33,7 @@ class Source:
     yielded: list[int] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     closed: bool = False
+    # Released once for each number, so that a test can wait for it.
     due: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def __iter__(self) -> Iterator[int]:
@@ -48,6 +49,7 @@ class Source:
             self.closed = True
 
     def wait_for(self, count: int) -> None:
+        """Wait until ``count`` more numbers were yielded."""
         for _ in range(count):
             assert self.due.acquire(timeout=WAIT_S)
 
@@ -90,6 +92,7 @@ def test_error_of_the_source_is_raised_after_earlier_values(
     with pytest.raises(type(fault)) as caught:
         next(values)
     assert caught.value is fault
+    # The traceback leads into the source.
     assert "__iter__" in [frame.name for frame in caught.traceback]
     assert not list_threads()
 
@@ -144,6 +147,7 @@ def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
     clock: FakeClock, depth: int, moved: int
 ) -> None:
     tensor = torch.zeros(())
+    # A tensor in each container that is searched, beside values that stay as they are.
     value = [(tensor, "a"), Pair(tensor, 3), {"z": [tensor]}, Choices(tensor, 5), None, 0.5]
     device = Recorder(clock)
     (read_value,) = read_ahead(iter([value]), device, depth=depth)

@@ -78,6 +78,7 @@ def locate_difference(
 
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
 def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, fsdp: bool) -> None:
+    # One of each kind, in windows 0 to 3 and on both ranks in turn; windows 4 and 5 stay clean.
     flips = [Flip(number, kind, number % 2, 40 + number) for number, kind in enumerate(KINDS)]
 
     outcomes = run_ranks(2, tmp_path, fsdp=fsdp, num_windows=6, flips=flips)
@@ -92,12 +93,14 @@ def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, f
 @pytest.mark.nightly
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
 def test_bits_of_four_ranks_are_found_or_change_nothing(tmp_path: Path, fsdp: bool) -> None:
+    # In windows 0 to 31; windows 32 to 63 stay clean.
     flips = plan_flips(32, world_size=4, seed=11)
 
     outcomes = run_ranks(4, tmp_path, fsdp=fsdp, num_windows=64, flips=flips)
 
     for flip in flips:
         assert outcomes[flip.rank][flip.window].flipped
+        # A flip without an effect on weights, optimizer or losses need not be found.
         if any(outcome[flip.window].changed for outcome in outcomes):
             (difference,) = locate_difference(outcomes, flip.window)
             assert difference.ranks == [flip.rank]

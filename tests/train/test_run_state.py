@@ -38,7 +38,13 @@ NUM_STEPS = 7
 def train(
     job: Any, folder: Path, *, steps: int, begin: tuple[Path, Progress] | None = None
 ) -> list[tuple[float, int, int]]:
-    """Train to ``steps`` over all launches; return loss, samples and epoch of each step here."""
+    """Return loss, samples and epoch of each step of a training.
+
+    Args:
+        folder: of the checkpoints that it saves.
+        steps: where it ends, counted from its first launch.
+        begin: the checkpoint that it continues, and how far that is; None: it starts anew.
+    """
     events: list[dict[str, Any]] = []
     recipe = replace(job.recipe, max_steps=steps, max_epochs=9, window_steps=1, warmup_steps=2)
     checkpoints = Checkpoints(job, job.context, folder, lambda _: nullcontext())
@@ -68,7 +74,12 @@ def train(
 def train_with_interruption(
     rank: int, ranks: int, new_job: Callable[..., Any], folder: Path, changes: dict[str, Any]
 ) -> list[Any]:
-    """Return the steps of a whole training, and those after a checkpoint of a shorter one."""
+    """Return the steps of a whole training, and those after a checkpoint of a shorter one.
+
+    Args:
+        new_job: takes the job's fields by name.
+        changes: further fields of the job.
+    """
     fields = {
         "rank": rank,
         "world_size": ranks,
@@ -78,9 +89,10 @@ def train_with_interruption(
     uninterrupted = train(
         new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=NUM_STEPS
     )
+    # Ends one step after its checkpoint.
     train(new_job(**fields), folder, steps=RESUMED_AT + 1)
     epoch, steps_of_epoch = divmod(RESUMED_AT, new_job(**fields).steps_per_epoch)
-    progress = Progress(RESUMED_AT, epoch, steps_of_epoch, samples=0)
+    progress = Progress(steps=RESUMED_AT, epoch=epoch, steps_of_epoch=steps_of_epoch, samples=0)
     resumed = train(
         new_job(**fields),
         folder / "resumed",
@@ -127,16 +139,18 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     for place in places:
         place.mkdir()
     ranks = call_on_ranks(2, places[0], train_with_interruption, 2, new_job, places[1], changes)
+    # On two ranks again.
     for uninterrupted, resumed in ranks:
         for step, expected in zip(resumed, uninterrupted[RESUMED_AT:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)
+    # On one rank, with micro-batches of twice the size; its loss is the mean of both ranks'.
     single_rank = train(
         new_job(micro_batch_size=8),
         tmp_path / "alone",
         steps=NUM_STEPS,
         begin=(
             places[1] / f"step-{RESUMED_AT}",
-            Progress(RESUMED_AT, epoch=0, steps_of_epoch=RESUMED_AT, samples=32),
+            Progress(steps=RESUMED_AT, epoch=0, steps_of_epoch=RESUMED_AT, samples=32),
         ),
     )
     means = [
@@ -151,6 +165,7 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path)
     train(tiny_llama31.new_job(checkpoint_every_steps=SAVE_EVERY_STEPS), tmp_path, steps=3)
     place = tmp_path / "step-2"
     begin = Progress(steps=2, epoch=0, steps_of_epoch=2, samples=16)
+    # First another model, then a file without its end.
     other = tiny_llama31.new_job(hidden_size=64)
     with pytest.raises(DataError, match="cannot be loaded"):
         train(other, tmp_path, steps=3, begin=(place, begin))
@@ -163,6 +178,7 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def plan_run_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]:
+    """Return a function that plans a run of ``llama31_8b`` on generated data."""
     root = tmp_path_factory.mktemp("data")
 
     def plan(overrides: dict[str, Any] | None = None, **fields: Any) -> Plan:
@@ -199,6 +215,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     assert plan.resumed.progress == Progress(steps=100, epoch=0, steps_of_epoch=100, samples=0)
     assert plan.labels[-1] == "resumed"
     assert Plan.model_validate_json(plan.model_dump_json(), strict=True) == plan
+    # A second launch continues the resumed one.
     write_earlier_run(plan_run_in, tmp_path / "b", 200)
     plan.save(tmp_path / "b")
     assert plan_run_in(resume=tmp_path / "b").resumed.runs == [first.run_id, plan.run_id]
@@ -207,6 +224,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
+        # ``fields``: what the resuming command changes.
         ({"overrides": {"num_layers": "4"}}, "num_layers was 2, but is 4 now"),
         ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015, but is 0.0001 now"),
         ({"seed": 2}, "seed was 1, but is 2 now"),

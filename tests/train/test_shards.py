@@ -38,6 +38,7 @@ def list_rows(micros: list[MicroBatch]) -> list[int]:
 def shard_over_ranks(
     *, num_rows: int, micro_batch_size: int, grad_accum_steps: int, world_size: int, seed: int
 ) -> list[Sharding]:
+    """Return the share of each rank."""
     return [
         Sharding(
             num_rows=num_rows,
@@ -85,8 +86,9 @@ def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> Non
 
 def test_global_batch_has_the_same_rows_for_any_split() -> None:
     def step_rows(micro: int, accumulate: int, world: int) -> list[list[int]]:
+        """Return the rows of each step over all ranks, sorted."""
         by_rank = [
-            group_steps(list(item.micro_batches(3)))
+            group_steps(list(item.micro_batches(3)))  # of an arbitrary epoch
             for item in shard_over_ranks(
                 num_rows=45,
                 micro_batch_size=micro,
@@ -100,7 +102,7 @@ def test_global_batch_has_the_same_rows_for_any_split() -> None:
             rows_of_steps.append(sorted(row for micros in ranks for row in list_rows(micros)))
         return rows_of_steps
 
-    # Always 16 rows a step.
+    # Always 16 rows a step: micro-batch size x micro-batches of a step x ranks.
     assert step_rows(16, 1, 1) == step_rows(4, 4, 1) == step_rows(4, 1, 4) == step_rows(2, 4, 2)
 
 

@@ -21,7 +21,7 @@ def test_results_and_gradients_equal_those_of_transformers(length: int, window: 
     # Queries of 4 heads, keys and values of 2, and a sink for each head of the queries.
     inputs = [draw(2, 4, length, 8), draw(2, 2, length, 8), draw(2, 2, length, 8), draw(4)]
     positions = torch.arange(length)
-    behind = positions[:, None] - positions
+    behind = positions[:, None] - positions  # how far a key is behind its query
     allowed = (behind >= 0) & (behind < (window or length))
     mask = torch.zeros(length, length, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
     module = torch.nn.Module()  # has what the library's function reads of its attention layer
@@ -29,6 +29,7 @@ def test_results_and_gradients_equal_those_of_transformers(length: int, window: 
     expected, _ = eager_attention_forward(module, *inputs[:3], mask, scaling=0.3)
     result = compute_sink_attention(*inputs, scaling=0.3, window=window)
     torch.testing.assert_close(result.transpose(1, 2), expected)
+    # Random weights, so that no part of a gradient cancels out in the sum.
     weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
     library_gradients = torch.autograd.grad((expected * weights).sum(), inputs)
     our_gradients = torch.autograd.grad((result.transpose(1, 2) * weights).sum(), inputs)

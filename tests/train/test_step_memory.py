@@ -48,6 +48,7 @@ def widen_distilbert(folder: Path, to: Path) -> Path:
 @pytest.mark.parametrize(
     ("case", "fields", "min_share"),
     [
+        # ``min_share``: the part of the measured peak that the prediction reaches at least.
         ("gpt_megatron", {"kernels": "library"}, 0.98),
         ("gpt_megatron", GPT | {"kernels": "library"}, 0.98),
         ("gpt_megatron", GPT | {"kernels": "library", "precision": "bf16"}, 0.92),
@@ -126,10 +127,12 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
     check_fit = cases.import_part(case, "data").check_fit
     predicted = predict_memory(case, folder, recipe)
     needed = predicted.reserved + PROCESS_BYTES
+    # Exactly enough memory, and one byte less.
     check_fit(folder, recipe, 1, RankMemory(needed))  # 1: the number of ranks
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(folder, recipe, 1, RankMemory(needed - 1))
     # A processor has no allocator that keeps what was freed.
+    # ``machine_bytes`` marks it: only its ranks share the memory of the machine.
     check_fit(folder, recipe, 1, RankMemory(predicted.total + PROCESS_BYTES, machine_bytes=1))
 
 
@@ -171,7 +174,8 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     plan: Any = SimpleNamespace(
         case="gpt_megatron", world_size=1, nproc=1, data=SimpleNamespace(folder="none")
     )
-    sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "device")  # type: ignore[method-assign]
+    memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")
+    sync_device.memory = lambda: memory  # type: ignore[method-assign]
     monitor: Any = Silent(None)
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but has 8\.0 GiB"):
         agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device)
@@ -210,12 +214,14 @@ def predict_published_memory(case: str, recipe: Any, world_size: int) -> Predict
     if case == "dlrm_criteo":
         from trainmark.cases.dlrm_criteo import placement
 
+        # On a card with 139 GiB.
         tables = placement.place_tables(
             RankMemory(139 * GIB), CRITEO, recipe.embedding_dim, world_size
         )
         return placement.predict(recipe, tables, 13)  # 13 numbers in a row of Criteo
     data: Any = cases.import_part(case, "data")
     if case == "glm_superglue":
+        # 10 candidates of a sample on average; sequences are padded to their full length.
         estimate = data.predict(recipe, world_size, choices=10.0, tokens=None)
     elif case == "distilbert_sst2":
         from trainmark.cases.distilbert_sst2.data.model_files import ModelConfig

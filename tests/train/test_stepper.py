@@ -33,7 +33,7 @@ def test_accumulation_equals_one_large_batch() -> None:
     one_batch_model, parts = new_model(), new_model()
     whole_losses = train(new_stepper(one_batch_model), micro=32, accumulate=1)
     part_losses = train(new_stepper(parts), micro=8, accumulate=4)
-    assert len(whole_losses) == 21
+    assert len(whole_losses) == 21  # 3 in each of 7 epochs
     np.testing.assert_allclose(part_losses, whole_losses, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(
         read_weights(parts), read_weights(one_batch_model), rtol=0, atol=1e-6
@@ -50,6 +50,7 @@ def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
             torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
         )
     )
+    # A step of 11 rows in micro-batches of 4, 4 and 3.
     cut = [
         Batch(
             (features[a:b], targets[a:b]),
@@ -78,7 +79,7 @@ def test_the_learning_rate_follows_the_schedule() -> None:
     stepper.optimizer.register_step_pre_hook(
         lambda optimizer, *_: learning_rates.append(optimizer.param_groups[0]["lr"])
     )
-    batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
+    batch = Batch((features, targets), Counts(samples=ROWS), step_samples=ROWS, closes_step=True)
     for _ in factors:
         before = read_weights(stepper.model)
         stepper.step(iter([batch]))
@@ -118,7 +119,7 @@ def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dty
         return ((out.float() - batch.tensors[1]) ** 2).sum()
 
     stepper = new_stepper(new_model(), precision=precision, loss_sum=compute_loss_sum)
-    batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
+    batch = Batch((features, targets), Counts(samples=ROWS), step_samples=ROWS, closes_step=True)
     loss = stepper.step(iter([batch]))
     assert dtypes == [(dtype, torch.float32)]  # weights stay fp32
     assert loss is not None
@@ -137,6 +138,7 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
         new_model(), precision="fp16", loss_sum=compute_loss_sum, max_grad_norm=max_grad_norm
     )
     skipped = []
+    # With 1e38, gradients overflow fp16.
     for factor in (1e-3, 1e38, 1e-3, 1e38, 1e-3):
         before = read_weights(stepper.model)
         factors = torch.full_like(targets, factor)
@@ -154,6 +156,7 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
         )
         changed = not torch.equal(before, read_weights(stepper.model))
         skipped.append((changed, stepper.skipped_steps()))
+    # Whether the weights changed, and the steps skipped so far.
     assert skipped == [(True, 0), (False, 1), (True, 1), (False, 2), (True, 2)]
     assert stepper.steps == 5
 
@@ -179,7 +182,7 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     first, second = call_on_ranks(2, tmp_path, train_rank)
     single_rank_model = new_model()
     stepper = new_stepper(single_rank_model)
-    losses = train(stepper, micro=30, accumulate=1)
+    losses = train(stepper, micro=30, accumulate=1)  # 2 ranks x 3 micro-batches of 5
     features, targets = make_rows()
     stepper.step(
         iter(
@@ -191,6 +194,7 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
         )
     )
     assert [samples for _, samples in losses] == [30, 30, 11] * 7
+    # The mean over both ranks, weighted by their samples.
     together = [
         ((a * n + b * m) / (n + m), n + m)
         for (a, n), (b, m) in zip(first["steps"], second["steps"], strict=True)
@@ -198,6 +202,7 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     np.testing.assert_allclose(together, losses, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(first["weights"], second["weights"], rtol=0, atol=0)
     torch.testing.assert_close(first["weights"], read_weights(single_rank_model), rtol=0, atol=1e-6)
+    # 1 + 2 and 10 + 10.
     assert first["total"] == second["total"] == [3, 20]
     # 22 steps (3 in each of 7 epochs, and 1): one all-reduce a step.
     assert first["reductions"] == second["reductions"] == 22
@@ -205,5 +210,6 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
 
 def test_sums_over_ranks_are_exact() -> None:
     one_rank = {"world_size": 1, "device": torch.device("cpu")}
+    # On one rank, each number is its own sum, and a large one is not rounded.
     assert add_over_ranks(2**60, 3, **one_rank) == [2**60, 3]
     assert add_over_ranks(0.25, 1.0, **one_rank) == [0.25, 1.0]

@@ -22,6 +22,7 @@ WORK = WORK.replace("warmup_steps = 5", "warmup_steps = 3")
     ],
 )
 def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, code):
+    # What each ``kind`` does is in ``bad.py``.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
     assert record.status == "failed"
     assert record.cause is not None
@@ -99,6 +100,7 @@ def test_unevenly_stepping_optimizers_withhold_figures(tmp_path):
 
 
 def test_batches_without_a_loader_cannot_be_counted(tmp_path):
+    # Samples are to be counted in the first dimension of the loader's batches.
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "bad.py", "plain", work=work)
     reason = record.figures["final_result"].reason
@@ -125,6 +127,7 @@ def test_missing_program_is_refused_before_anything_starts(tmp_path):
 
 def test_python_without_the_probe_is_refused(tmp_path):
     script = tmp_path / "train"
+    # With ``-S``, Python has no installed packages.
     script.write_text(f"#!{sys.executable} -S\n")
     script.chmod(0o755)
     with pytest.raises(EnvironmentFault) as fault:

@@ -8,13 +8,14 @@ import torch
 from trainmark.protocols import Counts
 from trainmark.witness.batches import BatchCounter
 
-TRAIN, VALID = 1, 2
-MARKS = (0, 0)
+TRAIN, VALID = 1, 2  # ids of two data sets
+MARKS = (0, 0)  # of the device, before and after a batch was fetched
 
 
 @pytest.mark.parametrize(
     ("batch", "counts"),
     [
+        # Counts: samples, sequences, tokens, and tokens with padding.
         ((torch.zeros(4, 3), torch.zeros(4)), Counts(4, 4, 0, 0)),
         ([torch.zeros(2, 5, dtype=torch.long)], Counts(2, 2, 10, 10)),
         (
@@ -57,6 +58,7 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()
     counter.take_step()
+    # It is taken for an evaluation until several steps had no batch of the first.
     for _ in range(4):
         counter.add(VALID, torch.zeros(2, 3), MARKS)
         counter.note_backward()
@@ -72,6 +74,7 @@ def test_first_epoch_rows_have_equal_digests_only_if_equal():
     counter.add(TRAIN, rows, MARKS, iterator=2)  # the second epoch
     counter.note_backward()
     digests = counter.list_rows()
+    # 3 rows and the repeated one; the second epoch is left out.
     assert len(digests) == 4
     assert len(set(digests)) == 3
     assert digests[0] == digests[3]

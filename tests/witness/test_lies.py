@@ -70,6 +70,7 @@ def test_honest_program_is_not_flagged(tmp_path):
 @pytest.mark.parametrize("lie", FAST)
 def test_dishonest_program_is_detected(tmp_path, lie):
     record = measure(tmp_path, "liar.py", "--lie", lie, work=WORK)
+    # At least one of the codes.
     assert LIES[lie] & list_suspicions(record)
 
 
@@ -83,5 +84,5 @@ def test_eighteen_of_twenty_dishonest_programs_are_detected(tmp_path):
         if expected & list_suspicions(record):
             found_lies.append(lie)
     assert len(LIES) >= 20
-    # Two of them may stay undetected.
+    # Two of them may stay undetected: some depend on how the times of steps vary.
     assert len(found_lies) >= len(LIES) - 2, sorted(LIES.keys() - found_lies)

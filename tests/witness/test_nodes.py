@@ -23,9 +23,13 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 
 @pytest.fixture(name="measure_nodes")
 def _measure_nodes(tmp_path, monkeypatch):
-    """Measure a program on two nodes with one rank each."""
+    """Return a function that measures ``ddp.py`` on two nodes with one rank each.
+
+    It takes the words before the program, and ``changes`` of what the plan says of it.
+    """
 
     def measure(command, **changes):
+        # Nodes are processes of this machine.
         monkeypatch.setattr(launchers, "load_launcher", lambda _: Here())
         # ``ddp.py`` prints no line with a speed, which ``speed_line`` would have to match.
         work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
@@ -58,7 +62,7 @@ def test_ranks_of_two_nodes_are_measured(tmp_path, measure_nodes, command):
     record = measure_nodes(command)
     assert (record.status, list_lasting_codes(record)) == ("passed", set())
     assert (record.plan.nnodes, [rank.steps for rank in record.ranks]) == (2, [20, 20])
-    assert [rank.counts.samples for rank in record.ranks] == [80, 80]
+    assert [rank.counts.samples for rank in record.ranks] == [80, 80]  # 20 steps of 4
     outputs = [(tmp_path / "run" / f"log.node{node}.txt").read_text() for node in range(2)]
     assert ["rank 0 of 2 done" in outputs[0], "rank 1 of 2 done" in outputs[1]] == [True, True]
 

@@ -9,6 +9,7 @@ from trainmark.witness.printed import read_number, read_printed
 
 
 def describe(pattern, folder, **fields):
+    """Return a program whose file has ``pattern`` as its ``speed_line``, and ``fields``."""
     spec = WitnessSpec(
         name="program", precision="fp32", step={"samples": 8}, speed_line=pattern, **fields
     )
@@ -38,6 +39,7 @@ def test_each_pattern_group_is_a_quantity(tmp_path):
     (tmp_path / "log.launcher.txt").write_text("\n".join(lines))
     pattern = r"tps: (?P<tokens_per_second_per_device>[0-9,]+) tflops: (?P<tflops_per_device>\S+)"
     printed = read_printed(tmp_path, describe(pattern, tmp_path))
+    # ``raw`` is the first line that holds the quantity.
     assert printed == [
         {
             "quantity": "tokens_per_second_per_device",

@@ -63,6 +63,7 @@ def make_measurement(
 
 def make_figures(*, mfu: float | None = 25.0) -> Any:
     """Return the figures that fit ``make_measurement``; ``mfu`` in percent, None: not known."""
+    # 10,000 tokens a second, 0.1 s a step and 0.05 TFLOP/s.
     values = {
         "final_result": TOKENS / STEP_S,
         "step_time_p50": STEP_S,
@@ -75,6 +76,9 @@ def make_figures(*, mfu: float | None = 25.0) -> Any:
 @pytest.mark.parametrize(
     ("printed", "phase", "reason"),
     [
+        # Measured: 1e4 tokens/s, 100 ms a step, at best 80 ms, with the warm-up 200 ms and over the
+        # whole training 375 ms; 0.05 TFLOP/s and 25% MFU. ``phase`` makes a difference explainable:
+        # 2 or 4 micro-batches a step, 1.4 times the tokens with padding, 0.6 of 1 s spent waiting.
         ({"tokens_per_second": [2e4] * 20}, {"micro_batches": 20}, "micro_batches"),
         ({"tokens_per_second": [2e4] * 20}, {}, "twice"),
         ({"tokens_per_second": [2.5e3] * 20}, {"micro_batches": 40}, "accumulation"),
@@ -104,6 +108,7 @@ def test_speed_per_rank_is_distinguished_from_the_total():
 
 @pytest.mark.parametrize("quantity", ["tokens_per_second", "tokens_per_second_per_device"])
 def test_ranks_counted_twice_are_named(quantity):
+    # 4 times the measured speed: 4e4 of all four ranks, 1e4 of each.
     speed = 1.6e5 if quantity == "tokens_per_second" else 4e4
     (comparison,) = compare_printed(
         make_measurement({quantity: [speed] * 20}, ranks=4), make_figures()
@@ -130,6 +135,7 @@ def test_speed_printed_once_may_be_of_the_steady_steps():
         make_measurement({"samples_per_second": [100.0]}), make_figures()
     )
     assert comparison.agrees
+    # 10 samples a step of 0.1 s, after the warm-up.
     assert comparison.measured == pytest.approx(100.0)
 
 
@@ -168,6 +174,7 @@ def test_speed_that_hardly_varies_is_no_fastest_step(values):
 
 def test_flops_differ_by_the_formula_if_the_speed_agrees():
     """A rule on time would predict the same difference."""
+    # Half of the measured TFLOP/s; with two micro-batches a step, half could be a time as well.
     printed = {"tokens_per_second": [1e4] * 20, "tflops_per_device": [0.05 / 2] * 20}
     speed, flops = compare_printed(make_measurement(printed, micro_batches=20), make_figures())
     assert speed.agrees
@@ -202,4 +209,4 @@ def test_output_without_a_speed_is_reported():
 
 def test_mean_of_rates_is_over_the_time():
     measurement = make_measurement({"tokens_per_second": [1.0] * 10 + [5e3, 2e4] * 5})
-    assert measurement.printed[0].mean == pytest.approx(8e3)
+    assert measurement.printed[0].mean == pytest.approx(8e3)  # 1 / mean(1 / 5e3, 1 / 2e4)

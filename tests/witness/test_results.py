@@ -34,6 +34,7 @@ def _runs(tmp_path_factory) -> Path:
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``trainmark`` in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "trainmark", *words], capture_output=True, text=True, check=False
     )
@@ -90,10 +91,12 @@ def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
     process = call("site", str(runs), "-o", str(tmp_path / "site"))
     assert process.returncode == 0, process.stderr
     pages = [page.read_text() for page in (tmp_path / "site" / "runs").glob("*program*.html")]
+    # One page for each of the three runs.
     assert ["witnessed" in page for page in pages] == [True] * 3
 
 
 def test_follower_takes_the_steps_of_a_program(runs, monkeypatch):
+    # A stand-in of wandb, which writes its calls to a file.
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     monkeypatch.setenv("STAND_IN_CALLS", str(runs / "calls.jsonl"))
     process = call("follow", str(runs / "first"), "--to", "wandb=keep")

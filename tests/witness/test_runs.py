@@ -21,13 +21,13 @@ def test_plain_loop_is_measured_in_full(tmp_path):
         set(),
     )
     assert "witnessed" in record.labels
-    assert (record.counts.steps, record.counts.samples) == (30, 480)
+    assert (record.counts.steps, record.counts.samples) == (30, 480)  # 30 x 16
     assert record.counts.micro_batches == 60
     assert record.steps.warmup == 5
     assert all(loss is not None for loss in record.steps.loss)
     # Two layers of 16 x 64 and 64 x 2, 8 rows, 2 micro-batches; the first has no input gradient.
     flops = 2 * 8 * (4 * 16 * 64 + 6 * 64 * 2)
-    assert record.ranks[0].phases["train"].model_flops == 25 * flops
+    assert record.ranks[0].phases["train"].model_flops == 25 * flops  # without the 5 of the warm-up
     job = record.environment["job"]
     assert job is not None
     assert (job["parameters"], job["optimizer_steps"]) == (16 * 64 + 64 + 64 * 2 + 2, [30])
@@ -35,6 +35,7 @@ def test_plain_loop_is_measured_in_full(tmp_path):
 
 
 def test_batch_that_contradicts_the_file_is_found(tmp_path):
+    # The program's batches have 8 samples.
     work = WORK.replace("samples = 8", "samples = 16")
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert list_lasting_codes(record) == {"witness_batch"}
@@ -72,6 +73,7 @@ def test_mean_loss_of_the_last_window_is_held_against_its_target(tmp_path, targe
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert record.status == status
     assert (record.quality.target, record.quality.reached) == (target, code is None)
+    # The mean of a window lies near the loss of its last step.
     assert record.quality.value == pytest.approx(record.steps.loss[-1], abs=1.0)
     assert (None if record.cause is None else record.cause.message.code) == code
     assert [advice.code for advice in advise(record)] == ([f"fix_program.{code}"] if code else [])
@@ -96,7 +98,7 @@ def test_exit_code_says_how_the_run_ended(tmp_path, words, work, exit_code):
         check=False,
     )
     assert process.returncode == exit_code
-    assert (tmp_path / "run").exists() == (exit_code == 1)
+    assert (tmp_path / "run").exists() == (exit_code == 1)  # a refused file leaves no folder
 
 
 def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
@@ -119,6 +121,7 @@ def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ranks"])
 def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
+    # Either the plan names two ranks, or the command does.
     args = (sys.executable,)
     fields = {"nproc": 2}
     if launcher == "torchrun":
@@ -135,6 +138,7 @@ def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
 def test_unplanned_ranks_are_refused(tmp_path):
     words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     work = WORK.replace("[step]", "starts_ranks = true\n[step]")
+    # Behind ``env``, planning does not see that torchrun starts two ranks.
     record = measure(tmp_path, "ddp.py", launcher=("env", *words), work=work)
     assert record.cause is not None
     assert record.cause.message.code == "witness_world"

@@ -31,6 +31,7 @@ tokens = 4096
 
 
 def write_spec(folder: Path, text: str) -> Path:
+    """Write the file of ``--witness`` and return its path."""
     path = folder / "work.toml"
     path.write_text(text)
     return path
@@ -47,6 +48,7 @@ def test_whole_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "place", "part"),
     [
+        # ``place``: the key or file that the error names; ``part``: a piece of its text.
         (WHOLE.replace("name", "names", 1), "names", "unknown key 'names'"),
         (WHOLE.replace('"bf16"', '"bf17"'), "precision", "bf17"),
         (WHOLE.replace("samples = 8", "samples = 0"), "step.samples", "0"),
@@ -92,6 +94,7 @@ def test_ranks_of_known_launchers(command, launcher, nproc):
 
 
 def make_plan(folder: Path, command: str, **fields: object):
+    """Return the plan of a command with ``WHOLE``; ``fields`` are further ones of the request."""
     request = RunRequest.build(
         case="witnessed",
         witness=write_spec(folder, WHOLE),
@@ -107,7 +110,7 @@ def test_plan_takes_ranks_from_the_command(tmp_path):
     assert (planned.nproc, planned.world_size) == (4, 4)
     assert planned.witness is not None
     assert planned.witness.starts_ranks
-    assert planned.recipe["micro_batch_size"] == 2
+    assert planned.recipe["micro_batch_size"] == 2  # 8 samples on 4 ranks
     assert "witnessed" in planned.labels
 
 
@@ -146,6 +149,7 @@ def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
 
 def test_pattern_of_the_speed_is_no_other_work(tmp_path):
     first = describe_planned_work(make_plan(tmp_path, "python train.py"))
+    # The same file with the pattern made a comment.
     without = WHOLE.replace("speed_line", "# speed_line")
     write_spec(tmp_path, without)
     request = RunRequest.build(

@@ -32,6 +32,7 @@ class Texts(Dataset):
             place = 0
         generator = torch.Generator().manual_seed(place)
         tokens = torch.randint(1, WORDS, (LENGTH + 1,), generator=generator)
+        # Tokens that are no padding: from half the length on, by the row's place.
         real = LENGTH // 2 + place % (LENGTH // 2)
         mask = (torch.arange(LENGTH) < real).long()
         inputs, targets = tokens[:-1], tokens[1:]
@@ -111,7 +112,7 @@ for step in range(1, options.steps + 1):
         optimizer.zero_grad()
     if LIE != "skipped" or step % 2 == 0:
         optimizer.step()
-    if LIE == "undone":
+    if LIE == "undone":  # the weights are as at the beginning after each step
         with torch.no_grad():
             for tensor, value in zip(model.parameters(), saved, strict=True):
                 tensor.copy_(value)
