@@ -33,7 +33,7 @@ def _stretch_times(events: list[dict[str, Any]], run_id: str) -> list[dict[str, 
 
     No two runs may take the same time to the last digit: a check would call one a copy.
     """
-    thousandths = 1000 + crc32(run_id.encode()) % 100_000
+    thousandths = 1000 + crc32(run_id.encode()) % 100_000  # the factor, times 1000
 
     def lengthen(time_ns: Any) -> Any:
         if isinstance(time_ns, list):
@@ -43,6 +43,7 @@ def _stretch_times(events: list[dict[str, Any]], run_id: str) -> list[dict[str, 
 
     return [
         {
+            # The time of the calendar stays as it is.
             name: lengthen(value) if name.endswith("_ns") and name != "unix_ns" else value
             for name, value in event.items()
         }

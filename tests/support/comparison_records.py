@@ -96,7 +96,7 @@ def make_alternating_launches(
     launches_b: list[Record] = []
     for number, (rate_a, rate_b) in enumerate(zip(rates_a, rates_b, strict=True), 1):
         minute_a, minute_b = 2 * number, 2 * number + 1
-        if number % 2 == 0:
+        if number % 2 == 0:  # B before A
             minute_a, minute_b = minute_b, minute_a
         launches_a.append(
             make_launch(

@@ -17,7 +17,11 @@ from trainmark.train.parallel import Ranks, open_micro_batch, parallelize
 
 
 def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
-    """Do one of ``TASKS`` as rank ``rank`` of ``world``; it raises where a number is wrong."""
+    """Do one of ``TASKS`` as rank ``rank`` of ``world``; it raises where a number is wrong.
+
+    Args:
+        rendezvous: path of a file that does not exist yet, through which the ranks meet.
+    """
     vendor = devices.choose_vendor(vendor_name)
     device = vendor.open(rank, world)
     device.set_precision("fp32")
@@ -28,7 +32,7 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
         world_size=world,
         device_id=find_collective_device(vendor.collective_backend, device),
     )
-    assert vendor.collective_library()
+    assert vendor.collective_library()  # the library is loaded now, and must have a name
     TASKS[task](device, rank, world)
     dist.barrier()
     leave_ranks()
@@ -38,14 +42,14 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
 def check_exchange(device, rank, world):
     """Send numbers that identify sender and receiver, and check those that arrive."""
     ranks = range(world)
-    numbers_of_rank = device.place(torch.arange(3.0)) + 10 * rank
+    numbers_of_rank = device.place(torch.arange(3.0)) + 10 * rank  # 10 r, 10 r + 1, 10 r + 2
     total = numbers_of_rank.clone()
     dist.all_reduce(total)
     assert total.tolist() == [sum(number + 10 * other for other in ranks) for number in range(3)]
     parts = [torch.empty_like(numbers_of_rank) for _ in ranks]
     dist.all_gather(parts, numbers_of_rank)
     assert [part.tolist() for part in parts] == [[10 * x, 10 * x + 1, 10 * x + 2] for x in ranks]
-    # Rank r sends s + 1 numbers to rank s.
+    # Rank r sends s + 1 numbers to rank s, each of them 100 r + s + 1.
     sizes = [other + 1 for other in ranks]
     outgoing = device.place(torch.cat([torch.full((size,), 100.0 * rank + size) for size in sizes]))
     received = outgoing.new_empty(world * (rank + 1))
@@ -67,6 +71,7 @@ def check_sharding(device, rank, world):
     replicas = parallelize(
         sharded_model, Ranks(rank, world, mesh=mesh), shards=sharded_model.blocks
     )
+    # All ranks have the same samples: the mean of their gradients is that of the whole model.
     with open_micro_batch(replicas, last=True):
         loss = replicas(ids[:, :-1], ids[:, 1:])
         loss.backward()

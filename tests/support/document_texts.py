@@ -65,17 +65,17 @@ class Reader(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.attributes: list[tuple[str, str | None]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []  # each tag and its attributes
+        self.attributes: list[tuple[str, str | None]] = []  # of all elements, in order
         self.texts: list[str] = []
-        self.open: list[str] = []
+        self.open: list[str] = []  # tags of the elements around the current place
         self.feed(page)
-        assert self.open == []
+        assert self.open == []  # every element was closed
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
         self.attributes += attrs
-        if tag not in {"meta", "br", "hr", "img", "link", "input"}:
+        if tag not in {"meta", "br", "hr", "img", "link", "input"}:  # these have no end tag
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -89,6 +89,7 @@ class Reader(HTMLParser):
         return [tag for tag, _ in self.elements]
 
     def list_values(self, tag: str, key: str) -> list[Any]:
+        """Return the values of an attribute of all elements with a tag that have it."""
         return [
             attributes_of_element[key]
             for tag_of_element, attributes_of_element in self.elements
@@ -96,4 +97,5 @@ class Reader(HTMLParser):
         ]
 
     def list_attributes(self, *names: str) -> list[Any]:
+        """Return the values of these attributes of all elements."""
         return [value for name, value in self.attributes if name in names]

@@ -19,8 +19,11 @@ from trainmark.record import record, reduce
 
 
 def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
-    """Return 12 steps of 32 samples a rank in two epochs, each with an evaluation."""
-    four = {
+    """Return 12 steps of 32 samples a rank in two epochs, each with an evaluation.
+
+    The first four are warm-up steps; ``eval_samples``: that each evaluation scores.
+    """
+    four = {  # steps, of a window
         "step_ns": [TICK] * 4,
         "wait_ns": [1_000] * 4,
         "samples": [32] * 4,
@@ -89,7 +92,7 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
     """Write the run and its record; return both.
 
     Args:
-        ends_after: leave out all events of the ranks after so many.
+        ends_after: leave out all events of the ranks after so many; None: leave out none.
         eval_samples: that each evaluation scores.
     """
     ranks = [rank_events(rank, eval_samples)[:ends_after] for rank in range(2)]
@@ -104,7 +107,7 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
 
 
 def list_complaints(path, ruleset):
-    """Return what the public checker misses in a log: its keys, and its other messages."""
+    """Return what MLPerf's checker misses in a log: its keys, and its other messages."""
     from mlperf_logging.compliance_checker import mlp_compliance
 
     checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)

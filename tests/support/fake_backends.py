@@ -18,7 +18,7 @@ STAND_INS = Path(__file__).parents[1] / "stand_in_backends"
 
 
 def write_part(run_dir: Path, source: Path, lines: int) -> None:
-    """Write the first lines of every event file of a run."""
+    """Write the first lines of every event file of the run in ``source`` into ``run_dir``."""
     for path in source.glob("events.*.jsonl"):
         text = path.read_text().splitlines(keepends=True)
         (run_dir / path.name).write_text("".join(text[:lines]))
@@ -28,13 +28,15 @@ def write_part(run_dir: Path, source: Path, lines: int) -> None:
 class KeptRun:
     """What a backend that can be opened again has of a run: each point of a series once."""
 
-    fault: Exception | None = None
-    opened: int = 0
+    fault: Exception | None = None  # what each call raises
+    opened: int = 0  # how often
+    # Values by the name of the axis, such as ``train/step``, and the number on it.
     points: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
-    results: list[RunResult | None] = field(default_factory=list)
-    destination: str | None = None
+    results: list[RunResult | None] = field(default_factory=list)  # of each ``finish``
+    destination: str | None = None  # of the last ``open``
 
     def open(self, run: FollowedRun, destination: str | None) -> KeptRun:
+        """Open the run, once more if it was opened before; what it has stays."""
         self._fail()
         self.opened += 1
         self.destination = destination

@@ -27,14 +27,14 @@ def write_matrix(
     dense = np.zeros((len(rows), columns), np.int64)
     for number, row in enumerate(rows):
         dense[number, : len(row)] = row
-    lines = dense if form == "csr" else dense.T
-    major, minor = np.nonzero(lines)
+    lines = dense if form == "csr" else dense.T  # CSC keeps columns as CSR keeps rows
+    major, minor = np.nonzero(lines)  # the line of each number, and its place in the line
     group = file.create_group(name)
     group.attrs["h5sparse_format"] = form
     group.attrs["h5sparse_shape"] = dense.shape
     group.create_dataset("data", data=lines[major, minor], **storage)
     group.create_dataset("indices", data=minor.astype(np.int32), **storage)
-    ends = np.cumsum(np.bincount(major, minlength=len(lines)))
+    ends = np.cumsum(np.bincount(major, minlength=len(lines)))  # of the lines among the numbers
     group.create_dataset("indptr", data=np.concatenate([[0], ends]))
 
 

@@ -42,8 +42,8 @@ def write_one_file(folder, change=lambda document: None):
 def encode_by_hand(text):
     """Return the ids by hand: cut as GPT-2 does for ASCII words, merge in order."""
     vocabulary = make_vocabulary()
-    tokens = ["Ġ" if letter == " " else letter for letter in text]
-    for first, second in MERGES:
+    tokens = ["Ġ" if letter == " " else letter for letter in text]  # the byte-level blank
+    for first, second in MERGES:  # earlier merges first, each wherever its two tokens meet
         place = 0
         while place < len(tokens) - 1:
             if tokens[place] == first and tokens[place + 1] == second:

@@ -15,8 +15,9 @@ class Here(Launcher):
     """Runs each node's script in a shell.
 
     Args:
-        scripts: what comes before the script of a node, by its number.
+        scripts: lines of a shell that come before the script of a node, by its number.
         options: of the node process.
+        nodes: the processes of the nodes, once they have started.
     """
 
     scripts: dict[int, str] = field(default_factory=dict)
@@ -34,9 +35,11 @@ class Here(Launcher):
             )
             for number in range(plan.nnodes)
         }
+        # The command only has to leave the files; the first question for the state starts them.
         return EngineCommand(argv=("true",), files=files, submits=True)
 
     def read_state(self, job: EngineJob) -> JobState:
+        """Return the state of the job; start its nodes when it is called for the first time."""
         if not self.nodes:
             self._start(job)
         codes = [process.poll() for process in self.nodes]
@@ -44,7 +47,7 @@ class Here(Launcher):
             self.cancel(job)  # as engines end the other nodes of a job
         if None in codes:
             return JobState(phase="running", description="RUNNING")
-        code = max(map(abs, codes))
+        code = max(map(abs, codes))  # a signal's code is negative
         return JobState(phase="ended", description="FAILED" if code else "COMPLETED")
 
     def cancel(self, job: EngineJob) -> None:
@@ -52,6 +55,7 @@ class Here(Launcher):
             process.terminate()
 
     def _start(self, job: EngineJob) -> None:
+        """Start the script of each node; its output goes into a file beside it."""
         for name in (f"node{number}.sh" for number in range(job.plan.nnodes)):
             with open(job.folder / f"{name}.out", "wb") as out:  # noqa: PTH123
                 self.nodes.append(

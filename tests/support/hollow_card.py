@@ -48,5 +48,5 @@ def reset_counters() -> None:
 
 
 def read_used_bytes(device: int) -> int:
-    """Return what this process has allocated on a device."""
+    """Return how many bytes this process has allocated on the device with this number."""
     return load_runtime().hollow_used_bytes(device)

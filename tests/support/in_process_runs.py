@@ -21,6 +21,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
 
     Args:
         root: where data and the run are written.
+        overrides: values of fields of the recipe, as on the command line.
         request: further fields of ``RunRequest``.
     """
     run_dir = root / "run"
@@ -30,7 +31,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
     plan_of_run = plan.model_copy(update={"run_dir": str(run_dir)})
     (run_dir / PLAN_FILE).write_text(plan_of_run.model_dump_json(), encoding="utf-8")
     rank = worker.RankReporter(run_dir, 0)
-    rank.events.emit("start", pid=1)
+    rank.events.emit("start", pid=1)  # of no process: nothing is sent to it
     launched_ns, started = worker.clock(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     try:
         worker.run_rank(rank, run_dir, 0, 0)
@@ -38,6 +39,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
     except Exception as error:  # noqa: BLE001 - as the worker's own main
         rank.events.emit("error", **describe_failure(error, rank.place))
     rank.events.close()
+    # The events that a launcher would have written.
     exits = make_event("ranks_ended", worker.clock(), failures=[])
     launch = launch_event(launched_ns, started=started)
     write_events(run_dir / "events.launcher.jsonl", [launch, exits])

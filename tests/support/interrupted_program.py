@@ -13,16 +13,17 @@ import sys
 
 
 def main() -> None:
+    """Run the program with an audit hook that counts events, and sends the signal at one."""
     name, moment, *words = sys.argv[1:]
-    number, events = signal.Signals[name], 0
+    number, num_events = signal.Signals[name], 0
 
     def count(*_: object) -> None:
-        nonlocal events
-        events += 1
-        if events == int(moment):
+        nonlocal num_events
+        num_events += 1
+        if num_events == int(moment):
             os.kill(os.getpid(), number)
 
-    del sys.path[0]  # the folder of this file
+    del sys.path[0]  # the folder of this file, whose modules the program does not have
     from trainmark.__main__ import main as program
 
     sys.argv = ["trainmark", *words]
@@ -30,7 +31,7 @@ def main() -> None:
     try:
         program()
     finally:
-        os.write(2, f"{events} events\n".encode())
+        os.write(2, f"{num_events} events\n".encode())  # to standard error
 
 
 if __name__ == "__main__":

@@ -22,22 +22,23 @@ from trainmark.launch.processes import StopRequest
 from trainmark.plan.plan import Plan
 from trainmark.rank.parent import adopt_orphans
 
-PATIENCE_S = 600.0
+PATIENCE_S = 600.0  # how long processes of a killed launcher may take to end
 
 
 def launch_and_die(plan: Plan, moment: int) -> None:
     """Launch, and kill this process at a moment; exit with 0 if the launch ends before."""
-    remaining_events = moment
+    remaining_calls = moment
 
     def count(*_: Any) -> None:
-        nonlocal remaining_events
-        remaining_events -= 1
-        if remaining_events == 0:
+        nonlocal remaining_calls
+        remaining_calls -= 1
+        if remaining_calls == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     run_ranks = local.run_ranks
 
     def run_counted_ranks(*arguments: Any, **more: Any) -> bool:
+        """Count from here on: calls and returns of functions."""
         sys.setprofile(count)
         return run_ranks(*arguments, **more)
 
@@ -52,10 +53,11 @@ def launch_and_list_survivors(plan: Plan, moment: int) -> dict[str, Any]:
     if launcher == 0:
         launch_and_die(plan, moment)
     _, status = os.waitpid(launcher, 0)
+    # Processes that it left are now children of this process.
     deadline = time.monotonic() + PATIENCE_S
     while psutil.Process().children() and time.monotonic() < deadline:
         pid, _ = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
+        if pid == 0:  # children are left, but none has ended
             time.sleep(0.01)
     processes = psutil.Process().children(recursive=True)
     lines = [" ".join(process.cmdline()) for process in processes]

@@ -35,6 +35,7 @@ def write_runs(folder: Path) -> list[str]:
         for precision in PRECISIONS:
             for repeat in range(1, REPEATS + 1):
                 name = f"bert-{index}-{precision}-{repeat}"
+                # Later devices are faster, bf16 is faster than TF32, and repeats differ a little.
                 rate = 400.0 * (index + 1) * (1.5 if precision == "bf16" else 1.0) + repeat
                 write_record_file(
                     folder / name, _make_bert_document(name, device, precision, repeat, rate=rate)
@@ -60,6 +61,11 @@ def write_runs(folder: Path) -> list[str]:
 def _make_bert_document(
     name: str, device: str, precision: str, repeat: int, *, rate: float
 ) -> dict[str, Any]:
+    """Return a record of two devices; each repeat is a day later than the one before.
+
+    Args:
+        rate: samples per second in the steps.
+    """
     document = make_document(
         name,
         plan__run_id=name,
@@ -91,7 +97,7 @@ def write_run_with_evidence(folder: Path, ranks: int, *, slow: int | None = None
     write_sampled_run(folder, lines, ranks=events)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     plan["run_id"] = folder.name
-    plan["data"]["train_samples"] = 1024 * ranks * 4
+    plan["data"]["train_samples"] = 1024 * ranks * 4  # a rank trains 1024: a quarter of an epoch
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     record.write_record(reduce.reduce(folder), folder)
     return folder

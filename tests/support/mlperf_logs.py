@@ -56,6 +56,7 @@ def add_submission_keys(log: str, benchmark: str, ruleset: str) -> str:
     if ruleset == "6.1.0":
         keys |= DISCLOSURE
     line = {"namespace": "", "event_type": "POINT_IN_TIME", "metadata": {"file": "x", "lineno": 1}}
+    # The keys come first, at the time of the log's first line.
     time_ms = json.loads(log.splitlines()[0].removeprefix(":::MLLOG "))["time_ms"]
     lines = (line | {"time_ms": time_ms, "key": key, "value": keys[key]} for key in keys)
     return "".join(f":::MLLOG {json.dumps(item)}\n" for item in lines) + log

@@ -24,7 +24,10 @@ ITEMS = 9
 
 
 def make_subjects():
-    """Return four subjects; some questions have blanks around them, and one is very long."""
+    """Return four subjects; some questions have blanks around them, and one is very long.
+
+    The answers are in random order: the generator has the right one always at the same place.
+    """
     made_subjects = []
     for number, name in enumerate(NAMES):
         rng = np.random.default_rng(number)
@@ -32,10 +35,11 @@ def make_subjects():
         for row, item in enumerate(generating.draw_questions(name, rows=DEV_ROWS + ITEMS, seed=7)):
             order = rng.permutation(4)
             text = item.text if row % 3 else f"  {item.text}\nWhat is out ? \n"
-            if row == DEV_ROWS + 4:
+            if row == DEV_ROWS + 4:  # one of the items: so long that it must be cut
                 text = " ".join([text] * 12)
             choices = tuple(item.choices[place] for place in order)
-            rows.append(Question(text, choices, int(np.flatnonzero(order == item.answer)[0])))
+            answer = int(np.flatnonzero(order == item.answer)[0])  # its new place
+            rows.append(Question(text, choices, answer))
         made_subjects.append(Subject(name, tuple(rows[:DEV_ROWS]), tuple(rows[DEV_ROWS:])))
     return tuple(made_subjects)
 
@@ -50,7 +54,7 @@ def write_model(folder):
     rng = np.random.default_rng([recipe.seed, 3])
     weights = {
         name: np.ones(shape, np.float32)
-        if len(shape) == 1
+        if len(shape) == 1  # of a norm
         else 0.2 * rng.standard_normal(shape, np.float32)
         for name, shape in compute_expected_shapes(PRESETS["tiny"]).items()
     }

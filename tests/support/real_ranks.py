@@ -26,12 +26,13 @@ def call_on_ranks(ranks: int, place: Path, work: Callable[..., Any], *more: Any)
 
 
 def _work_on_rank(rank: int, ranks: int, place: Path, work: Callable[..., Any], more: Any) -> None:
+    """Join the group as a rank, do the work, and save its result in the folder ``place``."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{place}/rendezvous", rank=rank, world_size=ranks
     )
     torch.save(work(rank, *more), place / f"rank{rank}.pt")
-    dist.barrier()
+    dist.barrier()  # no rank leaves while another one may still need it
     leave_ranks()
     # Like a worker: while Python ends, a thread of torch 2.11 that asks for its lock aborts.
     os._exit(0)

@@ -16,7 +16,7 @@ from trainmark.record.verify import check_itself
 
 try:
     import jsonschema
-except ImportError:  # beside a card it may be missing; ``read`` holds a record to its model
+except ImportError:  # beside a card it may be missing; reading a record checks its types
     jsonschema = None
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def read_checked_record(run_dir: Path) -> Record:
         jsonschema.validate(document, json.loads(describe_schema()))
     for path in run_dir.glob("events.*.jsonl"):
         events = EventFile(path)
-        assert list(events), path
+        assert list(events), path  # not empty; reading also counts malformed lines
         assert events.malformed_lines == 0, path
     record = read_record(run_dir)
-    assert find_processes(record.run_id) == []
+    assert find_processes(record.run_id) == []  # no process of the run is left
     assert check_itself(record) == []  # nothing in it contradicts the rest
     return record
 

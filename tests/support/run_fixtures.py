@@ -26,6 +26,8 @@ def restore_default_signals():
 
 @pytest.fixture
 def trainmark(tmp_path):
+    """Return a function that runs ``trainmark`` in ``tmp_path``; it returns the ended process."""
+
     def call(*args):
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
@@ -42,7 +44,11 @@ def trainmark(tmp_path):
 
 @pytest.fixture
 def start_run(tmp_path):
-    """Start ``trainmark run`` and end it with the test, whatever happens."""
+    """Return a function that starts ``trainmark run``; the process ends with the test at last.
+
+    It returns the process and the run's folder. Its arguments: words of the command line; ``case``;
+    ``prefix``: words before the program; ``cwd``; ``program``: what runs it; environment variables.
+    """
     processes = []
 
     def start(*args, case="faulty", prefix=(), cwd=None, program=PROGRAM, **variables):
@@ -54,6 +60,7 @@ def start_run(tmp_path):
             "OMP_NUM_THREADS": "1",
             **variables,
         }
+        # A caller that sets RUN_DIR knows the folder, and ignores the one that is returned.
         out = variables.get("RUN_DIR", str(run_dir))
         command = [*prefix, *program, "run", case, "--out", out, *args]
         pipe = subprocess.PIPE

@@ -25,13 +25,13 @@ class Server:
         command = [sys.executable, "-m", "trainmark", "serve", "--port", "0", *options]
         pipe, out = subprocess.PIPE, subprocess.STDOUT
         self.process = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=out, text=True)
-        self.lines: list[str] = []
+        self.lines: list[str] = []  # of its output so far
         for line in self.process.stdout:
             self.lines.append(line)
             if match := re.search(r"http://127\.0\.0\.1:([0-9]+)/", line):
                 self.address, self.port = match[0], match[1]
                 break
-        else:
+        else:  # the output ended without an address
             raise AssertionError("".join(self.lines))
         self._reader = threading.Thread(target=self.lines.extend, args=(self.process.stdout,))
         self._reader.start()  # or a full pipe would stop the server

@@ -26,7 +26,9 @@ def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
             name, None for a figure that is not known.
     """
     document = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    steps = document["steps"]  # two launches never take the same times one after another
+    # Two launches never take the same times one after another: a check would call one a copy.
+    # Only the first third of the measured steps is shuffled: medians hardly change by it.
+    steps = document["steps"]
     first, third = steps["warmup"], (len(steps["time_ns"]) - steps["warmup"]) // 3
     times = steps["time_ns"][first : first + third]
     Random(run_id).shuffle(times)
@@ -36,16 +38,16 @@ def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
         entry = document["figures"].setdefault(name, {"unit": "", "reason": None, "note": None})
         entry["value"] = value
     for path, value in changes.items():
-        place = document
-        *above, last = path.split("__")
-        for key in above:
-            place = place[key]
-        place[last] = value
+        parent = document
+        *parent_keys, last_key = path.split("__")
+        for key in parent_keys:
+            parent = parent[key]
+        parent[last_key] = value
     return document | {"run_id": run_id}
 
 
 def write_record_file(folder: Path, document: dict[str, Any]) -> Path:
-    """Write a record into a run directory."""
+    """Write a record into a run directory; nobody sees a half-written one."""
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / ".staging"
     staging.write_text(json.dumps(document), encoding="utf-8")
@@ -54,7 +56,14 @@ def write_record_file(folder: Path, document: dict[str, Any]) -> Path:
 
 
 def add_records(where: str, folder: Path, name: str, count: int, written: Connection) -> None:
-    """Write records and add them to an index one by one, sending the name of each that is in it."""
+    """Write records and add them to an index one by one, sending the name of each that is in it.
+
+    Args:
+        where: the store, which has the index.
+        folder: in the store, for the records.
+        name: beginning of the names of the records.
+        written: gets the names.
+    """
     index = Index(where)
     for number in range(count):
         path = write_record_file(folder / f"{name}-{number}", make_document(f"{name}-{number}"))
@@ -72,11 +81,12 @@ def add_records_while_killing_writers(where: str, folder: Path, *, writers: int 
     pipes, processes, names = {}, [], set()
     for number in range(writers):
         receiver, sender = context.Pipe(duplex=False)
-        words = (where, folder, f"w{number}", 10, sender)
-        processes.append(context.Process(target=add_records, args=words))
+        arguments = (where, folder, f"w{number}", 10, sender)
+        processes.append(context.Process(target=add_records, args=arguments))
         processes[-1].start()
-        sender.close()
+        sender.close()  # here: the pipe ends with the writer
         pipes[receiver] = processes[-1]
+    # When so many records are in the index, a writer is killed.
     kill_at = sorted(random.sample(range(2, 30), writers // 2))
     while pipes:
         for pipe in wait(list(pipes)):

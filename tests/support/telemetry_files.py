@@ -41,7 +41,7 @@ def make_start_line(*devices: int, monitor: str | None = MONITOR, **fields: Any)
 
 
 def make_devices_line(t_s: float, *samples: dict[str, Any], took_ns: int = 0) -> dict[str, Any]:
-    """Return a reading of devices."""
+    """Return a reading of devices, ``samples`` of ``make_busy_device``, that took this long."""
     return make_event("devices", round(t_s * S), took_ns=took_ns, devices=list(samples))
 
 
@@ -93,6 +93,7 @@ def make_ranks_with_devices(world: int = 2) -> list[list[dict[str, Any]]]:
     ranks = [
         [item | changed.get(item["event"], {}) for item in rank_events()] for _ in range(world)
     ]
+    # Each step has the samples of all ranks.
     for item in (item for events in ranks for item in events if item["event"] == "window"):
         item["step_samples"] = [world * samples for samples in item["samples"]]
     return ranks

@@ -46,7 +46,7 @@ def disable_dropout(job: Any) -> Any:
 
 
 def list_losses(job: Any, device: Device, steps: int) -> list[float]:
-    """Return the losses of the first ``steps`` steps."""
+    """Return the losses of the first ``steps`` steps, read from the device after all of them."""
     batches = iterate_batches(job, device, 0, depth=0)
     results = [job.step(batches) for _ in range(steps)]
     batches.close()
@@ -69,7 +69,7 @@ def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     MeasuredLoop(
         job=job,
         open_batches=partial(iterate_batches, job, device, depth=recipe.read_ahead_batches),
-        schedule=Schedule.from_recipe(recipe, None),
+        schedule=Schedule.from_recipe(recipe, target=None),
         device=device,
         clock=time.perf_counter_ns,
         barrier=lambda: None,

@@ -51,6 +51,7 @@ def write_data(folder: Path) -> Path:
 
 
 def new_job(folder: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> job.LlamaJob:
+    """Return the job of a rank on data of ``write_data``; ``changes``: of fields of the recipe."""
     context = JobContext(
         recipe=make_recipe(**changes),
         data_dir=folder,
@@ -59,38 +60,42 @@ def new_job(folder: Path, *, rank: int = 0, world_size: int = 1, **changes: Any)
         device=CpuDevice(threads=1),
     )
     data = job.load_data(context)
-    return job.build(context, replace(data, mmlu=data.mmlu and data.mmlu[:SUBJECTS]))
+    few_subjects = data.mmlu and data.mmlu[:SUBJECTS]  # None without MMLU
+    return job.build(context, replace(data, mmlu=few_subjects))
 
 
 def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor, whole also if it is sharded."""
     plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return plain.detach().clone()
 
 
 def train(job_to_train: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
-    """Take the steps of all epochs; return losses, samples, adapters and quality."""
+    """Take the steps of all epochs; return loss and samples of each, adapters and quality."""
     steps = []
     for epoch in range(epochs):
-        stream = list(job_to_train.batches(epoch))
-        source = iter(stream)
-        sizes, num_samples = [], 0
-        for batch in stream:
+        batches = list(job_to_train.batches(epoch))
+        stream = iter(batches)
+        samples_of_steps, num_samples = [], 0
+        for batch in batches:
             num_samples += batch.counts.samples
             if batch.closes_step:
-                sizes.append(num_samples)
+                samples_of_steps.append(num_samples)
                 num_samples = 0
-        for samples in sizes:
-            loss = job_to_train.step(source)
+        for samples in samples_of_steps:
+            loss = job_to_train.step(stream)
             assert loss is not None
             steps.append((loss.item(), samples))
     job_to_train.check()
     quality = job_to_train.evaluate()
-    weights = {
-        n: gather_whole(x) for n, x in job_to_train.model.named_parameters() if x.requires_grad
+    adapters = {
+        name: gather_whole(parameter)
+        for name, parameter in job_to_train.model.named_parameters()
+        if parameter.requires_grad
     }
     return {
         "steps": steps,
-        "weights": weights,
+        "weights": adapters,
         "quality": (quality.value, quality.samples),
         "detail": dict(quality.detail),
         "facts": dict(job_to_train.facts()),
@@ -98,7 +103,12 @@ def train(job_to_train: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
 
 
 def train_rank(rank: int, folder: Path, out: Path, spreads: Any) -> dict[str, Any]:
-    """Train on two ranks one way after the other: starting them costs more than all of it."""
+    """Train on two ranks one way after the other: starting ranks takes longer than training.
+
+    Args:
+        out: folder for the adapters, in a folder for each way.
+        spreads: changes of the recipe, by the name of the way.
+    """
     trainings = {}
     for name, changes in spreads.items():
         job_of_rank = new_job(folder, rank=rank, world_size=2, **changes)

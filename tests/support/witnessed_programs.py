@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 PROGRAMS = Path(__file__).parents[1] / "witness" / "programs"
+# The file of ``--witness``: what the programs do in a step, and how they print their speed.
 WORK = """
 name = "program"
 precision = "fp32"
