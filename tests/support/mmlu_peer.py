@@ -26,7 +26,7 @@ ITEMS = 9
 def make_subjects():
     """Return four subjects; some questions have blanks around them, and one is very long.
 
-    The answers are in random order: the generator has the right one always at the same place.
+    The four answers of each question are in random order.
     """
     made_subjects = []
     for number, name in enumerate(NAMES):
