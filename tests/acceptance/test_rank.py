@@ -26,6 +26,7 @@ KINDS = ("weight", "gradient", "activation")
 
 @pytest.fixture(scope="module")
 def planned_training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, JobContext]:
+    """Return the plan of the toy case on one CPU rank, and the context of its job."""
     folder = tmp_path_factory.mktemp("toy")
     plan = resolve(
         RunRequest.build(case="toy", device="cpu", nproc=1, out=folder / "run"),

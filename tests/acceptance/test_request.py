@@ -20,9 +20,9 @@ def test_all_phases_are_the_default_and_their_order_is_fixed() -> None:
     assert AcceptRequest(phases="pairs, devices").chosen_phases == ["devices", "pairs"]
 
 
-# No phase at all, and names that are not those of phases.
 @pytest.mark.parametrize("phases", ["", " , ", "device", "devices,links"])
 def test_unknown_phase_is_refused(phases: str) -> None:
+    """No phase at all, and names that are not those of phases."""
     with pytest.raises(UsageError) as refused:
         _ = AcceptRequest(phases=phases).chosen_phases
     assert refused.value.where == "--phases"

@@ -167,6 +167,7 @@ def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> N
 
 
 def test_findings_are_kept_and_shown(sections: Sections) -> None:
+    """The section has a bar that is met, and two figures, one of which is not known."""
     sections.add("good", GOOD)
 
     assert sections.measure(size="full") == 0
@@ -202,6 +203,7 @@ def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) 
 
 
 def list_alive(pids: list[int]) -> list[int]:
+    """Return the ids of processes that have not ended, even if nobody has waited for them."""
     return [
         pid
         for pid in pids

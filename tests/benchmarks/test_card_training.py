@@ -29,8 +29,7 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Three rounds: seconds of a step of each variant, and the rate of matmuls beside it. A step has
-# 80 FLOP: 40, 20 and 40 FLOP/s are 0.2, 0.1 and 0.2 of the peak, and 0.4, 0.4 and 0.5 of matmuls.
+# Three rounds: seconds of a step of each variant, and the rate of matmuls beside it.
 MEASURED = Measured(
     seconds={"ours": [2.0, 4.0, 2.0], "peer": [4.0, 4.0, 4.0]},
     peak_bytes={"ours": 3 << 30, "peer": 4 << 30},
@@ -40,6 +39,11 @@ MEASURED = Measured(
 
 
 def test_shares_are_relative_to_the_peak_and_to_matmuls_of_the_same_round() -> None:
+    """A step of 80 FLOP takes 2, 4 and 2 s in three rounds, the peer's 4 s.
+
+    That is 0.2, 0.1 and 0.2 of the peak of 200 FLOP/s, and 0.4, 0.4 and 0.5 of the matmuls of the
+    same round, which have 100, 50 and 80 FLOP/s.
+    """
     mfu = MEASURED.mfu("ours")
     assert mfu is not None
     assert (mfu.low, mfu.median, mfu.high) == (0.1, 0.2, 0.2)
@@ -63,6 +67,7 @@ class FakePeer:
         self.process = SimpleNamespace(kill=self.killed.set)
 
     def settle(self, _turn_s: float) -> None:
+        """Take the first steps, which compile; hang until ``process.kill`` if the words say so."""
         if "hangs" in self.words:
             assert self.killed.wait(600.0)
             raise PeerFailedError("killed")

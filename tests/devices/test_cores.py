@@ -57,6 +57,7 @@ MACHINES = {
 def test_memory_limits_of_all_parent_groups_are_read(
     tmp_path: Path, files: dict[str, str], limits: list[tuple[str, int]], quota: float | None
 ) -> None:
+    """``limits``: groups that have one, the innermost first, in MiB; ``quota``: cores."""
     (tmp_path / TOP / STEP).mkdir(parents=True)  # so that ``..`` in the names above leads somewhere
     write_files(tmp_path, files)
     memory_limits = host.read_memory_limits(tmp_path)

@@ -161,11 +161,12 @@ def test_every_vendor_of_this_project_states_what_it_was_tested_on() -> None:
     kinds = [*devices._ACCELERATORS, Cpu]
     tested = {vendor.name: devices.get_tested(vendor) for vendor in (kind() for kind in kinds)}
     assert NOT_STATED not in tested.values()
+    # No real card of any vendor was available so far.
     assert [name for name, text in tested.items() if text == REAL_RUNS] == ["cpu"]
     assert all(text.zh for text in tested.values())
 
 
 def test_device_that_cannot_be_opened_is_refused_with_the_error_of_torch() -> None:
     with pytest.raises(EnvironmentFault, match="torch_nowhere") as caught:
-        Accelerator(3, vendor="ascend", torch_type="npu", modules=("torch_nowhere",))
+        Accelerator(index=3, vendor="ascend", torch_type="npu", modules=("torch_nowhere",))
     assert caught.value.where == "--device ascend"

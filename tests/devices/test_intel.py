@@ -35,13 +35,14 @@ def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             root,
             address,
             vendor=0x8086,
-            kind="0x038000",
+            kind="0x038000",  # a display controller that drives no screen
             driver="xe",
             minor=128 + index,
         )
         for tile in (0, 1):
             (card / f"tile{tile}").mkdir()
-    add_pci_card(root, "0000:6a:00.0", vendor=0x8086, kind="0x0b4000", driver="4xxx")  # compresses
+    # A co-processor of Intel that compresses data.
+    add_pci_card(root, "0000:6a:00.0", vendor=0x8086, kind="0x0b4000", driver="4xxx")
     install_tool(machine / "bin", "xpu-smi", VERSION_1)
     set_torch_build(monkeypatch, xpu="20250302")
     return machine

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SLICE = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
-WHOLE, PART = bytes(range(16)), bytes(range(16, 32))  # UUIDs of a whole card and of a slice
+UUID_OF_CARD, UUID_OF_SLICE = bytes(range(16)), bytes(range(16, 32))
 
 
 def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     library = make_cuda_library(
-        (H100, b"00000000:C1:00.0", WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", PART)
+        (H100, b"00000000:C1:00.0", UUID_OF_CARD),
+        (f"{H100} MIG 1g", b"0000:41:00.0", UUID_OF_SLICE),
     )
     monkeypatch.setattr(driver, "is_installed", lambda: True)
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: library)
@@ -56,8 +57,8 @@ def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
     assert [fault.what for fault in devices.list_device_faults()] == [caught.value.what]
 
 
-# ``build``: CUDA of the installed torch; ``supported``: what the driver supports.
 @pytest.mark.parametrize(
+    # CUDA that the installed torch is built for, and that the driver supports.
     ("build", "supported", "refused"),
     [
         ("13.0", (12, 8), True),

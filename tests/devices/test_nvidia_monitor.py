@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from trainmark.devices.vendors import nvidia
 
 
-# Bits of nvmlClocksEventReasons; bit 0 is "idle", bit 12 is in no list yet.
 @pytest.mark.parametrize(
+    # Bits of nvmlClocksEventReasons; bit 0 is "idle", bit 12 is in no list yet.
     ("mask", "words"),
     [
         (0, ()),
@@ -41,7 +41,7 @@ def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         uuid="GPU-2",
         used=3 * GIB,
         reserved=GIB,
-        events=0x21,
+        events=0x21,  # idle, and a thermal reason
         energy_mj=None,
         busy_percent=12,
         ecc=None,
@@ -82,6 +82,7 @@ def test_counters_of_errors_are_read_and_replays_of_all_links_added(
     first, second = NvmlMonitor().read()
 
     assert (first.ecc_corrected, first.ecc_uncorrected, first.remapped_rows) == (4, 1, 5)
+    # Replays on PCIe and NVLink; NVLink's recoveries and two kinds of CRC errors.
     assert (first.link_replays, first.link_errors) == (10 + 5, 6 + 7 + 8)
     assert not {"ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_errors"} & set(
         second.known_fields()

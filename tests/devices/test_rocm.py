@@ -206,5 +206,6 @@ def test_hygon_reads_json_and_the_newer_modules_version(
     assert vendor.product_names() == ["DCU xxxx"]
     assert vendor.monitored(1) == [0]
     assert vendor.driver_version() == "6.3.31"
+    # With the newer kernel module beside it, its version counts.
     write_text_file(root / "sys/module/hycu/version", "6.3.40\n")
     assert vendor.driver_version() == "6.3.40"

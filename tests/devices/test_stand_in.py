@@ -23,7 +23,7 @@ CASES = cases.list_names()
 FP32_ERROR = 1e-6  # largest seen: 2.4e-7, GLM's
 BF16_ERROR = 2e-2
 # Experts without a grouped kernel: the host reads how many rows each one gets.
-WAITS = {"gpt_oss_20b": ["step_waits"]}
+KNOWN_WAITS = {"gpt_oss_20b": ["step_waits"]}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_case_trains_as_on_a_cpu_with_exact_times(
     training = train_in_fp32(case)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
     assert len(training["losses"]) == stand_in_jobs.STEPS
-    assert stand_in_jobs.list_wrong_figures(training) == WAITS.get(case, [])
+    assert stand_in_jobs.list_wrong_figures(training) == KNOWN_WAITS.get(case, [])
     assert training["quality"] == pytest.approx(expected["quality"], rel=1e-5)
 
 
@@ -86,7 +86,7 @@ def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
     expected = call_in_process(stand_in_jobs.train, case, cache, **changes)
     training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, **changes)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
-    assert stand_in_jobs.list_wrong_figures(training) == WAITS.get(case, [])
+    assert stand_in_jobs.list_wrong_figures(training) == KNOWN_WAITS.get(case, [])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_autocast_computes_in_16_bits_and_waits_for_nothing(
     training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
     assert training["losses"] != fp32["losses"]
     assert training["losses"] == pytest.approx(fp32["losses"], rel=BF16_ERROR)
-    assert stand_in_jobs.list_wrong_figures(training) == WAITS.get(case, [])
+    assert stand_in_jobs.list_wrong_figures(training) == KNOWN_WAITS.get(case, [])
 
 
 # Pieces of the source of the measured loop, and by mistake which of them is replaced by what.

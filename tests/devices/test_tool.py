@@ -117,6 +117,7 @@ def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:
 
 
 def test_numbers_keep_their_bounds() -> None:
+    """Tools write 65535 and the like for a value that they do not know."""
     assert tool.percent("100") == 100.0
     assert tool.percent("101") is None
     assert (tool.watts("700 W"), tool.watts("65535W")) == (700.0, None)

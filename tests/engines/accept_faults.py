@@ -54,6 +54,7 @@ FAULTS = {
 
 def explain_absence() -> str | None:
     """Return why these faults cannot be planted here."""
+    # The root group may have no quota of its own, but groups below it have one.
     if not (CPU_GROUP / "cpu.cfs_quota_us").exists() and not (CPU_GROUP / "cgroup.procs").exists():
         return f"no {CPU_GROUP}"
     tried = subprocess.run(["iptables", "--version"], capture_output=True, check=False)
@@ -118,13 +119,13 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
     try:
         (hosts.get_disk(CRASHES) / "crash").touch()
         lose_packets(hosts, *LINK_ENDS)
-        settings = hosts.site(run_root=None)
+        settings = hosts.site(run_root=None)  # an acceptance needs a folder that all hosts share
         settings["environment"] |= {
             "TRAINMARK_CACHE": str(folder / "cache"),
             "TRAINMARK_CASE_PATH": str(CASES),
             "HANDICAPS": str(folder / "hosts" / "root"),  # each host mounts its own disk there
         }
-        settings["master_port"] = 29_711
+        settings["master_port"] = 29_711  # free on every host: it has a network of its own
         (folder / "cluster.yaml").write_text(json.dumps(settings))
         command = [
             *(sys.executable, "-m", "trainmark", "accept", case),

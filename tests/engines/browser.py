@@ -110,6 +110,7 @@ class Visit:
             """() => {
             const width = document.documentElement.clientWidth;
             if (document.documentElement.scrollWidth <= width) return [];
+            // Whether the element or one around it scrolls by itself.
             const scrolls = e => e && (getComputedStyle(e).overflowX !== 'visible'
                 || scrolls(e.parentElement));
             return [...document.querySelectorAll('body *')]
@@ -149,7 +150,10 @@ class Visit:
         return self.page.evaluate(_UNREACHED), unmarked
 
     def attacked(self) -> list[str]:
-        """Return the traces of a text that became markup or was executed."""
+        """Return the traces of a text that became markup or was executed.
+
+        Texts of attacks set ``window.attacked``, or have attributes that run a script.
+        """
         return self.page.evaluate(
             """() => [
                 ...(window.attacked === undefined ? [] : ['a script ran']),
@@ -166,6 +170,7 @@ def visit(browser: Browser) -> Iterator[Any]:
     visits: list[Visit] = []
 
     def open_window(home: str, *, width: int = 1280, dark: bool = False, **more: Any) -> Visit:
+        """Open a window; ``home``: see ``Visit``; ``more``: settings of Playwright's context."""
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",

@@ -77,6 +77,7 @@ class RayCluster:
     """
 
     def __init__(self, folder: str) -> None:
+        # Ports of the dashboard and of its agent on each node.
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
         ports = [str(opened.getsockname()[1]) for opened in sockets]
         for opened in sockets:

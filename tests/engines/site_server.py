@@ -26,6 +26,7 @@ def wait_for_pages(address: str) -> None:
             urllib.request.urlopen(address).close()
         except urllib.error.HTTPError as error:
             error.close()
+            # 503: the site is not written yet.
             if error.code != 503 or time.monotonic() > until_s:
                 raise
             time.sleep(0.1)

@@ -76,6 +76,7 @@ class Namespace:
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *args]
 
     def end(self) -> None:
+        """Close the input of the first process: it ends, and with it all others."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(_PATIENCE_S)

@@ -21,6 +21,7 @@ RUNS = ("bert-0-tf32-1", "eight-ranks", "failed")  # of ``write_runs``: usual, a
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
+    """Return a folder with the runs of ``write_runs``."""
     folder = tmp_path_factory.mktemp("runs")
     write_runs(folder)
     return folder

@@ -28,6 +28,7 @@ nightly = pytest.mark.nightly
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
+    """Return a folder with the runs of ``write_runs``."""
     folder = tmp_path_factory.mktemp("store") / "runs"
     folder.mkdir()
     write_runs(folder)
@@ -36,6 +37,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(runs):
+    """Return the address of a server of the runs, whose pages are written."""
     server = Server(runs.parent)
     wait_for_pages(server.address)
     yield server.address.rstrip("/")
@@ -44,7 +46,7 @@ def site(runs):
 
 @pytest.fixture
 def open_page(site, visit):
-    """Return a function that opens a page of the site."""
+    """Return a function that opens a page of the site; ``window``: as ``visit`` takes them."""
 
     def open_page(address, **window):
         return visit(site, **window).open(address)

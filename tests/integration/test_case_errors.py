@@ -53,6 +53,7 @@ def test_generator_that_raises_leaves_a_record_and_no_data(run_broken_case, tmp_
 
 
 def test_generator_on_a_full_disk_is_no_error_of_the_case(run_broken_case):
+    """An ``OSError`` while data is written is taken for a fault of the disk."""
     code, _, err = run_broken_case("data_generate", "raised=OSError")
     assert code == EnvironmentFault.exit_code
     assert "cannot write to this folder" in err

@@ -61,6 +61,7 @@ def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
 
 @two_cores
 def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
+    """The ``all_reduce`` of the vendor ``faulty`` returns at once and sums nothing."""
     process = subprocess.run(
         [
             sys.executable,

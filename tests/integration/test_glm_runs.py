@@ -27,7 +27,7 @@ def write_downloads(folder):
         file = folder / f"{split}.jsonl"
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:lines]))
     model = build_model(replace(recipe, num_layers=1).shape, seed=5)
-    weights = folder / "blocklm" / "300"
+    weights = folder / "blocklm" / "300"  # the iteration after which it was saved
     weights.mkdir(parents=True)
     torch.save({"module": model.state_dict()}, weights / "mp_rank_00_model_states.pt")
     (weights.parent / "latest_checkpointed_iteration.txt").write_text("300")

@@ -50,6 +50,7 @@ def script_folder_and_output(tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def test_documented_script_does_what_its_page_says(
     script_folder_and_output: tuple[Path, list[str]],
 ) -> None:
+    """The lines that the examples print, in the order of the page."""
     folder, lines = script_folder_and_output
     assert [line.split()[1] for line in lines[:2]] == ["passed", "passed"]
     assert lines[2].startswith("unknown recipe field 'batch' | did you mean batch_size?")
@@ -60,7 +61,9 @@ def test_documented_script_does_what_its_page_says(
     rules = {
         line.split()[1]: line.split()[0] for line in lines if line.startswith(("True", "False"))
     }
+    # Lines with a rule and whether it is kept: there are too few launches, but the data is right.
     assert (rules["launches"], rules["data"]) == ("False", "True")
+    # The last line: the exit code of verifying a bundle, and the states of its checks.
     code, states = lines[-1].split(" ", 1)
     assert code == "0"
     assert "broken" not in ast.literal_eval(states)

@@ -36,6 +36,7 @@ def test_nothing_is_imported_from_the_working_directory(start_run, tmp_path):
     plant_modules(
         work_folder, marker, "torch", "json", "psutil", "numpy", "signal", "trainmark/__init__"
     )
+    # The installed command: ``python -m trainmark`` itself imports from the working directory.
     process, run_dir = start_run(case="toy", cwd=work_folder, program=PROGRAM)
     code, _, err = wait_for_end(process)
     assert code == 0, err

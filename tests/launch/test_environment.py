@@ -16,7 +16,6 @@ CONTAINER_VARIABLES = {
 }
 
 
-# ``files``: below the root of the machine; ``container``: its runtime, version and image.
 @pytest.mark.parametrize(
     ("files", "variables", "container"),
     [
@@ -44,6 +43,7 @@ CONTAINER_VARIABLES = {
     ],
 )
 def test_container_is_recognized_by_its_files_and_variables(tmp_path, files, variables, container):
+    """``files``: below the machine's root; ``container``: its runtime, version and image."""
     (tmp_path / "run").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -30,7 +30,7 @@ _HERE = Path(__file__).parent / "kubernetes"
 _STATES = json.loads((_HERE / "states.json").read_text())  # of pods and jobs, by a name for each
 _NAME = "tm-20260102t030405z-abc123"  # of the job of the golden plan
 # Settings of a cluster with the keys that are needed, and with all keys.
-_SHARED: dict[str, Any] = {
+_REQUIRED_KEYS: dict[str, Any] = {
     "container": {"image": "registry.example/trainer:1"},
     "kubernetes": {"volumes": {"/runs": {"persistentVolumeClaim": {"claimName": "runs"}}}},
 }
@@ -111,7 +111,9 @@ def read_schema() -> dict[str, Any]:
     return strict
 
 
-@pytest.mark.parametrize(("settings", "golden"), [(_SHARED, "shared"), (_ALL_KEYS, "all_keys")])
+@pytest.mark.parametrize(
+    ("settings", "golden"), [(_REQUIRED_KEYS, "shared"), (_ALL_KEYS, "all_keys")]
+)
 def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], golden: str) -> None:
     text = render_manifest(make_plan(), make_site(settings))
     manifest = yaml.safe_load(text)
@@ -291,22 +293,25 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
 
 def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_path: Path) -> None:
     plan = make_plan()
-    Kubernetes().check(plan, make_site(_SHARED))
+    Kubernetes().check(plan, make_site(_REQUIRED_KEYS))
     assert "--dry-run=server" in read_calls(cluster)[-1]
     (cluster / "dry-run.fails").write_text('no matches for kind "JobSet"\n')
     with pytest.raises(EnvironmentFault) as caught:
-        Kubernetes().check(plan, make_site(_SHARED))
+        Kubernetes().check(plan, make_site(_REQUIRED_KEYS))
     assert 'no matches for kind "JobSet"' in caught.value.what
 
 
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        (_SHARED | {"container": {"image": "a", "runtime": "docker"}}, "container.runtime"),
-        (_SHARED | {"container": {"image": "a", "mounts": ["/a:/b"]}}, "container.mounts"),
-        (_SHARED | {"container": {"image": "a", "shared_memory": "1g"}}, "container.shared_memory"),
-        (_SHARED | {"container": None}, "container"),
-        (_SHARED | {"kubernetes": {}}, "kubernetes.volumes"),
+        (_REQUIRED_KEYS | {"container": {"image": "a", "runtime": "docker"}}, "container.runtime"),
+        (_REQUIRED_KEYS | {"container": {"image": "a", "mounts": ["/a:/b"]}}, "container.mounts"),
+        (
+            _REQUIRED_KEYS | {"container": {"image": "a", "shared_memory": "1g"}},
+            "container.shared_memory",
+        ),
+        (_REQUIRED_KEYS | {"container": None}, "container"),
+        (_REQUIRED_KEYS | {"kubernetes": {}}, "kubernetes.volumes"),
     ],
 )
 def test_options_unsupported_by_pods_are_refused_before_submission(

@@ -52,8 +52,8 @@ def check_network(
         ("gloo", "GLOO_SOCKET_IFNAME", "eth"),
         ("gloo", "GLOO_SOCKET_IFNAME", "ib1"),
         ("nccl", "NCCL_SOCKET_IFNAME", "bond"),
-        ("nccl", "NCCL_SOCKET_IFNAME", "=eth"),
-        ("nccl", "NCCL_SOCKET_IFNAME", "^lo,eth,ib"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "=eth"),  # "=": whole names, not beginnings
+        ("nccl", "NCCL_SOCKET_IFNAME", "^lo,eth,ib"),  # "^": all others
         ("nccl", "NCCL_SOCKET_IFNAME", "ib1"),
         ("hccl", "HCCL_SOCKET_IFNAME", "enp"),
         ("hccl", "HCCL_IF_IP", "10.0.0.8"),

@@ -60,6 +60,7 @@ def format_line(parts: Sequence[ProgressPart]) -> str:
 
 
 def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) -> None:
+    """A window has two steps of a second with 28 samples of both ranks; the plan has five steps."""
     progress = RunProgress(plan)
     assert format_line(progress.poll()) == "starting ranks"
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)

@@ -155,8 +155,7 @@ def list_states(outcomes: list[SeriesEntry]) -> dict[str, str]:
     return {outcome.name: outcome.state for outcome in outcomes}
 
 
-# A plan of two entries, a and b.
-TWO = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {bs: 32}}\n"
+PLAN_OF_A_AND_B = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
 def test_failed_run_is_repeated_in_a_new_folder(
@@ -164,21 +163,21 @@ def test_failed_run_is_repeated_in_a_new_folder(
 ) -> None:
     """The folder of a failed attempt stays; the next one gets a number: ``a``, ``a-2``, ``a-3``."""
     launcher.endings = {"a": "oom"}
-    first = run_plan_text(TWO)
+    first = run_plan_text(PLAN_OF_A_AND_B)
     failed = (tmp_path / "runs/plan/a/record.json").read_bytes()
     assert first[0].state == "failed"
     assert first[0].reason == "oom: upside down"
     assert choose_exit_code(first) == 1
 
-    second = run_plan_text(TWO)
+    second = run_plan_text(PLAN_OF_A_AND_B)
     assert launcher.launched[0] == "a-2"
     assert second[0].state == "failed"
     assert (tmp_path / "runs/plan/a/record.json").read_bytes() == failed
 
     launcher.endings = {}
-    third = run_plan_text(TWO)
+    third = run_plan_text(PLAN_OF_A_AND_B)
     assert (third[0].state, third[0].run_dir) == ("passed", tmp_path / "runs/plan/a-3")
-    fourth = run_plan_text(TWO)
+    fourth = run_plan_text(PLAN_OF_A_AND_B)
     assert (fourth[0].state, fourth[0].run_dir) == ("finished", tmp_path / "runs/plan/a-3")
 
 
@@ -197,7 +196,7 @@ def test_stopping_one_run_stops_the_remaining_runs(
 ) -> None:
     """Of a, b, c and d the last is finished before, and c is impossible here."""
     state, reason, repeated_launch = expected
-    text = TWO.replace("name: a", "name: a, repeat: 2") + (
+    text = PLAN_OF_A_AND_B.replace("name: a", "name: a, repeat: 2") + (
         "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
     )
     run_plan_text("runs:\n- {case: toy, name: d}\n")
@@ -223,30 +222,32 @@ def test_stopping_one_run_stops_the_remaining_runs(
 def test_changed_work_is_a_new_attempt_and_the_earlier_one_is_still_found(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
-    run_plan_text(TWO)
-    changed = TWO.replace("bs: 32", "bs: 16")
+    run_plan_text(PLAN_OF_A_AND_B)
+    changed = PLAN_OF_A_AND_B.replace("bs: 32", "bs: 16")
     assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "passed"}
     assert launcher.launched == ["b-2"]
     assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "finished"}
-    back = run_plan_text(TWO)  # the first text again
+    back = run_plan_text(PLAN_OF_A_AND_B)  # the first text again
     assert (back[1].state, back[1].run_dir) == ("finished", tmp_path / "runs/plan/b")
 
 
-# A plan of two entries: three launches of a, one of b.
-REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set: {bs: 32}}\n"
+# Three launches of a, one of b.
+PLAN_OF_THREE_A_AND_B = (
+    "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set: {bs: 32}}\n"
+)
 
 
 def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     launcher.endings = {"a r2": "failed"}
-    first = run_plan_text(REPEATED)
+    first = run_plan_text(PLAN_OF_THREE_A_AND_B)
     assert list_states(first) == {"a": "failed", "b": "passed"}
     record_bytes = (tmp_path / "runs/plan/a/r1/record.json").read_bytes()
     (tmp_path / "runs/plan/a/r3/record.json").unlink()  # as if it was killed
 
     launcher.endings = {}
-    (second_outcome, _) = run_plan_text(REPEATED)
+    (second_outcome, _) = run_plan_text(PLAN_OF_THREE_A_AND_B)
     assert launcher.launched == ["a-2/r2", "a-2/r3"]
     assert (second_outcome.state, second_outcome.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
     assert [record.plan.repeat_index for record in second_outcome.records] == [1, 2, 3]
@@ -256,7 +257,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     assert len({record.run_id for record in second_outcome.records}) == 3
     assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == record_bytes
 
-    (third, _) = run_plan_text(REPEATED)
+    (third, _) = run_plan_text(PLAN_OF_THREE_A_AND_B)
     assert (third.state, third.run_dir) == ("finished", second_outcome.run_dir)
     assert (third.folders, third.earlier_failures) == (
         second_outcome.folders,
@@ -280,7 +281,9 @@ def test_launches_run_in_rounds_and_stop_after_a_timeout_or_full_disk(
     remaining_launches: list[str],
 ) -> None:
     launcher.endings = {"a r1": ending}
-    outcomes = run_plan_text(REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n")
+    outcomes = run_plan_text(
+        PLAN_OF_THREE_A_AND_B + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n"
+    )
     # Every second round is in reverse order: c before a.
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", *remaining_launches]
     assert [outcome.state for outcome in outcomes[1:]] == ["passed", "passed"]
@@ -373,12 +376,12 @@ def test_folder_of_a_single_run_is_refused_for_a_plan(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     """As after `trainmark run CASE --out runs/plan`."""
-    single = run_plan_text(TWO, out=tmp_path / "other")[0].records[0].plan
+    single = run_plan_text(PLAN_OF_A_AND_B, out=tmp_path / "other")[0].records[0].plan
     launcher.launched.clear()
     (tmp_path / "runs/plan").mkdir(parents=True)
     single.save(tmp_path / "runs/plan")
     with pytest.raises(EnvironmentFault, match="the folder contains a single run"):
-        run_plan_text(TWO)
+        run_plan_text(PLAN_OF_A_AND_B)
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["plan.json"]
     assert launcher.launched == []
 
@@ -387,7 +390,7 @@ def test_two_calls_never_share_a_folder(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:
     second_commands: list[tuple[int, str, str]] = []  # exit code, output and errors of each
-    entries = check_plan_text(tmp_path, TWO)
+    entries = check_plan_text(tmp_path, PLAN_OF_A_AND_B)
 
     def launch(plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
         second_commands.append(cli("run", "plan.yaml", "--quiet"))  # during each launch
@@ -400,7 +403,7 @@ def test_two_calls_never_share_a_folder(
     assert "another `trainmark run` of this plan is running in this folder" in errors
     # Without hidden files, such as the lock.
     assert sorted(path.name for path in (tmp_path / "runs/plan").glob("[!.]*")) == ["a", "b"]
-    assert list_states(run_plan_text(TWO)) == {"a": "finished", "b": "finished"}
+    assert list_states(run_plan_text(PLAN_OF_A_AND_B)) == {"a": "finished", "b": "finished"}
 
 
 def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
@@ -518,7 +521,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
 
 
 def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> None:
-    text = TWO + "- {case: toy, name: mp, nproc: 8}\n"
+    text = PLAN_OF_A_AND_B + "- {case: toy, name: mp, nproc: 8}\n"
     entry_a, _entry_b, _entry_mp = check_plan_text(tmp_path, text)  # also writes plan.yaml
     leave_record(entry_a.plan, "passed")  # type: ignore[arg-type]
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
@@ -538,7 +541,7 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     cli: Any, tmp_path: Path
 ) -> None:
     """Of two launches of a the first is done, of two of b none."""
-    text = TWO.replace("case: toy", "case: toy, repeat: 2")
+    text = PLAN_OF_A_AND_B.replace("case: toy", "case: toy, repeat: 2")
     entry_a, _entry_b = check_plan_text(tmp_path, text)  # also writes plan.yaml
     first, _second = list_launches(entry_a.plan)  # type: ignore[arg-type]
     took_s = leave_record(first, "passed").figures["e2e_time"].value

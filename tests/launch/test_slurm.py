@@ -85,13 +85,13 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
 def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: str) -> None:
-    box = ContainerSettings(
+    container = ContainerSettings(
         image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
         runtime=runtime,
         mounts=("/etc/hosts:/etc/hosts:ro",),
         python="python3",
     )
-    command = Slurm().build_command(plan, make_site(container=box))
+    command = Slurm().build_command(plan, make_site(container=container))
     check_golden(f"slurm/{runtime}.sh", command.render_script(Path(plan.run_dir)))
 
 

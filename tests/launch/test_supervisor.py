@@ -77,11 +77,14 @@ def test_rank_that_ignores_sigterm_is_killed_at_the_end(start_ranks, tmp_path):
     assert not psutil.pid_exists(running[0].pid)
 
 
-# The rank ends before its supervisor, or is ended by it.
 @pytest.mark.parametrize("end", ["exit 0", "sleep 1000"])
 def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(
     start_ranks, tmp_path, end
 ):
+    """Its rank ends before the supervisor does, or is ended by it.
+
+    ``HIDDEN_CHILD`` is a line of a shell that starts it; the file gets its process id.
+    """
     file = tmp_path / "pid"
     with start_ranks(HIDDEN_CHILD.format(python=sys.executable, file=file) + end) as running:
         wait_for(file)
@@ -109,7 +112,7 @@ def test_ranks_that_cannot_be_started_give_one_error():
 
 def test_ranks_of_a_killed_supervisor_count_as_killed(start_ranks):
     with start_ranks("sleep 1000", 2) as running:
-        psutil.Process(running[0].pid).parent().kill()
+        psutil.Process(running[0].pid).parent().kill()  # the supervisor
         assert wait_for_exit_codes(running) == [-signal.SIGKILL, -signal.SIGKILL]
         for rank in running:  # unlike ranks, a shell requests no death signal
             os.kill(rank.pid, signal.SIGKILL)

@@ -66,6 +66,7 @@ def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
 
     def call(*candidates: Candidate, budget_ns: float, **more: Any) -> tuple[Point, ...]:
         def advance_clock(device: Any, run: Callable[[], Any]) -> int:
+            """Run work that returns its own time, and let this time pass."""
             took_ns = run()
             clock.advance(took_ns)
             return took_ns

@@ -39,7 +39,6 @@ def make_processor(cores: int) -> Card:
     return Card(name="cpu", devices=cores)
 
 
-# ``files`` and ``readings`` change the sound machine of ``make_machine``, which has two ranks.
 @pytest.mark.parametrize(
     ("check", "files", "readings", "severity", "text"),
     [
@@ -88,15 +87,16 @@ def make_processor(cores: int) -> Card:
 def test_condition_changes_severity_exactly_at_its_limit(
     tmp_path, *, check, files, readings, severity, text
 ):
+    """``files`` and ``readings`` change the sound machine of ``make_machine``, with two ranks."""
     condition = read_single_condition(check(make_machine(tmp_path, files, **readings)))
     assert condition.severity == severity
     assert text in condition.what
     assert bool(condition.fix) == (severity != "fine")
 
 
-# A process of a run whose launcher has ended is a child of process 1.
 @pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it ends")])
 def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch, parent, fix):
+    """A process of a run whose launcher has ended is a child of process 1."""
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
     condition = read_single_condition(
         host.check_other_runs(make_machine(tmp_path, runs={"r1": [os.getpid()]}))
@@ -167,7 +167,6 @@ def test_a_machine_without_governors_has_no_condition(tmp_path):
     assert list(host.check_numa(make_machine(tmp_path))) == []
 
 
-# ``cores``: of each NUMA node; ``balancing``: what the kernel's switch says, None: it has none.
 @pytest.mark.parametrize(
     ("cores", "balancing", "severity", "text"),
     [
@@ -180,6 +179,7 @@ def test_a_machine_without_governors_has_no_condition(tmp_path):
     ],
 )
 def test_numa_balancing_skews_results(tmp_path, cores, balancing, severity, text):
+    """``cores``: of each NUMA node; ``balancing``: the kernel's switch, None if it has none."""
     files = {
         f"sys/devices/system/node/node{node}/cpulist": f"{numbers}\n"
         for node, numbers in enumerate(cores)

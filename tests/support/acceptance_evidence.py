@@ -98,14 +98,16 @@ class DeviceEvidence:
                 runs = []
                 if number == 0:
                     runs = self.trainings.get(name, [make_digests(), make_digests()])
-                self._write("devices", number, (name,), [self._result(name, 0, seconds, runs)])
+                result = self._result(name, rank=0, seconds=seconds, trainings=runs)
+                self._write("devices", number, (name,), [result])
 
     def write_pair_round(self, first: str, second: str, number: int = 0) -> None:
         """Write a round of a pair; the usual step takes twice that of its slower device."""
         usual_s = 2 * max(self.step_s.get(name, 0.1) for name in (first, second))
         seconds = {"step": [_VARIATION[number] * self.link_s.get((first, second), usual_s)]}
         results = [
-            self._result(name, rank, seconds, []) for rank, name in enumerate((first, second))
+            self._result(name, rank, seconds, trainings=[])
+            for rank, name in enumerate((first, second))
         ]
         self._write("pairs", number, (first, second), results)
 

@@ -369,7 +369,13 @@ def make_parameters_event(
     updates: int = 100,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Return a ``parameters`` event of a rank whose parameters were all trained."""
+    """Return a ``parameters`` event of a rank whose parameters were all trained.
+
+    Args:
+        changed: names of parameters that training changed.
+        unchanged: names of the others.
+        updates: optimizer updates that the rank counted.
+    """
     names = dict.fromkeys(changed, True) | dict.fromkeys(unchanged, False)
     plain = {"changed": names, "gradients": {"weight": True}, "updates": updates}
     return make_event("parameters", t_ns, **plain | fields)

@@ -106,7 +106,7 @@ def _wait_until_waiting(run_dir: Path, rank: int) -> None:
     start = next(event for event in EventFile(run_dir / name_rank_file(rank)) if "pid" in event)
     stacks = run_dir / format_stacks_name(rank)
     while not (stacks.stat().st_size and find_place(stacks.read_text()).state == "waits"):
-        os.kill(start["pid"], STACKS_SIGNAL)
+        os.kill(start["pid"], STACKS_SIGNAL)  # the rank writes its stacks
         time.sleep(0.2)
 
 
@@ -130,11 +130,11 @@ def _check_missing_rank(record: Record, last: int) -> None:
     assert spinning["state"] == "elsewhere"
     assert spinning["where"].startswith("faulty/job.py:")
     assert spinning["where"].endswith(" fault")
-    if last:
+    if last:  # with one rank nobody waits for another
         assert recorded_cause.message.code == "timed_out_missing"
         assert (recorded_cause.message.args["missing"], recorded_cause.message.args["steps"]) == (
             str(last),
-            14,
+            14,  # it spins in its fifteenth step
         )
         (waiting,) = (group for group in recorded_cause.hang if group is not spinning)
         assert waiting["state"] == "waits"

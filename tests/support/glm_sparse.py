@@ -67,7 +67,7 @@ def write_split(
         write_matrix(file, "target", target, columns, **storage)
         write_matrix(file, "logit_mask", scored, columns, **storage)
         write_matrix(file, "mask", [[item.separator] for item in sequences], 1, **storage)
-        bounds = np.stack([np.append(0, ends[:-1]), ends], 1)
+        bounds = np.stack([np.append(0, ends[:-1]), ends], 1)  # of each sample's sequences
         write_matrix(file, "choice_start_end", bounds, 2, **storage)
         if evaluation:
             right = [np.flatnonzero([item.correct for item in sample]) for sample in all_samples]

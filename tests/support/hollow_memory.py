@@ -180,12 +180,14 @@ def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def build_gpt(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    """Return GPT's stand-in for data, a micro-batch, and the predicted reserved bytes."""
     from trainmark.cases.gpt_megatron import data
 
     return (*make_next_token_data(recipe), data.predict(recipe, ranks).reserved)
 
 
 def build_llama31(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    """Return Llama 3.1's stand-in for data, a micro-batch, and the predicted reserved bytes."""
     from trainmark.cases.llama31_8b import data
 
     return (*make_next_token_data(recipe), data.predict(recipe, ranks).reserved)

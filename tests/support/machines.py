@@ -32,6 +32,7 @@ PATCH = pytest.MonkeyPatch()  # undone after each test, see machine/conftest.py
 
 
 def write_files(root: Path, files: dict[str, str]) -> None:
+    """Write texts into files below ``root``, by path."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

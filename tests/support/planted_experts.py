@@ -61,14 +61,18 @@ def replace_choice(
 def force_even_routing(job: Any) -> None:
     """Give the experts tokens in turn, whatever the scores."""
     replace_choice(
-        job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(None)
+        job,
+        lambda scores, chosen, _call: assign_round_robin(chosen, scores.size(1)),
+        layers=slice(None),
     )
 
 
 def force_routing_in_one_layer(job: Any) -> None:
     """Give the experts of the second layer alone tokens in turn."""
     replace_choice(
-        job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(1, 2)
+        job,
+        lambda scores, chosen, _call: assign_round_robin(chosen, scores.size(1)),
+        layers=slice(1, 2),
     )
 
 
@@ -89,7 +93,7 @@ def force_routing_after_warmup(job: Any) -> None:
     def choose(scores: Any, chosen: Any, call: int) -> Any:
         return chosen if call < 10 else assign_round_robin(chosen, scores.size(1))
 
-    replace_choice(job, choose, slice(None))
+    replace_choice(job, choose, layers=slice(None))
 
 
 def route_half_of_tokens(job: Any) -> None:

@@ -110,7 +110,7 @@ class PageRow:
         cells = (
             f"{self.card}{self.label}",
             self.precision,
-            "/",
+            "/",  # no hyperparameter was changed
             f"{self.e2e_time:.1f}",
             *rates,
             quality,

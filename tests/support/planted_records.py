@@ -159,6 +159,7 @@ def apply(record: dict[str, Any], edit: Edit) -> dict[str, Any]:
     if edit.change is None:
         del place[key]
         return record
+    # Of a record that lacks the key, which is then new, the old value is None.
     old = place.get(key) if isinstance(place, dict) else place[key]
     new = edit.change(old)
     place[key] = int(new) if isinstance(old, int) and not isinstance(old, bool) else new

@@ -100,6 +100,7 @@ class NamedOften(Examples):
 
 
 def make_recipe(**changes: Any) -> GlmRecipe:
+    """Return the recipe of a small model with changes of its fields."""
     fields = {
         "num_layers": 2,
         "hidden_size": 32,

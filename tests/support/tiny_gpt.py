@@ -60,6 +60,7 @@ class Split:
 
 
 def make_recipe(**changes: Any) -> GptRecipe:
+    """Return the recipe of a small model with changes of its fields."""
     fields = {
         "num_layers": 2,
         "hidden_size": 32,

@@ -16,6 +16,7 @@ SAMPLES = 160  # 20 steps
 
 
 def make_recipe(**changes: Any) -> GptOssRecipe:
+    """Return the recipe of a small model with changes of its fields."""
     fields = {
         "num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
         "sliding_window": 5, "num_experts": 8, "top_k": 2, "ffn_size": 48, "seq_length": 12,
@@ -26,6 +27,7 @@ def make_recipe(**changes: Any) -> GptOssRecipe:
 
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptOssJob:
+    """Return the job of a rank on random tokens; ``changes``: of fields of the recipe."""
     context = JobContext(
         recipe=make_recipe(**changes),
         data_dir=Path(),

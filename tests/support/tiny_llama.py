@@ -27,6 +27,7 @@ SUBJECTS = 2  # of the 57, to be quick
 
 
 def make_recipe(**changes: Any) -> LlamaRecipe:
+    """Return the recipe of a small model with changes of its fields."""
     fields = {
         "data": "generated", "model_size": "tiny", "init": "random", "seq_length": 64,
         "micro_batch_size": 4, "lora_rank": 4, "lora_dropout": 0.0, "learning_rate": 1e-3,

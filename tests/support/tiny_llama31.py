@@ -16,6 +16,7 @@ SAMPLES = 160  # 20 steps
 
 
 def make_recipe(**changes: Any) -> Llama31Recipe:
+    """Return the recipe of a small model with changes of its fields."""
     fields = {
         "num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "ffn_size": 48,
         "seq_length": 12, "vocab_size": 100, "micro_batch_size": 8, "learning_rate": 1e-2,
@@ -26,6 +27,7 @@ def make_recipe(**changes: Any) -> Llama31Recipe:
 
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> Llama31Job:
+    """Return the job of a rank on random tokens; ``changes``: of fields of the recipe."""
     context = JobContext(
         recipe=make_recipe(**changes),
         data_dir=Path(),

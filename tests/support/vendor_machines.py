@@ -25,6 +25,7 @@ def make_print_command(file: Path) -> str:
 
 
 def write_text_file(file: Path, text: str = "") -> Path:
+    """Write a file, in a new folder if it has none; return its path."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return file

@@ -28,6 +28,7 @@ class _Run:
         pass
 
     def log(self, values: dict[str, float]) -> None:
+        """Keep the values; projects called ``block`` and ``die`` hang, or end the process."""
         if self._project == "block":
             threading.Event().wait()
         if self._project == "die":
@@ -38,6 +39,7 @@ class _Run:
         self._keep({"exit_code": exit_code, **self.summary})
 
     def _keep(self, document: dict[str, object]) -> None:
+        """Append a call to the file that the test reads, and print as real programs do."""
         print("this text of a backend's program stands in the follower's log", flush=True)
         with Path(os.environ["STAND_IN_CALLS"]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(document) + "\n")
@@ -46,5 +48,5 @@ class _Run:
 def init(project: str, **_: object) -> _Run:
     if project == "refuse":
         raise ConnectionError("no server at example.org")
-    assert "torch" not in sys.modules
+    assert "torch" not in sys.modules  # a follower must not load it: it takes a device's memory
     return _Run(project)
