@@ -145,7 +145,7 @@ def test_running_runs_are_followed_until_they_end(
 
     def wait(_: float) -> None:
         waits.append(len(backend.list_steps()))
-        if len(waits) == 1:
+        if len(waits) == 1:  # the run ends: all lines of its events, and its record
             write_part(live, finished_run, 99)
             record.write_record(reduce.reduce(live), live)
 

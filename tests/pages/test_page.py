@@ -859,6 +859,7 @@ def make_balanced_record(**changes):
 
 
 def make_moe_record():
+    """Return a run whose recipe has the router of a mixture of experts, which is trained."""
     plan = read_record().plan
     recipe = plan.recipe | {"routing": "trained"}
     return make_record(plan=plan.model_copy(update={"recipe": recipe}))

@@ -208,6 +208,7 @@ def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevi
 
 
 def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice) -> None:
+    # Another rank differs in the first repeat, and in the two control repeats.
     events, _ = run_loop(sync_device, [[Micro()] * 8], flags_of_others=True)
 
     (replay,) = events.named("replay")

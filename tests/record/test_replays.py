@@ -141,6 +141,7 @@ def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replay
 
 
 def test_ranks_that_differ_at_the_same_step_are_all_named(measure_replays: Any) -> None:
+    # Three ranks, two of them on the first node.
     measurement = measure_replays(*[[make_replay((5, "loss", None))]] * 3)
 
     ((_, args),) = find_findings(measurement)

@@ -101,6 +101,7 @@ def test_unit_of_the_final_result_is_that_of_the_listed_runs(tmp_path):
             tmp_path / name, make_document(name, plan__case=name, figures__final_result__unit=unit)
         )
     index = open_index(tmp_path)
+    # Runs with different units have none in common.
     for args, unit in ((["case=toy"], "samples/s"), (["case=gpt"], "tokens/s"), ([], "")):
         assert list_runs(index, args, columns=["final_result"]).units == [unit]
 

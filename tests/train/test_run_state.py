@@ -153,6 +153,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
             Progress(steps=RESUMED_AT, epoch=0, steps_of_epoch=RESUMED_AT, samples=32),
         ),
     )
+    # The loss is the first part of a step's result.
     means = [
         sum(step[0] for step in steps) / 2
         for steps in zip(*(uninterrupted[RESUMED_AT:] for uninterrupted, _ in ranks), strict=True)
@@ -164,13 +165,14 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
 def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
     train(tiny_llama31.new_job(checkpoint_every_steps=SAVE_EVERY_STEPS), tmp_path, steps=3)
     place = tmp_path / "step-2"
+    # Steps of 8 samples.
     begin = Progress(steps=2, epoch=0, steps_of_epoch=2, samples=16)
     # First another model, then a file without its end.
     other = tiny_llama31.new_job(hidden_size=64)
     with pytest.raises(DataError, match="cannot be loaded"):
         train(other, tmp_path, steps=3, begin=(place, begin))
     (shard,) = place.glob("*.distcp")
-    shard.write_bytes(shard.read_bytes()[:-20_000])
+    shard.write_bytes(shard.read_bytes()[:-20_000])  # cut
     with pytest.raises(DataError, match="cannot be loaded") as caught:
         train(tiny_llama31.new_job(), tmp_path, steps=3, begin=(place, begin))
     assert "remove this folder" in (caught.value.fix or "")

@@ -84,8 +84,9 @@ def test_mean_loss_of_the_last_window_is_held_against_its_target(tmp_path, targe
     [
         (["bad.py", "raises"], WORK, 1),
         (["bad.py", "never_steps"], WORK, 1),
+        # A target that is not reached.
         (["plain.py", "--steps", "20"], WORK.replace("[step]", "target_loss = 1e-9\n[step]"), 1),
-        (["plain.py"], WORK.replace("precision", "precisions"), 2),
+        (["plain.py"], WORK.replace("precision", "precisions"), 2),  # an unknown key
     ],
 )
 def test_exit_code_says_how_the_run_ended(tmp_path, words, work, exit_code):
