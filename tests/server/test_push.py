@@ -76,7 +76,7 @@ def test_invalid_address_or_address_without_tls_is_refused(address, monkeypatch)
     monkeypatch.setenv("TRAINMARK_TOKEN", "secret")
     with pytest.raises(UsageError, match="not a valid server address"):
         open_client(address)
-    open_client("http://[::1]:8722")  # this machine needs no TLS  # this machine needs no TLS
+    open_client("http://[::1]:8722")  # this machine needs no TLS
     monkeypatch.delenv("TRAINMARK_TOKEN")
     with pytest.raises(UsageError, match="no token"):
         open_client("https://lab.example")

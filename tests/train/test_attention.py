@@ -44,7 +44,6 @@ def cuda_device() -> Iterator[CudaDevice]:
 
 
 @pytest.mark.parametrize(
-    # cuDNN has probabilities in steps of 1/16, and compiles a plan for each shape.
     ("dropout", "shapes_vary", "cudnn"),
     [
         # cuDNN rounds the dropout to sixteenths and needs long to plan for each new shape.
@@ -87,5 +86,4 @@ def test_mmlu_prompts_leave_the_attention_setting_unchanged() -> None:
     with fit_varying_shapes(device, dropout=0.25):
         # First the needs of the prompts, and at the end those of the training again.
         assert device.needs == [VARYING_SHAPES]
-    # After the block, what the job itself needs.
     assert device.needs == [VARYING_SHAPES, {"dropout": 0.25, "shapes_vary": False}]

@@ -52,7 +52,6 @@ def test_zeros_at_the_end_of_rows_do_not_change_keys() -> None:
 
 
 def test_tensors_of_other_lengths_do_not_count() -> None:
-    # Four rows; the other tensor has 26, so that it is not one of theirs.
     rows, others = torch.arange(12).reshape(4, 3), torch.ones(26, 4)
     # Of these, only ``rows`` has 4 rows.
     assert compute_row_keys((rows, others, torch.tensor(3.0), "text"), 4).tolist() == (

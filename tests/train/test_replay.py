@@ -79,7 +79,10 @@ def locate_difference(
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
 def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, fsdp: bool) -> None:
     # One of each kind, in windows 0 to 3 and on both ranks in turn; windows 4 and 5 stay clean.
-    flips = [Flip(number, kind, number % 2, 40 + number) for number, kind in enumerate(KINDS)]
+    flips = [
+        Flip(window=number, kind=kind, rank=number % 2, seed=40 + number)
+        for number, kind in enumerate(KINDS)
+    ]
 
     outcomes = run_ranks(2, tmp_path, fsdp=fsdp, num_windows=6, flips=flips)
 

@@ -290,10 +290,8 @@ def test_row_without_sentence_or_label_is_named_with_its_key(folder, sentence, l
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     labels = [row % 2 for row in range(len(UNUSUAL_TEXTS))]
     (tmp_path / "tsv" / "data").mkdir(parents=True)
-    for split, tsv in (
-        ("train", "train"),
-        ("validation", "dev"),
-    ):  # SST-2 calls the validation file dev.tsv
+    # SST-2 calls the validation file dev.tsv.
+    for split, tsv in (("train", "train"), ("validation", "dev")):
         write_split(tmp_path / "parquet", split, UNUSUAL_TEXTS, labels)
         lines = [f"{text}\t{label}\n" for text, label in zip(UNUSUAL_TEXTS, labels, strict=True)]
         (tmp_path / "tsv" / "data" / f"{tsv}.tsv").write_text(

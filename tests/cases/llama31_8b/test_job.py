@@ -134,9 +134,8 @@ MIDDLE = {
 def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
     with LiveTensors() as live:
         job = tiny_llama31.new_job(**changes)
-        for epoch in range(
-            2
-        ):  # a step each: the second one has the optimizer's state from the start
+        # The first step of two epochs: the second one has the optimizer's state from the start.
+        for epoch in range(2):
             job.step(job.batches(epoch))
     recipe = tiny_llama31.make_recipe(**changes)
     needed = predict(recipe, 1).total  # on one rank
