@@ -1,4 +1,8 @@
-"""Compute the result of an analysis from the mean of its values, by the public tool's modes."""
+"""Compute the result of an analysis from the mean of its values, by the public tool's modes.
+
+A mode is a formula for the result: the mean is a factor or the divisor, beside the batch size and
+the number of devices if the mode has them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Read a printed unit: what it measures, of which work, and its factor.
 
-Owns how the words for units in ``columns.toml`` are combined.
+Owns how the words for units in ``columns.toml`` are combined. The words are in lower case; only
+those for work may be capitals: ``T/s`` is tokens a second.
 """
 
 from __future__ import annotations
