@@ -1,7 +1,8 @@
 """Combine the cells of one line of a table into a row: its work, its machine and its figures.
 
 In this module, ``pairs`` are the cells of a row with their columns. ``facts`` are the texts of
-cells that are neither figures nor settings, by the role of their column: ``device``, ``configuration`` …
+cells that are neither figures nor settings, by the role of their column: ``device``,
+``configuration`` …
 """
 
 from __future__ import annotations
