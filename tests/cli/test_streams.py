@@ -80,6 +80,7 @@ def test_broken_pipe_gives_no_message(shell):
 
 def test_run_keeps_its_exit_code_and_record_without_its_streams(shell, tmp_path):
     args = "run toy --device cpu max_epochs=1 target_value=none"
+    # First standard output is full, then both streams are closed.
     code, _, err = shell(f"$T {args} --out runs/full > {FULL}")
     assert code == EXIT_PASSED
     assert LOST in err

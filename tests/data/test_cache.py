@@ -18,6 +18,8 @@ def builds():
 
 @pytest.fixture
 def read(tmp_path, builds):
+    """Return a function that reads the arrays; each time they are built, ``builds`` grows."""
+
     def build():
         builds.append(1)
         return ARRAYS

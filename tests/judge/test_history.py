@@ -146,5 +146,5 @@ def test_step_counts_until_level_returns_or_fifteen_runs_have_passed() -> None:
 def test_step_is_found_in_values_without_noise() -> None:
     data = [5.0] * 15 + [6.0] * 9
     assert change_points(range(24), data) == [Change(time=15, index=15, before=5.0, after=6.0)]
-    assert change_points(range(9), data[:9]) == []
+    assert change_points(range(9), data[:9]) == []  # all are equal
     assert change_points([], []) == []

@@ -52,6 +52,8 @@ def test_fewer_than_five_values_have_range() -> None:
 
 
 def test_mean_is_arithmetic_if_value_is_not_positive() -> None:
+    # The five values have variance 2.5, their mean 0.5; 2.77645 is Student's t for 4 degrees
+    # of freedom.
     summary = summarize_launches([-1.0, 0.0, 1.0, 2.0, 3.0])
     assert (summary.mean, summary.low) == (1.0, pytest.approx(1 - 2.77645 * sqrt(0.5), rel=1e-4))
 

@@ -275,6 +275,7 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
     ranks = [record.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
     reason = message("devices_unmonitored")
     power = record.figures["p_core"].model_copy(update={"value": None, "reason": reason})
+    # Two ranks, and the figure of the power without a value.
     changes = {"ranks": ranks, "figures": record.figures | {"power": power}}
     table = figures.build_ranks(record.model_copy(update=changes))
     assert table is not None

@@ -61,6 +61,7 @@ def test_reference_row_names_its_file_and_line():
     )
     assert (first.line, second.line) == (1, 2)
     assert (first.evidence, first.precision, first.world_size) == ("C", "fp32", 8)
+    # As the first two lines of the file have them.
     assert first.figure("p_whole") == 1764.0
     assert second.changes == {"bs": "96"}
 

@@ -132,10 +132,12 @@ def test_every_nth_measured_window_is_repeated_and_timed_separately(
         ("train", 8),
         ("train", 11),
     ]
+    # The second and the fourth measured window.
     assert [(item["first_step"], item["steps"]) for item in replays] == [(5, 3), (11, 3)]
     for replay, window, saved in zip(
         replays, (windows[3], windows[5]), events.named("span"), strict=True
     ):
+        # First the state is saved, then come the window and its repeat, each timed apart.
         assert saved["name"] == "replay"
         assert saved["end_ns"] - saved["start_ns"] == SAVE_NS
         assert saved["end_ns"] == window["start_ns"]

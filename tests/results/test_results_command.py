@@ -149,6 +149,7 @@ def test_differing_settings_have_columns(cli, runs_of_batch_sizes):
 def test_recipe_fields_are_keys_of_filters_and_columns(cli, runs_of_batch_sizes):
     assert sorted(list_run_ids(cli, "bs>8", "case=distilbert_sst2")) == ["b", "c"]
     assert list_run_ids(cli, "compile=true") == ["b"]
+    # ``bs`` is short for it.
     assert list_run_ids(cli, "micro_batch_size=8") == ["a"]
     assert list_run_ids(cli, "case=distilbert_sst2", "--sort", "-bs") == ["c", "b", "a"]
     code, out, _ = cli("results", "--columns", "run_id,bs,lr,compile", "--sort", "run_id")

@@ -54,6 +54,7 @@ def assert_same_batches(first_examples, second_examples):
         examples.batch(range(len(first_examples))) for examples in (first_examples, second_examples)
     )
     assert our_batch[1] == their_batch[1]
+    # First the counts, then the arrays.
     for name in our_batch[0].__slots__:
         np.testing.assert_array_equal(getattr(our_batch[0], name), getattr(their_batch[0], name))
 
