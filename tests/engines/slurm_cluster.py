@@ -201,7 +201,7 @@ class SlurmCluster:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-        for child in children:  # slurmscriptd
+        for child in children:  # slurmscriptd, which slurmctld starts
             with suppress(psutil.Error):
                 child.kill()
 

@@ -86,6 +86,7 @@ def test_every_control_is_reachable_by_keyboard_with_visible_focus(pages, visit,
 
 
 # Returns the text of the first screen, which is 800 pixels high.
+# Returns the text of the page that is visible above the fold of a screen 800 pixels high.
 _SEEN = """() => {
     const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
     const texts = [];

@@ -104,4 +104,4 @@ def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_
     )
     # What the stand-in prints to standard output, which must have the document alone.
     assert "this text of a backend's program" in process.stderr
-    assert (run_dir / "record.json").exists()  # as of every command that reads a run
+    assert (run_dir / "record.json").exists()  # written when the run was read

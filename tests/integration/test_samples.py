@@ -154,7 +154,8 @@ def test_a_killed_sampler_fails_nothing(start_run, fifo):
     assert wait_for_end(process)[0] == 0
     record = read_checked_record(run_dir)
     assert record.status == "passed"
-    assert "end" not in [event["event"] for event in read_events(run_dir)]  # as a killed one leaves
+    # A sampler that ends in order writes an "end"; a killed one cannot.
+    assert "end" not in [event["event"] for event in read_events(run_dir)]
 
 
 def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_tool_vendor):

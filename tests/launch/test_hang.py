@@ -139,6 +139,7 @@ def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
         for rank, file in files.items()
     ]
     folder = tmp_path.name
+    # Rank 0 waits in the barrier on line 9 of `RANK`; rank 1 reads its input on line 10 instead.
     expected = [
         {
             "state": "collective",
