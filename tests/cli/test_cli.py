@@ -217,7 +217,7 @@ def test_dry_run_prints_plan_and_command_without_starting(cli, tmp_path):
     document = json.loads(out)
     assert code == 0
     assert document["plan"]["recipe"]["micro_batch_size"] == 32
-    assert document["plan"]["fix_hp"] == {"micro_batch_size": 32}
+    assert document["plan"]["fix_hp"] == {"micro_batch_size": 32}  # what the command line changed
     assert document["plan"]["nproc"] == 2
     run_dir = document["plan"]["run_dir"]
     assert document["command"] == build_rank_command("python", run_dir)

@@ -130,7 +130,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_case_can_live_in_any_folder(outside: Path) -> None:
     assert "far_case" in cases.list_names()
     assert cases.load("far_case").name == "far_case"
-    assert cases.load("elsewhere") is cases.load("far_case")
+    assert cases.load("elsewhere") is cases.load("far_case")  # its alias
     assert cases.import_part("far_case", "job").JOB == "far_case"  # by a relative import
     assert cases.get_folder("far_case") == outside
     assert not cases.has_part("far_case", "prepare")

@@ -128,12 +128,12 @@ def test_a_counter_is_interpolated_at_both_edges(
     ("readings", "reason"),
     [
         ([], "counter_untold"),
-        ([(0, 1.0)], "counter_not_around"),
-        ([(1, 1.0), (10, 5.0)], "counter_not_around"),
-        ([(0, 1.0), (5, 0.5), (10, 9.0)], "counter_wrong"),
-        ([(0, 1.0), (9, 5.0), (12, 0.0)], "counter_wrong"),
-        ([(0, 1.0), (5, 1.0), (10, 1.0)], "counter_wrong"),
-        ([(-1, 0.0), (1, 1.0), (10, 5.0)], "counter_read_seldom"),
+        ([(0, 1.0)], "counter_not_around"),  # not read at the end
+        ([(1, 1.0), (10, 5.0)], "counter_not_around"),  # not read at the begin
+        ([(0, 1.0), (5, 0.5), (10, 9.0)], "counter_wrong"),  # it falls
+        ([(0, 1.0), (9, 5.0), (12, 0.0)], "counter_wrong"),  # it falls after the interval
+        ([(0, 1.0), (5, 1.0), (10, 1.0)], "counter_wrong"),  # it stands still
+        ([(-1, 0.0), (1, 1.0), (10, 5.0)], "counter_read_seldom"),  # not for 9 s
     ],
 )
 def test_unknown_difference_is_none_with_a_reason(

@@ -293,6 +293,7 @@ def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
     first, last = select_points(points, "train/step")[0], select_points(points, "train/step")[-1]
     # 2 x 64 samples a step, 64 steps an epoch.
     assert (first.number, first.values["train/samples"]) == (101, 6_400 + 128)
+    # The run takes 16 steps more.
     assert (last.number, last.values["train/epoch"]) == (116, 116 / 64)
     assert select_points(points, "eval/step")[0].number == 116
 

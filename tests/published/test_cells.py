@@ -27,7 +27,7 @@ def read_values(header, cell):
     [
         ("e2e_time", "361", {"e2e_time": 361.0}),
         ("e2e_time", " 1,234.5 ", {"e2e_time": 1234.5}),
-        ("e2e_time", "２.5 h", {"e2e_time": 9000.0}),
+        ("e2e_time", "２.5 h", {"e2e_time": 9000.0}),  # a wide digit
         ("运行时长（s）", "1315.42", {"e2e_time": 1315.42}),
         ("性能（samples/s)", "12 samples/s", {"p_whole": 12.0}),
         ("throughput", "17.23 * 2048 / 8 = 4410 tokens/s", {"token/p/s": 4410.0}),
@@ -39,13 +39,13 @@ def read_values(header, cell):
         ("mem（MB）", "512/1024", {"mem": GIB / 2, "mem_total": GIB}),
         ("MFU(%)", "0.5", {"MFU": 0.5}),
         ("e2e_time", "**361**", {"e2e_time": 361.0}),
-        ("memory", "59.23*8G", {"mem": 59.23 * GIB}),
+        ("memory", "59.23*8G", {"mem": 59.23 * GIB}),  # of each of 8 devices
         ("memory", "66.27 * 8 GB", {"mem": 66.27 * GIB}),
-        (r"memory", r"46.77\*2 + 36.59\*2 GB", {"mem": 46.77 * GIB}),
+        (r"memory", r"46.77\*2 + 36.59\*2 GB", {"mem": 46.77 * GIB}),  # the largest
         ("mem", "OOM", {"mem": None}),
         ("p_core", "", {"p_core": None}),
         ("MFU", "36.1%", {"MFU": 36.1}),
-        ("MFU", "0.035", {"MFU": 100 * 0.035}),
+        ("MFU", "0.035", {"MFU": 100 * 0.035}),  # a share
         ("MFU", "41.3％", {"MFU": 41.3}),
         ("acc", "0.915", {"acc": 0.915}),
         ("acc", "68.58%", {"acc": 68.58 * 0.01}),

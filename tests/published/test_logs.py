@@ -116,6 +116,7 @@ def test_mlperf_log_gives_times_and_quality(import_text):
         "p_train": 510.0,  # the mean
         "last_loss": 1.5,
     }
+    # The row is of the line of ``run_stop``.
     assert (row.form, row.model, row.metric, row.line) == (
         "mlperf",
         "bert",

@@ -91,6 +91,7 @@ def test_units_in_cells_are_used_if_headers_have_none() -> None:
         2.36,
         "min",
     )
+    # In lines 11 and 12, the memory is "OOM" and an error of CUDA.
     assert [(entry.line, entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
         (11, "row", "row_out_of_memory"),
         (12, "row", "row_without_figures"),

@@ -69,6 +69,7 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
     )
     outcome = loop.run()
     # Windows of 1 (compile), 1 (warm-up) and 2 steps; the clock begins at 1,000.
+    # A sample is 1 sequence of 10 tokens, 16 with padding, and takes 6 FLOPs.
     first, second, third, evaluate, trained = events.written
     assert first == {
         "event": "window",

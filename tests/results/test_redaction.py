@@ -91,6 +91,7 @@ def test_user_or_host_named_like_a_known_word_keeps_that_word(monkeypatch):
 
 
 def test_documents_are_redacted_by_their_keys(redactor):
+    # Neither ``gpuhost`` nor ``bob`` is known to the redactor: only their keys tell what they are.
     document = {
         "peer": "12.13.0.1",
         "hostname": "gpuhost",

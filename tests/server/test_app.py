@@ -23,7 +23,7 @@ def test_site_is_served_and_updated_with_the_store(served, runs):
     write_record_file(runs / "d", make_document("d"))
     client.app.state.serving.refresh()
     assert client.get("/runs/d.html").status_code == 200
-    assert client.get("/health").json() == {"status": "ok", "results": 4}
+    assert client.get("/health").json() == {"status": "ok", "results": 4}  # a, b, c and d
     assert client.get("/.serve/tokens").status_code == 404  # files of the server itself
 
 

@@ -38,6 +38,7 @@ def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
 def test_token_is_valid_until_its_line_is_deleted(tokens):
     secret, other = tokens.create("a"), tokens.create("b")
     assert is_admitted(tokens, f"Bearer {secret}")
+    # The scheme may be in any case, and any number of spaces may follow.
     assert is_admitted(tokens, f"bearer  {other}")
     for wrong in (None, "", "Bearer", "Bearer trainmark_0", f"Basic {secret}", secret):
         assert not is_admitted(tokens, wrong)
