@@ -253,6 +253,7 @@ def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
 
 
 def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
+    # These records have no evidence, and one without may not be quoted.
     monkeypatch.setattr(
         "trainmark.results.store.index.check_record", lambda record, *_, **__: record
     )
@@ -292,6 +293,7 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
 
 
 def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
+    # These records have no evidence that could be checked.
     monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
     # Three runs of five launches: b has another driver than a, c another batch size.
     rates = {"a": 100.0, "b": 120.0, "c": 120.0}
@@ -342,6 +344,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
 
 
 def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch):
+    # These records have no evidence that could be checked.
     monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
     runs = [
         (

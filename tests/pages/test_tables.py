@@ -298,6 +298,7 @@ def test_fine_tuning_page_has_other_columns():
         "acc(MMLU)",
         "MFU",
     ]
+    # The record's own figures in these columns.
     assert translate_rows(table)[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
 
 

@@ -66,6 +66,7 @@ def test_totals_come_before_step_lines(import_text):
 def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
     evaluated = format_perflog("EVALUATE", 4000, {"loss": 9.0})
     finished = format_perflog("FINISHED", 9000, {"throughput": 7.0})
+    # ``STEPS`` are 32 samples a second, with a last loss of 0.
     (row,) = import_text(STEPS + evaluated + finished).rows
     # Without a unit it is unknown what the throughput counts.
     assert read_values(row) == {"p_train": 32.0, "last_loss": 0.0}

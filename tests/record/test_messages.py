@@ -107,6 +107,7 @@ def test_every_sentence_can_be_emitted() -> None:
 @pytest.mark.parametrize(
     ("unknown", "expected"),
     [
+        # A code that has no text, and one whose text does not fit the arguments.
         (Message("of_tomorrow", {"a": 1, "b": "x"}), "of_tomorrow (a=1, b=x)"),
         (Message("of_tomorrow"), "of_tomorrow"),
         (Message("not_steady", {"drift": "much"}), "not_steady (drift=much)"),

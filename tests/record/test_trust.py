@@ -56,6 +56,7 @@ def read_grade(trust: Trust) -> tuple[str, list[str]]:
 @pytest.mark.parametrize(
     ("changes", "grade", "codes"),
     [
+        # A single launch is noisy at best. The limits of ``cv`` and ``swing`` are 10% and 0.1.
         ({}, "noisy", []),
         ({"cv": 10.1}, "noisy", ["trust_cv"]),
         ({"swing": 0.11}, "noisy", ["trust_swing"]),

@@ -75,6 +75,7 @@ def test_validation_split_is_required_only_for_evaluation(tmp_path):
 
 
 def test_ids_outside_the_vocabulary_are_refused(folder):
+    # The folder's tokens are 0 to 99, which a vocabulary of 100 holds.
     error = read_fault(folder, replace(RECIPE, vocab_size=95))
     assert f"{NAME}.bin: the token ids range from 0 to 99" in error
     assert "[0, 95)" in error

@@ -124,6 +124,7 @@ def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, sm
     assert list(find_source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
     # In the order of their paths.
     run_prepare(raw, tmp_path / "data", tokenizer)
+    # Each document ends with the end token, 263.
     assert read_documents(tmp_path / "data") == [[*encode_by_hand(text), 263] for text in TEXTS]
 
 
