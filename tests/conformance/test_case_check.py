@@ -220,6 +220,7 @@ def test_synchronizing_step_is_detected_if_the_device_can_detect_it(
     monkeypatch.setattr(CpuDevice, "forbid_synchronization", forbid_synchronization, raising=False)
     assert probe_toy_job(toy.ToyJob)["waits"] == {}
     waits = probe_toy_job(ReadsItsLoss)["waits"]
+    # The first line of the error names the operation.
     assert waits["operation"] == "waits"
     assert "test_case_check.py:" in waits["place"]
 
