@@ -6,7 +6,8 @@ import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -169,8 +170,6 @@ class Silent:
 
 
 def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDevice) -> None:
-    from types import SimpleNamespace
-
     plan: Any = SimpleNamespace(
         case="gpt_megatron", world_size=1, nproc=1, data=SimpleNamespace(folder="none")
     )
@@ -183,6 +182,17 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
     plan.case, monitor.known = "toy", None  # a case without an estimate
     assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
+
+
+def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
+    sync_device: SyncDevice,
+) -> None:
+    sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "process")  # type: ignore[method-assign]
+    plan: Any = SimpleNamespace(
+        case="toy", world_size=1, nproc=2, data=SimpleNamespace(folder="none")
+    )
+    memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(None)), sync_device)
+    assert memory == RankMemory(4 * GIB, machine_bytes=8 * GIB)
 
 
 # Criteo's terabytes of clicks, as its published recipe counts rows.

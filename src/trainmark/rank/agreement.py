@@ -97,7 +97,7 @@ def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> 
     """
     import torch
 
-    memory = read_rank_memory(device, plan.world_size)
+    memory = read_rank_memory(device, plan.nproc)
     if memory is None:
         return None
     if plan.world_size > 1:

@@ -137,7 +137,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
         # The gradient of the table from the head is kept until that of the look-up is computed.
         at_backward_end += sizes.table * FULL // tensor_parallel
     all_gradients = local_parameters * FULL
-    keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1
+    keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1  # several: in DDP's buckets
     early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
     if early_gradients + at_forward_end >= all_gradients + at_backward_end:
         gradients = early_gradients
@@ -274,17 +274,19 @@ def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
     return 3 * sizes.scores * FULL
 
 
-def read_rank_memory(device: Device, world_size: int) -> RankMemory | None:
+def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:
     """Return the memory that a rank can use, as its device reports it; None if it is unknown.
 
-    Memory of a device that other processes hold is not available. The ranks of a host share its
-    memory equally.
+    Memory of a device that other processes hold is not available.
+
+    Args:
+        ranks_here: number of ranks on this machine, which share its memory equally on a CPU.
     """
     reading = device.memory()
     if reading.total_bytes is None:
         return None
     if reading.scope == "process":  # the host's memory, on a CPU
-        return RankMemory(reading.total_bytes // world_size, machine_bytes=reading.total_bytes)
+        return RankMemory(reading.total_bytes // ranks_here, machine_bytes=reading.total_bytes)
     free_bytes = reading.total_bytes - (reading.used_bytes or 0)
     # The used memory includes the context of this process, which a rank may use.
     return RankMemory(min(reading.total_bytes, free_bytes + PROCESS_BYTES))
