@@ -20,7 +20,7 @@ from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import to_body_html, to_markdown
 from trainmark.pages.sections.limits import build_rank_strip, describe_dominant_limit, find_limits
 from trainmark.pages.site.views import Links, build_run_page, make_safe_file_name
-from trainmark.pages.summary import build_title, list_first_lines
+from trainmark.pages.summary import build_first_sentence, build_title, list_first_lines
 from trainmark.pages.texts import describe_dataset, describe_verdict, translate
 from trainmark.pages.tiles import Price
 from trainmark.published.importers.reference_rows import read_published
@@ -821,6 +821,15 @@ def test_verdict_names_the_expected_best_quality(higher, words):
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = replace_plan_fields(run, about=about)
     assert words in translate(describe_verdict(run), "en")
+
+
+def test_first_sentence_names_a_missed_target_that_is_not_required():
+    quality = read_record().quality.model_copy(
+        update={"value": 0.75, "target": 0.8, "reached": False}
+    )
+    sentence = build_first_sentence([make_record(quality=quality)])
+    assert "the target 0.8 was not reached" in translate(sentence, "en")
+    assert "未达到目标 0.8" in translate(sentence, "zh")
 
 
 def test_automatic_kernel_choice_shows_the_kernels_that_ran():

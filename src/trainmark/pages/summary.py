@@ -215,9 +215,15 @@ def build_first_sentence(records: Sequence[Record]) -> Phrase:
     if speed is not None:
         parts.append((cells.format_rounded(speed.mean), " ", get_unit(name_speed_figure(record))))
     if quality.value is not None:
+        if quality.reached:
+            result = "reached"
+        elif quality.target is None:
+            result = "no_target"
+        else:  # the recipe does not require its target
+            result = "missed"
         parts.append(
             phrase(
-                "first.reached" if quality.reached else "first.no_target",
+                f"first.{result}",
                 metric=quality.metric,
                 value=cells.format_quality(quality.value, target=quality.target),
                 time=duration,
