@@ -70,7 +70,7 @@ def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
     if ranks > 1 and getattr(recipe, "fsdp", False) and _uses_gloo(vendor):
         # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.
         fix = "use one rank (--nproc 1)"
-        if getattr(recipe, "expert_parallel", 1) == 1:
+        if getattr(recipe, "expert_parallel", 1) == 1:  # ranks that share experts need fsdp
             fix = "use fsdp=false or one rank (--nproc 1)"
         require_torch(
             "2.11",

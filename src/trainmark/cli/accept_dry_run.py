@@ -76,7 +76,10 @@ def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineComma
 
 
 def _print_schedule(timetable: Timetable) -> None:
-    """Print the first rounds of each phase, with the names of their first teams."""
+    """Print the first rounds of each phase, with the names of their first teams.
+
+    A team is the devices or nodes that train together in a round.
+    """
     for phase, num_rounds in timetable.num_rounds.items():
         rounds = [scheduled for scheduled in timetable.schedule if scheduled.phase == phase]
         for scheduled in rounds[:_MAX_SHOWN_ROUNDS]:

@@ -45,7 +45,7 @@ def _print_local_dry_run(plan: Plan, *, as_json: bool) -> None:
     """Print the plan of a run on this machine, and the command of its ranks or its program."""
     if plan.witness is None:
         argv = build_rank_command("python", plan.run_dir)
-    else:
+    else:  # a user's own program, which the run starts and observes
         argv = list(plan.witness.command)
     if as_json:
         print_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
@@ -80,7 +80,7 @@ def _format_summary(plan: Plan) -> str:
 
 def describe_plan(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what a run will do, as pairs of a name and a sentence."""
-    if plan.witness is not None:
+    if plan.witness is not None:  # a user's own program, which has no case, recipe or data
         yield "program", shlex.join(plan.witness.command)
         yield "started in", plan.witness.folder
         yield "starts", "all ranks of a machine" if plan.witness.starts_ranks else "each rank"

@@ -154,7 +154,7 @@ def _write_terminal_text(
     if everything:
         extent = "all"
     elif len(pages) > 1:
-        extent = "head"
+        extent = "head"  # only the first lines of each page
     else:
         extent = "screen"
     colour = None if output is None else False  # None: if standard output is a terminal

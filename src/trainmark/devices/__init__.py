@@ -119,7 +119,7 @@ def list_device_faults() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
     faults = []
     for vendor in list_vendors().values():
-        if not is_named_only(vendor):
+        if not is_named_only(vendor):  # such a vendor is used only on request: a simulated one
             faults += _list_faults(vendor, where=f"device {vendor.name}")
     return faults
 
@@ -143,7 +143,9 @@ def list_occupants(name: str, nproc: int) -> list[Occupant]:
 
 
 def find_first_vendor(*, accelerator: bool = False) -> Vendor | None:
-    """Return the first vendor that has a device here and need not be named; None: none has.
+    """Return the first vendor that has a device here; None: none has.
+
+    Vendors that are used only if ``--device`` names them, such as simulated ones, are left out.
 
     Args:
         accelerator: leave the processor out.
@@ -168,7 +170,10 @@ def get_tested(vendor: Vendor) -> Text:
 
 
 def list_choices() -> list[str]:
-    """Return what ``--device`` takes: the vendors' names, then torch's types of their devices."""
+    """Return what ``--device`` takes: the vendors' names, then torch's types of their devices.
+
+    A vendor that is used only by its name, such as a simulated one, is not found by a type.
+    """
     vendors = list_vendors()
     torch_types = [vendor.torch_type for vendor in vendors.values() if not is_named_only(vendor)]
     return list(dict.fromkeys([*vendors, *torch_types]))  # each once
@@ -220,7 +225,10 @@ def choose_vendor(name: str | None) -> Vendor:
 
 
 def _list_candidates(name: str) -> list[Vendor]:
-    """Return the vendor of a name, or else the vendors whose devices have a torch type."""
+    """Return the vendor of a name, or else the vendors whose devices have a torch type.
+
+    A vendor that is used only by its name, such as a simulated one, is not found by a type.
+    """
     vendors = list_vendors()
     if name in vendors:
         return [vendors[name]]

@@ -106,7 +106,7 @@ def refuse_wrong_marks(
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         if _MIN_SHARE <= marked_ns / max(wall_ns, 1) <= _MAX_SHARE:
             return
-        if attempt < _MAX_ATTEMPTS:
+        if attempt < _MAX_ATTEMPTS:  # another process may have disturbed the host: try again
             marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
     raise EnvironmentFault(
         f"device events report {marked_ns / 1e6:.3g} ms for work that takes "

@@ -56,7 +56,7 @@ def list_nodes(pci_vendor: int) -> list[Node]:
         if not values.get("simd_count"):
             continue  # processors are nodes as well, without SIMD units
         render = root / f"dev/dri/renderD{values.get('drm_render_minor')}"
-        if not render.exists():
+        if not render.exists():  # a container that was not given this device
             continue
         unique_id = values.get("unique_id", 0)
         gpu_nodes.append(

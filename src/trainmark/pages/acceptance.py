@@ -367,7 +367,10 @@ def _describe_team(members: Sequence[str]) -> Phrase:
 
 
 def _describe_bits(result: AcceptanceResult) -> list[Block]:
-    """Return for each product whether its devices compute the same bits."""
+    """Return for each product whether its devices compute the same bits.
+
+    ``control`` tells whether a device that trained twice agreed with itself.
+    """
     return [
         Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
         for bits in result.bits

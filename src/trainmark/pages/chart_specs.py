@@ -37,7 +37,7 @@ def draw_step_time(*, scale: Spec, has_warmup: bool) -> Spec:
         "mark": {"type": "rect", "opacity": 0.16, "color": "var(--setup)"},
         "encoding": span,
     }
-    edge = {
+    edge = {  # a thick line along the upper edge of the shade
         "data": {"name": "warmup"},
         "mark": {"type": "rule", "strokeWidth": 5, "y": 0, "color": "var(--setup)"},
         "encoding": span,
@@ -134,6 +134,7 @@ def draw_over_time(
 
 def _draw_band(value: Spec) -> list[Spec]:
     """Return the area between the lowest and the highest reading, and the median as a line."""
+    # Makes columns of the three lines: the fields ``lowest``, ``median`` and ``highest``.
     columns = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
     area = {
         "data": {"name": "lines"},

@@ -362,7 +362,8 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
             the median and the highest reading.
     """
     first_line = lines[0]
-    # factor: units of the readings in one `unit` of the chart, bytes in a GiB for example.
+    # short: the quantity's name in keys of texts and in the chart's name. factor: units of the
+    # readings in one `unit` of the chart, bytes in a GiB for example.
     short, unit, factor, scale = _QUANTITIES[first_line.quantity]
     kind = "host" if first_line.of_host else "device"
     is_summary = first_line.of in SUMMARY_LINES

@@ -77,7 +77,7 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
     sides = (("A", result.a), (b, result.b))
     for name, side in sides:
         marks = grade_line(side.trust, side.verification)
-        if side.is_witnessed:
+        if side.is_witnessed:  # a user's own program ran
             marks = join((marks, phrase("division.witnessed")))
         line = join((phrase("trust.of", side=name), marks), "colon")
         shown.append(Paragraph(line, TONES[side.trust.grade]))
@@ -176,7 +176,10 @@ def build_gate_rows(judgements: Sequence[Judgement], lang: str = "en") -> Table:
 
 
 def _scale_values(judgement: Judgement) -> Message:
-    """Return the message of a judgement with its values in a readable unit."""
+    """Return the message of a judgement with its values in a readable unit.
+
+    Those are the arguments that ``_IN_UNIT`` names; the others have no unit.
+    """
     args = dict(judgement.message.args)
     values: dict[str, float] = {}
     for name in _IN_UNIT:

@@ -189,7 +189,8 @@ def build_documents(
     """
     if not records:
         raise RecordError("no record to show", fix="choose at least one run")
-    # A run that is given twice has the same run id and the same figures.
+    # A run that is given twice has the same run id and the same figures. If copies of a run differ
+    # in their figures, all are shown.
     unique = {(record.run_id, str(record.figures)): record for record in records}
     works = group_by_work(list(unique.values()))
     has_several = len(works) > 1

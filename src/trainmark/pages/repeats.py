@@ -46,7 +46,9 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
     first = describe_work(records[0])
     for record in records[1:]:
         other = describe_work(record)
-        for key in find_differences(first, other):
+        differing_keys = find_differences(first, other)
+        if differing_keys:
+            key = differing_keys[0]
             what = f"{key} is {other.get(key)!r}, but {first.get(key)!r} in the first launch"
             rule = "repeats must be launches of the same work"
             raise RecordError(what, where=record.run_id, rule=rule)

@@ -66,6 +66,7 @@ def add_differing_settings(listing: Listing) -> Listing:
     differing = find_differing_settings(zip(kinds, recipes, strict=True))
     # If a setting differs, there are rows; all have the same columns.
     names = [name for name in differing if name not in rows[0]][:_MAX_SETTINGS]
+    # There are more pairs of case and recipe than cases only if a case has several recipes.
     has_several_recipes = len(set(kinds)) > len({row["case"] for row in rows})
     if has_several_recipes:
         names.insert(0, "recipe")

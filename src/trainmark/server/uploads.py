@@ -115,7 +115,7 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
             place.chmod(0o755)  # as other folders of runs; a temporary folder is private
             place.rename(target)
             place.mkdir()  # because the caller removes the temporary folder
-    serving.refresh()
+    serving.refresh()  # so that the runs have pages when the client gets their addresses
     run_ids = [record.read_record(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
     runs = [StoredRun(run_id=run_id, page=f"/{get_run_path(run_id)}") for run_id in run_ids]
     return StoredBundle(digest=digest, runs=runs), is_new

@@ -27,7 +27,7 @@ def fit_attention(device: Device, *, dropout: float = 0.0, shapes_vary: bool = F
 @contextmanager
 def fit_varying_shapes(device: Device, *, dropout: float = 0.0) -> Iterator[None]:
     """Choose kernels for varying shapes in the block, and for the job's ``dropout`` after it."""
-    fit_attention(device, shapes_vary=True)
+    fit_attention(device, shapes_vary=True)  # without dropout: the block evaluates
     try:
         yield
     finally:

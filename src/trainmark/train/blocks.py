@@ -117,7 +117,7 @@ def cut_model(
     stream: Placement = Shard(1) if modules_with_all_positions else WHOLE
     plan: dict[str, ParallelStyle] = {
         table: RowwiseParallel(input_layouts=WHOLE, output_layouts=stream),
-        last_norm: Replicated(inputs=stream, outputs=WHOLE),
+        last_norm: Replicated(inputs=stream, outputs=WHOLE),  # the head needs all positions
     }
     plan |= {name: Replicated(inputs=stream, outputs=stream) for name in norms}
     plan |= {name: ColwiseParallel() for name in columns}

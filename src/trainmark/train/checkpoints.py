@@ -132,6 +132,7 @@ class Checkpoints:
         import torch
 
         self.begin = Progress()
+        # Steps between two checkpoints; None: none are saved.
         self._interval: int | None = getattr(context.recipe, "checkpoint_every_steps", None)
         self._job = job
         self._folder = folder
@@ -141,7 +142,7 @@ class Checkpoints:
         self._random_key = f"random of rank {context.rank} of {context.world_size}"
         self._is_single = context.world_size == 1
         self._saved_steps = 0  # steps at the last checkpoint
-        self._checkpoint = folder  # folder of the last checkpoint
+        self._checkpoint = folder  # of the last checkpoint; before it, the folder of all
         self._pending: Any = None  # the Future of a checkpoint that is being saved
         # Torch saves in a thread: its collectives need a group of their own.
         needs_group = self._interval is not None and not self._is_single
@@ -231,6 +232,8 @@ class Checkpoints:
                     if folder != previous:
                         shutil.rmtree(folder)
                 self._checkpoint.mkdir(parents=True, exist_ok=True)  # other ranks may have made it
+                # It may be there before the tensors: torch's own file, written last, marks a
+                # checkpoint as complete.
                 (self._checkpoint / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))
             self._pending = async_save(
                 self._collect_state(),
@@ -272,7 +275,10 @@ class Checkpoints:
         }
 
     def _list_generators(self) -> list[Any]:
-        """Return the modules whose random generators training uses."""
+        """Return the modules with ``get_rng_state`` whose random generators training uses.
+
+        On every device it also uses the host's, ``torch`` itself.
+        """
         import torch
 
         device_type = self._job.stepper.device.type

@@ -173,7 +173,7 @@ class EvaluationSum:
         """
         no_keys = np.empty(0, np.uint64)  # for a rank that scored no rows
         keys = np.concatenate([*self._keys, no_keys])[:MAX_KEYS]
-        if not self._is_mean:
+        if not self._is_mean:  # without a total: the harness then recomputes no mean
             return RankScores(self.rows, keys, of=of)
         return RankScores(self.rows, keys, self.total, self.weight, of)
 

@@ -128,6 +128,8 @@ def make_case(
     """Return a case that trains a language model on C4.
 
     Args:
+        model: name of the model, for the record.
+        mission: how the project's JSON records name the case.
         recipes: recipes of one type by name; the first is the case's default.
         fields: further fields of ``Case``.
     """
@@ -203,6 +205,7 @@ def list_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
         "opt_name": "adamw",
         "opt_end_learning_rate": recipe["learning_rate"] * recipe["min_lr_fraction"],
         "opt_learning_rate_warmup_steps": recipe["lr_warmup_steps"],
+        # MLPerf counts from the end of the warm-up, the recipe from the first step.
         "opt_learning_rate_decay_steps": recipe["lr_decay_steps"] - recipe["lr_warmup_steps"],
         "opt_learning_rate_decay_schedule": "cosine with linear warmup",
         "opt_adamw_beta_1": 0.9,  # torch's default, which jobs leave

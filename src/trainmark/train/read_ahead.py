@@ -44,6 +44,8 @@ def iterate_batches(
 ) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
 
+    Digests and keys are noted only in the first epoch, in which each row should come only once.
+
     Args:
         rows: list to which digests of the first rows of batches of the first epoch are appended.
         keys: list to which keys of some rows of the first epoch are appended, see
@@ -167,7 +169,7 @@ def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     """
     if isinstance(value, Tensor):
         return move(value)
-    if isinstance(value, Batch):
+    if isinstance(value, Batch):  # its other fields stay on the host
         return replace(value, tensors=map_tensors(value.tensors, move))
     if isinstance(value, (tuple, list)):
         items = (map_tensors(item, move) for item in value)
@@ -178,7 +180,7 @@ def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         moved_fields = {}
         for item in fields(value):
-            if item.init:
+            if item.init:  # ``replace`` refuses other fields
                 moved_fields[item.name] = map_tensors(getattr(value, item.name), move)
         return replace(value, **moved_fields)
     return value

@@ -64,7 +64,10 @@ class StepperState:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Return to the state that was saved last."""
+        """Return to the state that was saved last.
+
+        The optimizer must have made its state before it was saved.
+        """
         assert self._counts is not None, "save comes first"
         # The tensors come in the order in which they were saved.
         for copy, tensor in zip(self._copies, self._iterate_tensors(), strict=True):
@@ -88,6 +91,9 @@ class StepperState:
 
 class StepDigests:
     """Computes digests of the steps of a pass; nothing is copied to the host before its end.
+
+    A pass takes the steps of a window once. ``rank.replay`` repeats a window from its saved state
+    and compares the digests of the passes.
 
     Digests of weights are computed right before an update: a bit that has flipped since the last
     step is then wrong only on its own rank, even if the forward pass has spread the error.

@@ -149,7 +149,7 @@ class RoutingMeter:
             ],
             device=self._routed_in_step.device,
         )
-        if self._ranks.mesh is not None:
+        if self._ranks.mesh is not None:  # else each rank has all experts and checks its own tokens
             dist.all_reduce(counts)
         routed, received, unlike_scores, tokens, filler_tokens = counts.tolist()
         num_layers = len(self._routed_in_step)

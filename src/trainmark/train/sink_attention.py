@@ -92,7 +92,7 @@ def compute_sink_attention(
         attended = _attend_to_all(query, key, value, sink_key, scaling)
     else:
         attended = _attend_to_window(query, key, value, sink_key, scaling=scaling, window=window)
-    return attended[..., :length, :width]
+    return attended[..., :length, :width]  # without added positions and dimensions
 
 
 def _prepend_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor, Tensor]:

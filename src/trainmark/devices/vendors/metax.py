@@ -52,7 +52,7 @@ def parse_mx_smi(text: str) -> list[DeviceSample]:
             make_sample(
                 index,
                 name=columns[1] if len(columns) > 1 else None,
-                temperature=lower[-3],
+                temperature=lower[-3],  # its first number
                 power=get_word(lower[0], 0 if has_board_cell else 1),
                 memory=lower[-2],
                 utilization=upper[-1],

@@ -145,6 +145,7 @@ def describe_unmeasured(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph |
     Args:
         figures: name and reason of each; an empty reason: none is known.
     """
+    # By the reason in English, because phrases cannot be keys of a dict.
     names: dict[str, list[Phrase]] = {}
     reasons: dict[str, Phrase] = {}
     for name, reason in figures:

@@ -180,6 +180,7 @@ def _find_time_limits(record: Record) -> Iterator[Limit]:
         share = spent[name] / total
         if share >= min_share:
             arithmetic = f"{spent[name]:.3f} s / {total:.3f} s = {share:.1%} ≥ {min_share:.0%}"
+            # A user's own program (a witness is set) has no recipe fields to advise.
             key = name if record.plan.witness is None else _ADVICE_ON_PROGRAMS[name]
             yield Limit(name, share, phrase(f"advice.{key}", share=f"{share:.0%}"), arithmetic)
 
@@ -309,6 +310,7 @@ def compare_speed(
         ids = {record.run_id for record in records}
         # Without candidates, every other launch that there is did not pass.
         has_failed = any(isinstance(x, Record) and x.run_id not in ids for x in comparisons)
+        # With a witness, the run is of a user's own program and not of a case.
         key = "nothing" if launches[0].plan.witness is None else "program_nothing"
         return _build_incomparable_callout(
             phrase("against.none_passed" if has_failed else f"against.{key}")
@@ -474,6 +476,7 @@ def _build_speed_bars(
             )
         )
     title: list[Phrase] = [phrase("against.title", figure=figure)]
+    # A ratio with a figure that must not be quoted is only a hint.
     if "do_not_quote" in grades:
         title.insert(0, phrase("against.hint"))
     return Bars(join(title, "colon"), tuple(bars))

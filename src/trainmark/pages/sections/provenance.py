@@ -281,6 +281,7 @@ def build_run_facts(record: Record) -> Section:
         "name.sample": about.sample_note,
         "name.precision": join((format_precision(record), _explain_precision(record)), "colon"),
         "name.fix_hp": (or_none(format_fix_hp(plan.fix_hp)), " (", changed, ")"),
+        # A user's own program, which has a witness, has no rules.
         "fact.rules": phrase(f"rules.{plan.rules if plan.witness is None else WITNESSED}"),
         "name.extra": or_none(format_fix_hp(plan.extra)),
         "fact.recipe": plan.recipe_name,

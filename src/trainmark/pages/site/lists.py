@@ -419,6 +419,7 @@ def _build_bars(works: dict[str, Run]) -> tuple[Block, ...]:
     Args:
         works: launches of each work on each device, the fastest first.
     """
+    # ``comparable`` is a hash of the work without its device.
     runs_by_work: dict[str, list[Run]] = {}
     for launches in works.values():
         runs_by_work.setdefault(launches[0]["comparable"], []).append(launches)

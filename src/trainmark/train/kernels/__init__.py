@@ -30,7 +30,11 @@ class Kernels:
     cross_entropy: Callable[..., Tensor] = linear_cross_entropy.library_cross_entropy_sum
 
     def describe_used(self, *tasks: str) -> dict[str, str]:
-        """Return the implementation of each task, ``own`` or ``library``."""
+        """Return the implementation of each task, ``own`` or ``library``.
+
+        Args:
+            tasks: names of fields of this class.
+        """
         implementations = {}
         for task in tasks:
             is_library = getattr(self, task) is getattr(LIBRARY, task)

@@ -159,6 +159,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients that ``forward`` computed by the gradient of the loss."""
+        # The gradient of the loss, without the factor that keeps fp16 gradients from underflow.
         scale = grads[0] / ctx.boost
         d_hidden, d_weight = ctx.gradients
         if d_hidden is not None:
