@@ -168,7 +168,7 @@ def _list_sibling_keys(model: type[BaseModel], path: list[str]) -> list[str]:
         # The table's type, alone or in a union such as `StepWork | None`.
         types = (field.annotation, *get_args(field.annotation)) if field else ()
         table_types = [x for x in types if isinstance(x, type) and issubclass(x, BaseModel)]
-        if not table_types:
+        if not table_types:  # a table of no known form: offer the keys of the last known one
             return list(model.model_fields)
         model = table_types[0]
     return [".".join([*outer_keys, name]) for name in model.model_fields]

@@ -129,8 +129,8 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
     def decorate(verb: Verb) -> Verb:
         """Return the function of a command with the parameters from which typer makes options."""
 
-        # typer calls this with a value for every parameter: None for options that are not given.
         def call(**arguments: Any) -> None:
+            """Call the command with the options that the user gave; typer has None for others."""
             fields = {name: arguments.pop(name) for name in option_names}
             given_fields = {name: value for name, value in fields.items() if value is not None}
             verb(**arguments, **given_fields)

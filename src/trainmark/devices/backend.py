@@ -66,7 +66,7 @@ class Backend:
             _Call(shared, "set_device_index", (index,)),
             _Call(device_module, "set_device", (index,)),
         )
-        self._compute()
+        self._compute()  # raises an error if the device cannot
         self.synchronize = self._require(
             "waits for the device",
             _Call(shared, "synchronize"),

@@ -164,6 +164,7 @@ def show_page(
         blocks += page.lead
     left_out = []
     for section in page.sections if extent != "head" else ():
+        # Sections with long lists are only on pages, and a terminal shows no charts.
         if section.anchor in _SECTIONS_OF_PAGES or not section.has_text:
             continue
         if extent == "all" or section.anchor in _SECTIONS_ON_FIRST_SCREEN or not section.folded:

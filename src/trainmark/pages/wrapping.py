@@ -36,7 +36,7 @@ def wrap(text: str, width: int) -> list[str]:
     lines: list[str] = []
     line = ""
     blank = ""  # between the line and the next token
-    for token in re.findall(_TOKEN, text):
+    for token in re.findall(_TOKEN, text):  # words, blanks between them, single Chinese characters
         if token.isspace():
             blank = " " if line else ""
             continue

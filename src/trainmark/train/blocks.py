@@ -141,7 +141,8 @@ def recompute_blocks(blocks: Iterable[nn.Module], *, keep_matmuls: bool = False)
     """
     options: dict[str, Any] = {}
     if keep_matmuls:
-        # The recomputation may set other marks for profilers than the forward pass did.
+        # The recomputation may set other marks for profilers than the forward pass did, which torch
+        # would refuse as another computation. This holds for the whole process.
         SAC_IGNORED_OPS.update(_PROFILER_MARKS)
         options["context_fn"] = partial(
             create_selective_checkpoint_contexts, list(_SAVED_OPERATIONS)

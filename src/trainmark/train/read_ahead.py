@@ -47,9 +47,10 @@ def iterate_batches(
     Digests and keys are noted only in the first epoch, in which each row should come only once.
 
     Args:
-        rows: list to which digests of the first rows of batches of the first epoch are appended.
-        keys: list to which keys of some rows of the first epoch are appended, see
-            ``evaluation.compute_row_keys``.
+        rows: list to which digests of the first rows of batches of the first epoch are appended, by
+            which the checks of a record find rows that come more than once.
+        keys: list to which keys of some rows of the first epoch are appended, by which evaluations
+            are searched for trained rows; see ``evaluation.compute_row_keys``.
     """
 
     def note_batch(batch: Batch) -> None:

@@ -96,7 +96,8 @@ class StepDigests:
     and compares the digests of the passes.
 
     Digests of weights are computed right before an update: a bit that has flipped since the last
-    step is then wrong only on its own rank, even if the forward pass has spread the error.
+    step is then wrong only on its own rank, even if the forward pass has spread the error. For the
+    same reason gradients are digested before they are reduced over ranks.
 
     Args:
         parameters: the trained parameters, by name.

@@ -77,6 +77,7 @@ def _read_card(cuda: Any, ordinal: int) -> Card:
     device = ctypes.c_int(0)
     cuda.cuDeviceGet(ctypes.byref(device), ordinal)
     # The sizes of the buffers: more than a name or an address takes; the 16 bytes of a UUID.
+    # The status that the functions return is not read: a text that one does not fill in is empty.
     name_buffer = ctypes.create_string_buffer(128)
     cuda.cuDeviceGetName(name_buffer, len(name_buffer), device)
     bus_buffer = ctypes.create_string_buffer(32)

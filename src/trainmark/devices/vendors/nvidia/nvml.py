@@ -225,7 +225,8 @@ def read_throttle_reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
         mask = ask_or_none(nvml, ask, handle)
         if mask is not None:
             reasons = [reason for bit, reason in _REASON_BY_BIT.items() if mask & bit]
-            known_bits = sum(_REASON_BY_BIT) | _IDLE  # the keys are single bits
+            # The keys are single bits. That an idle card lowers its clocks is known, but no reason.
+            known_bits = sum(_REASON_BY_BIT) | _IDLE
             if mask & ~known_bits:
                 reasons.append("other")
             return tuple(reasons)
