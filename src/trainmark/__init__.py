@@ -22,6 +22,7 @@ __all__ = [
 
 
 def __getattr__(name):  # type: ignore[no-untyped-def]
+    """Return a function of ``trainmark.api``; Python calls this for names that are not imported."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -543,6 +543,8 @@ def accept(
 ) -> AcceptanceResult:
     """Find the devices of this machine, or the nodes, that should be excluded.
 
+    A stop signal (Ctrl-C) ends the measurement; after the result is written, it is delivered again.
+
     Args:
         case: the case whose training is measured; None: the default case.
         overrides: recipe fields to change.

@@ -53,7 +53,7 @@ def analyze(
         print_text(summarize(analysis), err=True)
         if as_json:
             print_json(analysis.figures)
-        print_text(analysis.record.to_json())
+        print_text(analysis.record.to_json())  # one line, which result collections import
     if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
         raise typer.Exit(EXIT_FAILED)
 

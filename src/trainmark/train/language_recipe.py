@@ -129,7 +129,7 @@ def make_case(
 
     Args:
         model: name of the model, for the record.
-        mission: how the project's JSON records name the case.
+        mission: how the JSON record of one case names it, which result collections import.
         recipes: recipes of one type by name; the first is the case's default.
         fields: further fields of ``Case``.
     """

@@ -238,6 +238,7 @@ def _find_small_batch(record: Record) -> Limit | None:
 
 def _has_threads(record: Record) -> bool:
     """Tell whether each rank computed on the processor with several threads."""
+    # Launchers set the variable for each rank; without it the number of threads is not known.
     threads = (record.environment.get("variables") or {}).get("OMP_NUM_THREADS", "1")
     return not has_cards(record) and threads != "1"
 
@@ -302,6 +303,7 @@ def compare_speed(
     Args:
         comparisons: other records, and rows that others published.
     """
+    # A refuted record contradicts its own events, so its figures are not compared.
     launches = [record for record in records if record.passed and not is_refuted(record.trust)]
     if not launches:
         return None
@@ -348,6 +350,7 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
         records: launches of the bound, or of the training.
         candidates: results among which the other of the two may be; the first one counts.
     """
+    # A refuted record contradicts its own events, so its figures are not compared.
     launches = [record for record in records if record.passed and not is_refuted(record.trust)]
     if not launches:
         return None

@@ -221,6 +221,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     if quality:
         metric = first_launch["quality_metric"] or ""
         texts["quality"] = f"{cells.format_quality(quality)} {metric}"
+    # A user's own program has no recipe; the column then says that it is one.
     if first_launch["rules"] == "open" and first_launch["recipe"] != WITNESSED:
         texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
     sort_values = first_launch | {
@@ -314,6 +315,7 @@ def build_case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     """
     launches = [x for run in runs for x in run if x["case"] == case]
     works = _group_by_work(_select_launches(launches))
+    # Rows that were imported from other projects, each a run of its own.
     imported = [[launch] for launch in launches if launch["status"] == IMPORTED]
     others = []
     if imported:
