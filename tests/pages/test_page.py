@@ -29,6 +29,7 @@ from trainmark.record.work import find_row_differences
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
+ESCAPED = r"\u001b"  # the escape character as pages and the index have it
 HOSTILE = '<script>alert("x")</script>|a\nb\x1b[31m`c`**d**'
 
 
@@ -520,6 +521,10 @@ def test_earlier_evaluations_link_to_the_full_record():
     assert "<a href=" not in render_html([record, other_record])
     site = build_run_page(record, [record.run_id], Links("runs/x.html", "zh"))
     assert f'href="../../runs/{make_safe_file_name(record.run_id)}.json">另有 2 次' in site
+    # Control characters are escaped before the name of the file is made.
+    hostile = record.model_copy(update={"run_id": "a\x1b"})
+    site = build_run_page(hostile, [hostile.run_id], Links("runs/x.html"))
+    assert f'href="../runs/{make_safe_file_name("a" + ESCAPED)}.json">2 earlier' in site
 
 
 def make_throttled_record(**shares):

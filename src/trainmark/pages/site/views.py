@@ -184,10 +184,10 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
     """
     # Not compared with other runs: a page is written again only if its record or launches change.
     rows = read_published([record.plan.case])
-    document = build_document([record], [*rows], address=links.get_record_address(record.run_id))
     # Escaped before the addresses are made from them, as for the names of the files.
     run_id = escape_controls(record.run_id)
     case = escape_controls(record.plan.case)
+    document = build_document([record], [*rows], address=links.get_record_address(run_id))
     actions = []
     if len(launches) > 1:
         for number, launch_id in enumerate(launches, start=1):
