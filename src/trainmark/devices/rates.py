@@ -247,7 +247,7 @@ def _get_operand_type(precision: Precision) -> Any:
 
 
 def _draw_operand(device: Device, generator: Any, dtype: Any, *, shape: tuple[int, int]) -> Any:
-    """Return random numbers on the device; rows after the first 1024 repeat these.
+    """Return random numbers on the device; rows after the first 1024 repeat these, to save time.
 
     Args:
         generator: torch's, of the random numbers.

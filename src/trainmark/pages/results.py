@@ -350,7 +350,7 @@ def to_series_json(outcomes: Sequence[SeriesEntry], *, name: str, exit_code: int
             "launches": entry.num_launches,
             "run_ids": [record.run_id for record in entry.records],
             "statuses": [record.status for record in entry.records],
-            # ``toy``, of a repeat ``toy/r2``
+            # The folders of launches that earlier calls did: ``toy``, of a repeat ``toy/r2``.
             "did_not_pass_before": [
                 "/".join(x.parts[-2 if entry.num_launches > 1 else -1 :])
                 for x in entry.earlier_failures

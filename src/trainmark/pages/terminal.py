@@ -106,6 +106,7 @@ def _print_plain_block(console: Console, block: Paragraph | Table | Code, lang: 
         case Code():
             for code_line in translate(block.text, lang).splitlines():
                 text = Text(escape_controls(code_line.expandtabs(4)).rstrip())
+                # On one line, however long: a path or command that is folded cannot be copied.
                 console.print(text, no_wrap=True, crop=False, overflow="ignore")
 
 

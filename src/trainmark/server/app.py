@@ -155,5 +155,5 @@ def _send_comparison(request: Request) -> Response:
 async def _receive_upload(request: Request) -> Response:
     """Store a bundle; answer 201 if it is new, 200 if the server has it already."""
     stored, is_new = await uploads.store_upload(request, request.app.state.serving)
-    headers = {"Location": stored.runs[0].page}
+    headers = {"Location": stored.runs[0].page}  # of the first run; the body has all pages
     return JSONResponse(stored.model_dump(), 201 if is_new else 200, headers)

@@ -136,7 +136,7 @@ class LossScaler(torch.amp.GradScaler):
     ) -> None:
         super().__init__(torch_type, init_scale=start, growth_interval=window, enabled=enabled)
         self._hysteresis = hysteresis
-        self._one = torch.ones((), device=device)
+        self._one = torch.ones((), device=device)  # gives the tensors below their type and device
         self.skipped = torch.zeros_like(self._one)
         # Overflows up to the one that halves the scale.
         self._until_halved = torch.full_like(self._one, hysteresis)
