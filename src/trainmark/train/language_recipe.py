@@ -106,7 +106,7 @@ def measure_speed_only(recipe: LanguageRecipeType, **fields: Any) -> LanguageRec
     return replace(
         recipe,
         data="generated",
-        max_steps=60,
+        max_steps=60,  # of which 40 follow the warm-up
         warmup_steps=20,
         eval_every_samples=None,
         timeout_s=3_600.0,

@@ -154,7 +154,7 @@ class MpsDevice(Accelerator):
         mps = self._torch.mps
         self._peak_used_bytes = max(self._peak_used_bytes, mps.driver_allocated_memory())
         return MemoryUse(
-            allocator_peak_bytes=None,
+            allocator_peak_bytes=None,  # torch has none for this device
             used_bytes=self._peak_used_bytes,
             total_bytes=mps.recommended_max_memory(),
             scope="process",
