@@ -110,7 +110,7 @@ class Records(list[Record]):
         self.places = [Path(place) for place in places]
 
     def __repr__(self) -> str:
-        return show([build_launch_table(self)], width=10_000)
+        return show([build_launch_table(self)], width=10_000)  # so wide that no row folds
 
     def _repr_html_(self) -> str:
         """Return the page of a single record, or a table of several; notebooks call this."""

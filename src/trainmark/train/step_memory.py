@@ -108,6 +108,7 @@ class Transformer:
     @property
     def block_matmul_weights(self) -> int:
         """Return the number of weights in a block's matrices."""
+        # Query, key, value and result of attention, and the two feed-forward layers.
         return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.wide
 
     @property
