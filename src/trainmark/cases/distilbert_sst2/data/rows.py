@@ -115,6 +115,7 @@ def read_npz(
     is_wrong_label = (labels != 0) & (labels != 1)
     is_wrong_mask = (prefix != mask).any(1) | (lengths == 0)
     has_wrong_id = ((ids < 0) | (ids >= vocab_size)).any(1)
+    shown_ids = np.where((ids < 0).any(1), ids.min(1), ids.max(1))  # a wrong id, if there is one
     has_masked_token = ((ids != pad_token_id) & ~prefix).any(1)
     length_rule = (
         f"a row must have at most seq_length={seq_length} tokens; rows are never truncated"
@@ -128,7 +129,7 @@ def read_npz(
         ("label", is_wrong_label, labels, "labels must be 0 or 1"),
         ("attention_mask", is_wrong_mask, lengths, RULE),
         ("attention_mask", lengths > max_length, lengths, length_rule),
-        ("input_ids", has_wrong_id, ids.max(1), id_rule),
+        ("input_ids", has_wrong_id, shown_ids, id_rule),
         ("attention_mask", has_masked_token, lengths, padding_rule),
     ):
         if is_invalid.any():
@@ -162,7 +163,7 @@ def _read_members(file: Path) -> _NpzMembers:
     """Return the arrays of an npz file; refuse wrong types and shapes."""
     try:
         with np.load(file) as arrays:
-            labels, mask, ids = (arrays[name] for name in MEMBERS)
+            labels, mask, ids = (arrays[name] for name in MEMBERS)  # which are in this order
             extra = {name: arrays[name] for name in EXTRA_MEMBERS if name in arrays}
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
