@@ -126,9 +126,9 @@ def time_kernel_ms(device: Device, shape: Shape, kernel: str) -> tuple[float, fl
 def find_chosen_kernel(device: Device, shape: Shape) -> str:
     """Return the kernel that torch takes by itself, after what the device leaves out."""
     from trainmark.rank.watch import StepWatch
-    from trainmark.train.attention import fit_attention
+    from trainmark.train.attention import choose_attention_kernels
 
-    fit_attention(device, dropout=shape.dropout)
+    choose_attention_kernels(device, dropout=shape.dropout)
     with StepWatch(dict) as watch:
         make_passes(device, shape)()
     return ", ".join(sorted(watch.attention))

@@ -10,7 +10,7 @@ import torch
 from support import tiny_jobs
 from trainmark.devices.accelerator import CudaDevice
 from trainmark.devices.vendors.cpu import CpuDevice
-from trainmark.train.attention import fit_varying_shapes
+from trainmark.train.attention import choose_kernels_for_varying_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def test_job_names_what_its_attention_needs(
 
 def test_mmlu_prompts_leave_the_attention_setting_unchanged() -> None:
     device = Recorder()
-    with fit_varying_shapes(device, dropout=0.25):
+    with choose_kernels_for_varying_shapes(device, dropout=0.25):
         # First the needs of the prompts, and at the end those of the training again.
         assert device.needs == [VARYING_SHAPES]
     assert device.needs == [VARYING_SHAPES, {"dropout": 0.25, "shapes_vary": False}]

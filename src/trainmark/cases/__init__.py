@@ -84,7 +84,7 @@ def list_names() -> list[str]:
 def _resolve_package(name: str) -> str:
     """Return the package name under which a case's modules are imported."""
     location = _find_packages()[name]
-    if isinstance(location, str):
+    if isinstance(location, str):  # an entry point names the package
         return location
     if location.parent == Path(__file__).parent:
         return f"{__name__}.{name}"
@@ -100,7 +100,7 @@ def _resolve_package(name: str) -> str:
 
 def is_shipped(name: str) -> bool:
     """Return whether the case ``name`` is part of this package."""
-    # The name may come from a record and be any text.
+    # The name may come from a record and be any text, also a path out of this folder.
     return name.isidentifier() and (Path(__file__).parent / name / "case.py").is_file()
 
 
@@ -160,7 +160,7 @@ def wrap_case_errors(name: str, place: str) -> Iterator[None]:
         yield
     except TrainmarkError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a case must not end the program either
         calls = traceback.extract_tb(error.__traceback__)
         folder = get_folder(name)
         # The innermost call in the case's own files; if there is none, the innermost of all.

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 
-def fit_attention(device: Device, *, dropout: float = 0.0, shapes_vary: bool = False) -> None:
+def choose_attention_kernels(
+    device: Device, *, dropout: float = 0.0, shapes_vary: bool = False
+) -> None:
     """Choose the device's attention kernels that suit a job, until the next call.
 
     Args:
@@ -25,10 +27,10 @@ def fit_attention(device: Device, *, dropout: float = 0.0, shapes_vary: bool = F
 
 
 @contextmanager
-def fit_varying_shapes(device: Device, *, dropout: float = 0.0) -> Iterator[None]:
+def choose_kernels_for_varying_shapes(device: Device, *, dropout: float = 0.0) -> Iterator[None]:
     """Choose kernels for varying shapes in the block, and for the job's ``dropout`` after it."""
-    fit_attention(device, shapes_vary=True)  # without dropout: the block evaluates
+    choose_attention_kernels(device, shapes_vary=True)  # no dropout: the block evaluates
     try:
         yield
     finally:
-        fit_attention(device, dropout=dropout)
+        choose_attention_kernels(device, dropout=dropout)

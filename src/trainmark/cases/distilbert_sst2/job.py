@@ -12,7 +12,7 @@ from transformers.models.distilbert.configuration_distilbert import DistilBertCo
 from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.attention import fit_attention
+from trainmark.train.attention import choose_attention_kernels
 from trainmark.train.checkpoints import describe_tensors, read_state
 from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.parameters import trained
@@ -51,6 +51,7 @@ def build_model(
     Raises:
         DataError: the weights cannot be read or do not fit ``config``.
     """
+    # ``raw``: the keys of config.json, but none of those that name labels.
     hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
     hf_config._attn_implementation = attention
     torch.manual_seed(seed)
@@ -109,8 +110,7 @@ class DistilbertJob:
         weights = find_weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)
-        # Choose the attention kernels of the device that suit the dropout.
-        fit_attention(context.device, dropout=data.config.attention_dropout)
+        choose_attention_kernels(context.device, dropout=data.config.attention_dropout)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         num_steps = count_planned_steps(recipe, self.steps_per_epoch)

@@ -213,7 +213,7 @@ def _allocate_rows(rows: int, dim: int) -> Tensor:
 
     Rows are read in random order; with pages of 4 KiB, nearly every row costs a page-table walk.
     """
-    on_cpu = torch.get_default_device().type == "cpu"
+    on_cpu = torch.get_default_device().type == "cpu"  # the device for which the caller builds
     is_empty = rows * dim == 0  # no memory can be mapped
     if not on_cpu or is_empty or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(rows, dim)

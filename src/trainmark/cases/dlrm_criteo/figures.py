@@ -96,6 +96,7 @@ def find_bound(values: dict[str, float | None]) -> Message | None:
     Args:
         values: figures by name, shares in percent.
     """
+    # ``RESOURCES``: the resource that limits the steps if this share is the largest.
     shares = {name: values.get(name) for name in RESOURCES}
     known_shares = {name: share for name, share in shares.items() if share is not None}
     if not known_shares:

@@ -71,6 +71,7 @@ class HybridTables(nn.Module):
         self.local: Any = None  # this rank's parts as if they were whole tables; None: it has none
         if self.parts:
             num_rows = [part.rows for part in self.parts]
+            # No seed: the rows are filled below, as rows of their whole tables.
             self.local = FusedTables(num_rows, placement.dim, seed=None, time_part=time_part)
         for part, weight in self.iterate_parts():
             fill_rows(
@@ -91,7 +92,8 @@ class HybridTables(nn.Module):
         for owner in range(self.world_size):
             numbers = torch.tensor(placement.list_tables(owner), dtype=torch.long)
             self.register_buffer(f"_tables_{owner}", numbers, persistent=False)
-        self.learning_rate = 0.0  # these two: as for ``FusedTables``, set before every step
+        # Set before every step: the backward pass updates rows with them; see ``FusedTables``.
+        self.learning_rate = 0.0
         self.grad_scale = 1.0
 
     def iterate_parts(self) -> Iterator[tuple[TablePart, Tensor]]:
@@ -113,6 +115,7 @@ class HybridTables(nn.Module):
         if self.local is None:
             embeddings = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
         else:
+            # The backward pass of ``local`` updates its rows with these two.
             self.local.learning_rate = self.learning_rate
             # The gradients of all ranks are summed, but DDP averages: see the class.
             self.local.grad_scale = self.grad_scale * self.world_size
@@ -280,7 +283,13 @@ class _StartExchange(Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, anchor: Tensor, exchange: TableExchange) -> Tensor:
-        """Return the token, an input of ``_EndExchange``."""
+        """Return the token: a scalar without content that is an input of ``_EndExchange``.
+
+        Args:
+            embeddings: of this rank's parts for the global batch (B_global, parts, dim).
+            anchor: a scalar that requires a gradient, so that ``backward`` is called even if this
+                rank has no tables.
+        """
         exchange.send_embeddings(embeddings)
         ctx.exchange = exchange
         return torch.zeros_like(anchor)
@@ -296,7 +305,11 @@ class _EndExchange(Function):
 
     @staticmethod
     def forward(ctx: Any, _token: Tensor, exchange: TableExchange) -> Tensor:
-        """Return the embeddings of all tables for this rank's samples (B_local, T, dim)."""
+        """Return the embeddings of all tables for this rank's samples (B_local, T, dim).
+
+        Args:
+            _token: as ``_StartExchange`` returned it; it only tells autograd the order.
+        """
         ctx.exchange = exchange
         return exchange.receive_embeddings()
 

@@ -104,6 +104,7 @@ class DlrmJob:
         self.recipe = recipe
         spec = data.spec
         self.num_numerical = spec.num_numerical
+        # All ranks must place tables alike, so they need the same number.
         memory = context.memory or read_rank_memory(context.device, context.world_size)
         assert memory is not None, "every supported device reports its memory"
         self.placement = place_tables(
@@ -217,6 +218,7 @@ class DlrmJob:
         if self.context.world_size == 1:
             tables = enumerate(self.tables.split_tables())
         else:
+            # A rank has at most one part of a table, so no name occurs twice.
             tables = ((part.table, rows) for part, rows in self.tables.iterate_parts())
         return {f"table {table}": rows for table, rows in tables} | trained(self.model)
 

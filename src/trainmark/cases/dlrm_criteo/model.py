@@ -66,10 +66,12 @@ class _Interact(Function):
         dim = interaction.dim
         vectors = torch.cat([dense[:, None], embedded], 1)  # (B, num_vectors, dim)
         products = torch.bmm(vectors, vectors.mT).flatten(1)  # (B, num_vectors^2)
+        # For each pair of vectors the index of its product.
         product_of_pair = cast("Tensor", interaction._product_of_pair)
         features = vectors.new_zeros(len(dense), interaction.num_features)
         features[:, :dim] = dense
         features[:, dim : dim + len(product_of_pair)] = products.index_select(1, product_of_pair)
+        # And for each product the index of its feature, with which ``backward`` builds S.
         ctx.save_for_backward(vectors, interaction._feature_of_product)
         return features
 

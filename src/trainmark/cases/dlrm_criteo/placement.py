@@ -262,5 +262,5 @@ def count_features(num_tables: int, dim: int) -> int:
     """Return the width of the top MLP's input: dense vector and pairs, padded."""
     num_pairs = num_tables * (num_tables + 1) // 2  # of ``num_tables + 1`` vectors
     width = dim + num_pairs
-    padding = -width % FEATURE_MULTIPLE
+    padding = -width % FEATURE_MULTIPLE  # up to the next multiple
     return width + padding

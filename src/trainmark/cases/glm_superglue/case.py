@@ -38,6 +38,7 @@ class GlmShape:
     @property
     def parameters(self) -> int:
         """All parameters, including biases and norms; the tied table counts once."""
+        # The weights of the head are the token table.
         tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
         block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
         return tables + self.num_layers * block + 2 * self.hidden_size

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.attention import fit_attention
+from trainmark.train.attention import choose_attention_kernels
 from trainmark.train.evaluation import EvaluationSum, ScoredRows
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
@@ -162,9 +162,8 @@ class GlmJob:
         self.data = data
         self.recipe = recipe
         self.shape = recipe.shape
-        # Choose attention kernels of the device that need not be compiled for each shape: samples
-        # have different numbers of candidates.
-        fit_attention(context.device, dropout=recipe.dropout, shapes_vary=True)
+        # Shapes vary, because samples have different numbers of candidates.
+        choose_attention_kernels(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
             self.shape,
             dropout=recipe.dropout,

@@ -112,7 +112,7 @@ def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
     """
     copy_as_csr(files[0], target)
     try:
-        is_validation = target.name.startswith("eval")
+        is_validation = target.name.startswith("eval")  # the published name; see ``HDF5``
         SparseFile(target, evaluation=is_validation).scan_sequences()
     except DataError as error:
         # Name the source in the error: it has the same fault, and the caller removes ``target``.

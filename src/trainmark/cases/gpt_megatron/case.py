@@ -86,7 +86,8 @@ class GptRecipe(Recipe):
     def matmul_weights(self) -> int:
         """Weights of matrix products: blocks and head, without look-up tables.
 
-        The head counts with the padding for one rank, whatever ``tensor_parallel`` is.
+        The head counts with the padding for one rank, whatever ``tensor_parallel`` is: so the FLOPs
+        do not depend on how the model is divided.
         """
         # Of a block: query, key, value and result 4; feed-forward layers 4 + 4.
         blocks = 12 * self.num_layers * self.hidden_size**2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.train.attention import fit_attention
+from trainmark.train.attention import choose_attention_kernels
 from trainmark.train.kernels import choose_kernels
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
@@ -59,7 +59,8 @@ class GptJob(NextTokenJob):
             context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp
         )
         self.kernels = choose_kernels(recipe, context.device.torch_type)
-        fit_attention(context.device, dropout=recipe.dropout)
+        # Sets the device's choice for all calls of attention, so it only must precede the first.
+        choose_attention_kernels(context.device, dropout=recipe.dropout)
         model = build_model(recipe, seed=recipe.seed, kernels=self.kernels)
         context.device.place(model)  # moves a module itself
         if ranks.tensor_size > 1:

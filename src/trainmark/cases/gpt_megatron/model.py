@@ -115,6 +115,7 @@ def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> 
     # The weights of norms, which have one dimension, stay 1.
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.out.weight", "down.weight")):
+            # Smaller for outputs that are added to the residual stream, two in each layer.
             parameter.normal_(std=INIT_STD / (2 * recipe.num_layers) ** 0.5)
         elif name.endswith("bias"):
             parameter.zero_()
@@ -134,6 +135,7 @@ def apply_tensor_parallelism(model: Gpt, mesh: DeviceMesh) -> None:
         mesh,
         table="wte",
         last_norm="norm",
+        # The position table is no norm, but like norms it is the same on every rank.
         norms=("wpe", f"{block}norm_1", f"{block}norm_2"),
         columns=(f"{block}attention.qkv", f"{block}up"),
         rows=(f"{block}attention.out", f"{block}down"),

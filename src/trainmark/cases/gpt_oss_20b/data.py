@@ -63,10 +63,12 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
         gathered = _predict_gathered_bytes(recipe, weights_of_block, world_size)
     weight_copies = 0  # of a block, made by autocast
     if recipe.precision in AUTOCAST:
+        # Nearly all of them are experts', of which a rank computes only its share.
         weight_copies = weights_of_block * HALF // FULL // recipe.expert_parallel
     block = _predict_block(recipe, weight_copies)
     peak = _find_peak(recipe, block, local_weights=local_weights, is_sharded=num_shards > 1)
-    cached = 2 * gathered  # FSDP2 gathers in its own streams, whose memory no other stream uses
+    # FSDP2 gathers in two streams of its own, whose freed memory no other stream uses.
+    cached = 2 * gathered
     if num_shards > 1:
         cached += 2 * table  # gradients of both tables, in one buffer for the reduction
     if recipe.checkpoint_activations != "none":

@@ -31,7 +31,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     """
     if not all("loads_of_ranks" in rank.facts for rank in ranks):
         return OwnFigures({})
-    facts = ranks[0].facts
+    facts = ranks[0].facts  # those of routing are over all ranks, so they are the same on each
     figures = dict(compute_causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
     for subject, name in _OVERLOADS.items():  # rank or expert, and the name of its figure
@@ -43,6 +43,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     for name, figure in figures.items():
         if figure.value is None and figure.reason is None:
             figures[name] = Figure(None, message("rank_without_measured_step"))
+    # The trend is empty if no step was taken: then there is no load to describe.
     notes = [_describe_balance(figures, facts)] if facts["overload_trend"] else []
     return OwnFigures(figures, notes)
 

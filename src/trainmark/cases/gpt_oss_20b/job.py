@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainmark.data import c4_pairs
-from trainmark.train.attention import fit_attention
+from trainmark.train.attention import choose_attention_kernels
 from trainmark.train.causal_model import materialize_weights
 from trainmark.train.experts import EXCHANGE_PART, Dispatcher
 from trainmark.train.kernels import choose_kernels
@@ -70,10 +70,10 @@ class GptOssJob(NextTokenJob):
             timed=lambda: context.stages.stage(EXCHANGE_PART, context.device),
         )
         self.kernels = choose_kernels(recipe, context.device.torch_type)
-        fit_attention(context.device)
+        choose_attention_kernels(context.device)
         model = build_model(recipe, self.kernels, dispatcher)
         layers = list_routed_layers(model)
-        if expert_mesh is not None:
+        if expert_mesh is not None:  # before the weights get memory, in ``super().__init__``
             for layer in layers:
                 layer.experts.share(expert_mesh)
         super().__init__(
@@ -85,7 +85,7 @@ class GptOssJob(NextTokenJob):
             blocks=model.blocks,
             experts=[layer.experts for layer in layers] if expert_mesh is not None else (),
             adam_eps=recipe.adam_eps,
-            compiled=False,
+            compiled=False,  # ``build_model`` compiles what can be compiled
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
         )
         self.meter = RoutingMeter(

@@ -50,6 +50,7 @@ def compute_unneeded_flops_per_token(
     shapes = compute_linear_shapes(config)
     earlier_layers: set[str] = set()
     flops = 0.0
+    # The layers of a group share their input; groups are in the order of the forward pass.
     for group in _LAYER_GROUPS:
         if earlier_layers.isdisjoint(targets):  # no adapter needs the gradient of this input
             for name in group:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
-from trainmark.train.attention import fit_attention, fit_varying_shapes
+from trainmark.train.attention import choose_attention_kernels, choose_kernels_for_varying_shapes
 from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.kernels import choose_kernel_kind
 from trainmark.train.parallel import Ranks, parallelize
@@ -68,13 +68,15 @@ class LlamaJob:
         self.context = context
         self.data = data
         self.recipe = recipe
-        fit_attention(context.device)
+        choose_attention_kernels(context.device)
         ranks = Ranks.from_context(context, with_mesh=recipe.fsdp)
         self.sharded = recipe.fsdp and ranks.mesh is not None
         weights = context.data_dir / MODEL if recipe.init == "pretrained" else None
         self.model = build_model(
             data.config, recipe, weights=weights, device=context.device, sharded=self.sharded
         )
+        # Counted before ``parallelize``, which may replace parameters by this rank's shards; the
+        # optimizer below is to get the shards.
         parameters = list(self.model.parameters())
         self.num_parameters = sum(item.numel() for item in parameters)
         self.num_trained = sum(item.numel() for item in parameters if item.requires_grad)
@@ -142,7 +144,8 @@ class LlamaJob:
             scores = validation.scores
             if scores is not None:  # say that they are of the loss, not of the quality
                 scores = replace(scores, of="val_loss")
-            return Evaluation(float("nan"), validation.samples, detail, reason, scores=scores)
+            no_quality = float("nan")
+            return Evaluation(no_quality, validation.samples, detail, reason, scores=scores)
         result = self.score_questions()
         detail |= {"macro": result.macro, "shots": result.mean_shots, "cut": float(result.cut)}
         detail |= result.per_category
@@ -199,7 +202,9 @@ class LlamaJob:
             rank=rank,
             world_size=world_size,
         )
-        with fit_varying_shapes(self.context.device), self.stepper.autocast():
+        # Prompts differ in length. Afterwards the kernels are those for training again, without
+        # dropout of attention weights, as in ``__init__``.
+        with choose_kernels_for_varying_shapes(self.context.device), self.stepper.autocast():
             result = score_mmlu(
                 self.model.causal_lm,
                 self.data.mmlu,

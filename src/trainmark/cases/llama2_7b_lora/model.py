@@ -142,6 +142,7 @@ def build_model(
 
 def _build_library_config(config: ModelConfig) -> LlamaConfig:
     """Return the configuration of the library's model, which computes attention by SDPA."""
+    # ``raw``: the keys of config.json. Training needs no key-value cache; MMLU asks for it itself.
     library_config = LlamaConfig.from_dict({**config.raw, "use_cache": False})
     library_config._attn_implementation = "sdpa"
     return library_config

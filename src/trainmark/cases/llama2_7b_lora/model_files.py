@@ -101,6 +101,8 @@ class ModelConfig(ConfigKeys):
     @classmethod
     def _check_rope_parameters(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         """Refuse all kinds of rotary angles but the unscaled ones."""
+        # ``rope_theta``, the base of the angles, may have any value; ``_check_sizes`` compares it
+        # with the field of this name.
         angles = value or {}
         unknown_keys = sorted(angles.keys() - {"rope_type", "rope_theta"})
         if unknown_keys:
@@ -128,7 +130,7 @@ class ModelConfig(ConfigKeys):
     @classmethod
     def _check_token_id(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse ids outside the vocabulary."""
-        size = info.data.get("vocab_size", 0)
+        size = info.data.get("vocab_size", 0)  # 0 if ``vocab_size`` itself is invalid
         ids = value if isinstance(value, list) else [value]
         if info.field_name == "pad_token_id" and ids == [-1]:  # early folders' way to say none
             return None
@@ -141,6 +143,7 @@ class ModelConfig(ConfigKeys):
         """Refuse sizes that contradict each other."""
         hidden = self.hidden_size
         heads = self.num_heads
+        # Newer files have it in ``rope_parameters``, older ones as a field of its own.
         theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
             rule = f"it must equal rope_theta {theta} in rope_parameters"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.train.attention import fit_attention
+from trainmark.train.attention import choose_attention_kernels
 from trainmark.train.causal_model import materialize_weights
 from trainmark.train.kernels import choose_kernels
 from trainmark.train.next_token import NextTokenJob
@@ -50,7 +50,7 @@ class Llama31Job(NextTokenJob):
             context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp
         )
         self.kernels = choose_kernels(recipe, context.device.torch_type)
-        fit_attention(context.device)
+        choose_attention_kernels(context.device)
         model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
@@ -63,7 +63,7 @@ class Llama31Job(NextTokenJob):
             materialize=partial(materialize_weights, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
             adam_eps=recipe.adam_eps,
-            compiled=False,
+            compiled=False,  # ``build_model`` compiles the blocks
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
         )
 

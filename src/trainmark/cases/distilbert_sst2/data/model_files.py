@@ -251,6 +251,7 @@ def find_weights_file(folder: Path) -> Path:
     Raises:
         DataError: there is no such file.
     """
+    # ``WEIGHTS`` has no index of several files, so there is one file.
     (file,) = model_folder.find_weight_files(folder, WEIGHTS, MODEL_FAULT)
     return file
 

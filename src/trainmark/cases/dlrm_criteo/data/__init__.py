@@ -69,6 +69,7 @@ def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[P
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
             extremes = list(pool.map(_scan_file, value_types, value_types.values()))
+        # ``file_by_name`` has the files in the order of ``value_types``.
         return dict(zip(file_by_name, extremes, strict=True))
 
     extremes_by_name = load_or_scan(folder / CACHE_FILE, file_by_name, scan)
@@ -80,7 +81,8 @@ def _scan_file(file: Path, value_type: np.dtype[Any]) -> Extremes:
 
     def read_blocks() -> Iterator[NDArray[Any]]:
         with translate_read_errors(file), file.open("rb") as stream:
-            while block := stream.read(BLOCK_BYTES):  # may end within a row
+            # A block may end within a row, but not within a value: sizes of values divide it.
+            while block := stream.read(BLOCK_BYTES):
                 yield np.frombuffer(block, value_type.base)  # a shaped type is one of rows
 
     return compute_extremes(read_blocks(), to_integers=_order_as_integers)
@@ -307,9 +309,8 @@ class SplitReader:
             return _read_rows(file, descriptors[file], self.row_types[file], first_row, end_row)
 
         step_samples = end - first
-        # A rank reads labels and numbers of its own samples, but the categories of all samples: it
-        # looks up its tables for the whole global batch.
-        # The rank's rows, divided as ``train.shards`` divides them.
+        # A rank reads labels and numbers of its own samples, divided as in ``train.shards``, but
+        # the categories of all samples: it looks up its tables for the whole global batch.
         rank_first = first + step_samples * rank // world_size
         rank_end = first + step_samples * (rank + 1) // world_size
         categories = np.empty((len(self.category_files), step_samples), np.int32)

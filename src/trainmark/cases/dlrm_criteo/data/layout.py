@@ -88,7 +88,10 @@ class FeatureSpec:
 
     @property
     def changed_rules(self) -> dict[str, str]:
-        """The rules that differ from those of the published runs."""
+        """The rules that differ from those of the published runs.
+
+        A rule that they do not fix, such as the seed of the order of rows, may have any value.
+        """
         published = {name: str(value) for name, value in PUBLISHED_RULES.items()}
         return {
             name: value
@@ -299,7 +302,7 @@ def write_spec(
     features: dict[str, _Feature] = {}
     for table, (dtype, rows) in enumerate(zip(spec.category_dtypes, cardinalities, strict=True)):
         features[f"cat_{table}.bin"] = _Feature(dtype=dtype, cardinality=rows)  # type: ignore[arg-type]
-    categorical = list(features)
+    categorical = list(features)  # only those so far: the columns below are no categories
     for name in numerical:
         features[name] = _Feature(dtype="float16")
     features["label"] = _Feature(dtype="bool")
@@ -310,7 +313,7 @@ def write_spec(
             columns_and_files.append(([name], file))
         sources[split] = [
             _Source(
-                type="split_binary",
+                type="split_binary",  # the form's name for such files
                 features=columns,
                 files=[file.relative_to(folder).as_posix()],
             )

@@ -25,7 +25,7 @@ LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
 LOG_RULE = (
     "logs must be day_0, day_1 and so on without a gap, or train.txt, each plain or gzip (.gz)"
 )
-TEST_SHARE = 7  # 1/7 of a single log is the test split: Kaggle's log covers 7 days
+NUM_DAYS = 7  # of Kaggle's single log; the last day is the test split
 NUM_CATEGORIES = 26
 # Patterns of a row's fields: label, numbers, categories.
 FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
@@ -118,7 +118,7 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
         add_part("test", last_source, 0, half)
         add_part("validation", last_source, half, last_count)
     else:
-        num_train = last_count - last_count // TEST_SHARE
+        num_train = last_count - last_count // NUM_DAYS
         add_part("train", last_source, 0, num_train)
         add_part("test", last_source, num_train, last_count)
     if sizes["train"] == 0 or sizes["test"] == 0:

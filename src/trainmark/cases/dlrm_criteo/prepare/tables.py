@@ -283,7 +283,7 @@ def read_encoded_rows(
         f"SELECT {part} AS part, * FROM part_{part} {where}" for part in parts
     )
     logarithms = [LOGARITHMS[rules["log_offset"]].format(name) for name in INTEGERS]
-    typed_categories = [
+    typed_categories = [  # INT1, INT2 and INT4 are the database's integers of so many bytes
         f"{name}::INT{CATEGORY_BYTES[dtype]}"
         for name, dtype in zip(CATEGORIES, spec.category_dtypes, strict=True)
     ]

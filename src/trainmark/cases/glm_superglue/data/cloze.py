@@ -123,7 +123,9 @@ class ClozeExamples(Examples):
         longest_candidates = np.maximum.reduceat(candidate_lengths, choices.starts[:-1])
         question_lengths = self.passages.query_halves.lengths.reshape(-1, 2).sum(1)
         num_tokens: NDArray[np.int64] = (
-            question_lengths[self.samples.questions] + longest_candidates + BOUND_TOKENS
+            question_lengths[self.samples.questions]
+            + longest_candidates
+            + BOUND_TOKENS  # the special tokens of every sequence, the mask included
         )
         return num_tokens
 

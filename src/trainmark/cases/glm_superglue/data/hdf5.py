@@ -59,11 +59,11 @@ class SparseFile:
     def __init__(self, file: Path, *, evaluation: bool) -> None:
         self.file = file
         hdf5_file = _open_file(file)
-        self.text = _Matrix(hdf5_file, "text")
+        self.text = _Matrix(hdf5_file, "text")  # token ids, 0 after the end
         # Two rows for each sequence: its positions, then its block positions.
         self.position = _Matrix(hdf5_file, "position")
-        self.target = _Matrix(hdf5_file, "target")
-        self.logit_mask = _Matrix(hdf5_file, "logit_mask")
+        self.target = _Matrix(hdf5_file, "target")  # the token id to predict at each position
+        self.logit_mask = _Matrix(hdf5_file, "logit_mask")  # 1 where ``target`` counts, else 0
         self.separators = _Matrix(hdf5_file, "mask").read_all_rows().reshape(-1)
         # First sequence of each sample, and the one after its last: (samples, 2).
         self.sample_bounds = _Matrix(hdf5_file, "choice_start_end").read_all_rows()
@@ -113,6 +113,7 @@ class SparseFile:
             )
         _refuse_gaps_and_overlaps(bounds, len(answers), f"{self.file}, answer_start_end")
         answer_lists = [answers[first:last] for first, last in bounds.tolist()]
+        # No list is empty: the bounds have just been checked.
         for sample, (right, count) in enumerate(zip(answer_lists, counts, strict=True)):
             if right.min() < 0 or right.max() >= count:
                 raise _make_fault(
@@ -223,6 +224,7 @@ class SparseExamples(Examples):
         is_target = stored.logit_mask.read_rows(first, last)
         # The file of the training split lists no answers: the first candidate is right.
         right_candidates = [0] if stored.answers is None else stored.answers[row].tolist()
+        # Checked again: only the check before the run scans the file, and a rank reads it later.
         if not 0 <= text.min() <= text.max() < self.vocab_size or not is_target.any(1).all():
             raise DataError(
                 f"the token ids range from {text.min()} to {text.max()}",
@@ -283,6 +285,7 @@ class _Matrix:
                 self.data = stored["data"]
                 self.indices = stored["indices"]
                 self.starts = stored["indptr"][()].astype(np.int64)
+                # Rows of a CSC group, stored by columns, could not be read on demand.
                 is_valid = _read_format(stored) == "csr" and len(self.shape) == 2
             else:
                 self.shape = stored.shape

@@ -222,6 +222,7 @@ class Passages:
 
 def compute_digest(*files: Path) -> str:
     """Return the sha256 of the contents of files, in this order."""
+    # The digest names cached arrays, so another form of the arrays must change it.
     digest = sha256(f"glm_superglue {FORMAT}".encode())
     for file in files:
         with translate_read_errors(file), file.open("rb") as stream:

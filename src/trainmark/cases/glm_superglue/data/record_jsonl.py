@@ -147,7 +147,7 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     questions = tuple(_parse_question(item, names, len(entities)) for item in row.qas)
     return Passage(
         line=line,
-        text=text.replace(HIGHLIGHT, DASH),
+        text=text.replace(HIGHLIGHT, DASH),  # as in the published setup
         names=tuple(names),
         num_entities=len(entities),
         questions=questions,
@@ -174,7 +174,7 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     # In training each answer is a candidate, also one that is no entity of the passage.
     names.extend(answer for answer in answers if answer not in names)
     return Question(
-        left=parts[0].rstrip(),
+        left=parts[0].rstrip(),  # without the space before the gap
         right=parts[1],
         answers=tuple(names.index(answer) for answer in answers),
     )

@@ -43,6 +43,7 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
     replicas = world_size // recipe.tensor_parallel
     block = 12 * hidden**2 + 13 * hidden  # matrices; biases 3 + 1 + 4 + 1 and norms 4
     sizes = Transformer(
+        # Token table, position table, and weight and bias of the last norm; then the blocks.
         parameters=(rows + recipe.seq_length + 2) * hidden + layers * block,
         num_layers=layers,
         hidden_size=hidden,
@@ -179,6 +180,7 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
     splits = split_documents(recipe.split, reader.num_documents)
     del splits["test"]  # no run reads it
     _refuse_empty(reader, splits, recipe)
+    # The result is cached in this folder.
     content = check_tokens(reader, folder / INDICES, vocab_size=recipe.vocab_size)
     return Splits(
         train=Samples(reader, splits["train"], recipe.seq_length, recipe.seed),

@@ -108,7 +108,7 @@ def _hash_weight_samples(file: Path, digest: Any) -> None:
     size = file.stat().st_size
     digest.update(f"{file.name} {size}".encode())
     with file.open("rb") as stream:
-        for number in range(_NUM_WEIGHT_SAMPLES):
+        for number in range(_NUM_WEIGHT_SAMPLES):  # to hash the whole file would take minutes
             stream.seek(size * number // _NUM_WEIGHT_SAMPLES)
             digest.update(stream.read(_WEIGHT_SAMPLE_BYTES))
 
@@ -168,6 +168,7 @@ def _read_questions(
     for subject in mmlu:
         questions = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
         digest.update(json.dumps([subject.name, len(subject.shots), questions]).encode())
+    # The published program reads the files with pandas, which changes some choices.
     return print_choices_like_pandas(mmlu) if legacy else mmlu
 
 

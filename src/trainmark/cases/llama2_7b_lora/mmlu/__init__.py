@@ -78,7 +78,7 @@ class ScoringPlan(NamedTuple):
         groups: its prompts.
         letters: the token ids of the four answers.
         items: number of questions of all ranks together.
-        shots: maximum number of solved examples before a question.
+        shots: maximum number of solved examples before a question, the same on all ranks.
     """
 
     groups: Sequence[PromptGroup]
@@ -111,7 +111,7 @@ def plan_scoring(
     letters = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
     max_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
     build_levels = build_published_levels if legacy else _build_levels
-    answer = None if legacy else letters[0]
+    answer = None if legacy else letters[0]  # A, with which ``_encode_prompts`` encodes prompts
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject = mmlu[number]

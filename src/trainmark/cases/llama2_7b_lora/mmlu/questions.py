@@ -28,7 +28,7 @@ DEV_ROWS = 5  # as published; each is a shot
 FIELDS = 6  # of a row: question, four choices, answer
 TREE_RULE = "mmlu/ must contain dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
 FETCH = "unpack data.tar of the MMLU publication and copy its folders dev and test into mmlu/"
-_make_row_error = partial(
+_make_file_error = partial(
     DataError,
     fix="correct or remove the row",
     rule=(
@@ -100,28 +100,30 @@ def read_questions(file: Path) -> tuple[Question, ...]:
         DataError: the file is unreadable or empty, or a row is invalid.
     """
     try:
-        with translate_read_errors(file, partial(_make_row_error, fix=FETCH)):
+        with translate_read_errors(file, partial(_make_file_error, fix=FETCH)):
             text = read_text(file)
         questions = tuple(
             _parse_question(fields, f"{file}, row {number} (line {line})")
             for number, (line, fields) in enumerate(parse_csv_rows(text), start=1)
         )
     except ValueError as error:
-        raise _make_row_error(f"not readable as CSV: {error}", where=str(file), fix=FETCH) from None
+        raise _make_file_error(
+            f"not readable as CSV: {error}", where=str(file), fix=FETCH
+        ) from None
     if not questions:
-        raise _make_row_error("the file has no rows", where=str(file), fix=FETCH)
+        raise _make_file_error("the file has no rows", where=str(file), fix=FETCH)
     return questions
 
 
 def _parse_question(fields: Sequence[str], where: str) -> Question:
     """Return the question of a row; ``where`` is its place, for errors."""
     if len(fields) != FIELDS:
-        raise _make_row_error(f"the row has {len(fields)} column(s)", where=where)
+        raise _make_file_error(f"the row has {len(fields)} column(s)", where=where)
     text, a, b, c, d, answer = fields
     if answer.strip() not in LETTERS:
-        raise _make_row_error(f"the answer is {answer!r}", where=where)
+        raise _make_file_error(f"the answer is {answer!r}", where=where)
     if not text.strip():
-        raise _make_row_error("the question is blank", where=where)
+        raise _make_file_error("the question is blank", where=where)
     return Question(text, (a, b, c, d), LETTERS.index(answer.strip()))
 
 
