@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.fakes import FakeClock, make_window
+from trainmark.errors import RecordError
 from trainmark.events.schema import (
     MAX_LINE_BYTES,
     EventFile,
     EventTail,
     EventWriter,
+    iterate_events,
     name_rank_file,
     read_event,
 )
@@ -72,6 +74,18 @@ def test_sparse_hole_in_a_file_is_one_malformed_line_not_held_in_memory(
     file = EventFile(path)
     assert [item["event"] for item in file] == ["a"]
     assert file.malformed_lines == 1
+
+
+def test_hole_in_a_file_is_an_error_where_every_line_must_be_an_event(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    EventWriter(path, FakeClock()).emit("end")
+    os.truncate(path, path.stat().st_size + 2 * MAX_LINE_BYTES)  # zeros, as a crash leaves them
+    events = iterate_events(path)
+    number, event = next(events)
+    assert (number, event["event"]) == (1, "end")
+    with pytest.raises(RecordError, match="not an event") as caught:
+        next(events)
+    assert caught.value.where == f"{path}:2"
 
 
 def test_line_torn_by_a_full_disk_does_not_lose_later_events(

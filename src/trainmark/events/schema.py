@@ -474,6 +474,7 @@ class EventWriter:
 
     def __init__(self, path: Path, clock: Callable[[], int]) -> None:
         self._clock = clock
+        # Opened for reading too, because ``emit`` looks at the last byte.
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -537,7 +538,9 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     with path.open("rb") as file:
         for number, line in enumerate(iterate_lines(file), 1):
-            if not line.endswith(b"\n"):
+            # A line without a newline is the incomplete last one, unless ``iterate_lines`` cut it:
+            # a line longer than any event is none.
+            if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                 return
             try:
                 read_event(line)  # only checks its fields: the yielded event is a dict
