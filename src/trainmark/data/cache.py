@@ -68,6 +68,7 @@ def load_or_build_arrays(
             built_arrays = build()
             if not _write_arrays(folder, built_arrays):
                 return built_arrays
+            # Mapped from the files, which the processes of a machine share in memory.
             names = _name_arrays(built_arrays)
             arrays = [np.load(folder / name, mmap_mode="r") for name in names]
     return arrays

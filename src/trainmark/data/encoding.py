@@ -109,7 +109,7 @@ def write_pairs(
         },
         **options,
     ) as partial_folder:
-        if partial_folder is None:
+        if partial_folder is None:  # ``data`` is complete already
             return
         for name, file in copies.items():
             partial_folder.copy_file(name, file)
@@ -207,7 +207,8 @@ class BlockEncoder:
     """
 
     def __init__(self, tokenizer: Path, text_key: str, *, ends: bool) -> None:
-        self.worker_arguments = (tokenizer, text_key, ends)  # of ``_begin_worker``
+        # With which ``_begin_worker`` makes an equal encoder in each worker process.
+        self.worker_arguments = (tokenizer, text_key, ends)
         self.tokenizer: CorpusTokenizer = open_corpus_tokenizer(tokenizer, ends=ends)
         self.text_key = text_key
         self.dtype = choose_dtype(self.tokenizer.vocab_size)
@@ -475,7 +476,7 @@ def read_blocks(
                 first = file_lines + 1
                 file_lines += len(lines)
                 total_lines += len(lines)
-                read_bytes = earlier_bytes + raw.tell()
+                read_bytes = earlier_bytes + raw.tell()  # of the files as stored, for the progress
                 after = CorpusPosition(
                     file=number, line=file_lines, lines=total_lines, read_bytes=read_bytes
                 )

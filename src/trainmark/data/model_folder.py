@@ -217,6 +217,7 @@ class ModelWeights:
             DataError: a tensor is unknown, has another shape or is stored twice, or a weight is
                 missing.
         """
+        # Names of the model may begin with a wrapper as well, which the checkpoint may lack.
         names = {self._strip_wrappers(name): name for name in self.shapes}
         matched: dict[str, StoredTensor] = {}
         for tensor in stored_tensors:

@@ -81,7 +81,7 @@ class PartialFolder:
 
     @property
     def work(self) -> Path:
-        """Folder for intermediate files; it is removed when the data folder is finished."""
+        """Folder for intermediate files, made if it is missing; it is removed at the end."""
         work = self.folder / WORK_FOLDER
         work.mkdir(exist_ok=True)
         return work
@@ -146,7 +146,9 @@ class PartialFolder:
         stored = self.state["files"].get(relative)
         copy = partial(copy_file, source, advance=self.report.advance)  # the module's function
         self.write_file(relative, copy)
-        if self.state["files"][relative] is stored:  # an earlier call has copied it
+        # ``write_file`` replaces the fingerprint of a file that it writes: the same object means
+        # that an earlier call has copied the file, so that nothing has advanced the report.
+        if self.state["files"][relative] is stored:
             self.report.advance(source.stat().st_size)
 
 
@@ -318,6 +320,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
     """Return the state that an earlier call left; empty if there is none that can be used."""
     try:
         state = json.loads((folder / STATE_FILE).read_bytes())
+        # Other keys: another version of this program wrote it.
         if state.keys() == {"made_of", "stages", "files", "stats"}:
             return dict(state)
     except (OSError, ValueError, AttributeError):

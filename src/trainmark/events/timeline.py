@@ -264,7 +264,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
     # Windows count the epochs that were begun; at its end the loop reports its own count.
     if timeline.trained is not None:
         timeline.epochs = timeline.trained.epochs
-        timeline.check_ns += timeline.trained.check_ns
+        timeline.check_ns += timeline.trained.check_ns  # of the checks after the last window
     timeline.add_memory_reading(timeline.result.used_bytes)
     # Added to the events that ranks do not write.
     timeline.malformed_lines += file.malformed_lines
