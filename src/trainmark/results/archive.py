@@ -67,9 +67,10 @@ def write_archive(file: IO[bytes], folder: Path) -> Manifest:
             name = str(path.relative_to(folder))
             with (
                 path.open("rb") as content,
+                # ``force_zip64``: the entry is opened before its size is known.
                 archive.open(_make_entry(name), "w", force_zip64=True) as out,
             ):
-                digest = hash_stream(content).hexdigest()
+                digest = hash_stream(content).hexdigest()  # reads to the end
                 size = content.tell()
                 content.seek(0)
                 shutil.copyfileobj(content, out)

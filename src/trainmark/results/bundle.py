@@ -100,6 +100,7 @@ def _read_verifiable_plan(folder: Path) -> Plan:
             fix="bundle the run on the machine where it was measured",
         )
     plan = read_plan(folder)
+    # Figures of a case's own page are computed by code of the case; all others without it.
     if plan.about.page.figures and plan.case not in cases.list_names():
         what = f"the case {plan.case} is not installed, so its figures cannot be computed"
         raise BundleError(what, where=str(folder))
@@ -196,7 +197,7 @@ def verify(path: Path | str) -> Verification:
     try:
         with unpack_temporarily(path) as bundle:
             return Verification(str(path), tuple(check_bundle(bundle)))
-    except AlteredError as error:
+    except AlteredError as error:  # the result of a check, unlike an error that prevents checks
         reason = message("bundle_altered", where=error.where, what=error.what)
         return Verification(str(path), (Check("archive", "broken", (reason,)),))
 
@@ -239,7 +240,7 @@ def _check_record(loaded: Record, folder: Path, place: str) -> Check:
         place: as the check names it.
     """
     findings = verify_record(loaded, folder)
-    if findings:
+    if findings:  # contradictions, or reasons why it cannot be compared
         is_refuted = trust.is_refuted(trust.add_reasons(loaded, findings).trust)
         return Check("record", "broken" if is_refuted else "unverifiable", tuple(findings), place)
     num_figures = len(loaded.figures)

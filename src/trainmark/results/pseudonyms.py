@@ -53,7 +53,7 @@ def load_key(folder: Path | None = None) -> bytes | None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    except FileExistsError:  # an earlier call made the key
         pass
     except OSError:
         return None

@@ -53,7 +53,7 @@ _FILE_END = re.compile(_FRAGMENTS["file_end"])
 
 def _replace_url(match: re.Match[str]) -> str:
     """Remove the credentials from a public URL; of any other keep only the scheme."""
-    scheme, credentials, host, rest = match.groups()
+    scheme, credentials, host, rest = match.groups()  # rest: the port, path and query
     if not _is_public(host):
         return f"{scheme}://<host>"
     placeholder = "<credentials>@" if credentials else ""
@@ -87,6 +87,7 @@ def _replace_host(match: re.Match[str]) -> str:
         return match.group()
     before = match.string[match.start() : match.start(group)]
     behind = match.string[match.end(group) : match.end()]
+    # Only the name is replaced: a pattern may also match what stands around it, such as a quote.
     return f"{before}<host>{behind}"
 
 
@@ -94,7 +95,11 @@ _FUNCTIONS = {"url": _replace_url, "path": _replace_path, "host": _replace_host}
 
 
 def _make_rules(kind: str) -> list[_Rule]:
-    """Return the rules of ``redaction.toml`` of a kind: ``secrets`` or ``paths`` for instance."""
+    """Return the rules of ``redaction.toml`` of a kind: ``secrets`` or ``paths`` for instance.
+
+    A rule has a text that replaces what matches (``new``), or names a function of this module that
+    returns it (``by``).
+    """
     return [
         (_compile(rule["pattern"]), rule.get("new") or _FUNCTIONS[rule["by"]])
         for rule in _DOCUMENT[kind]
@@ -125,7 +130,7 @@ class Redactor:
     def __init__(self, *folders: tuple[Path, str]) -> None:
         # Secrets come first: a path or a host may be a part of one.
         self._place_rules = [*_SECRET_RULES, *_make_folder_rules(folders), *_PLACE_RULES]
-        self._name_rules = _make_name_rules()
+        self._name_rules = _make_name_rules()  # apart: they are not applied to single words
         # Samples repeat a few strings for days. The key is read only if there is a name of a node.
         self._redact_string = lru_cache(maxsize=4096)(self._redact_value)
         self._pseudonym_key = lru_cache(maxsize=1)(load_key)
@@ -139,6 +144,7 @@ class Redactor:
 
         A single word may be one of ours, such as a kind or the name of a span. So user and host
         names are replaced only within longer text, or if the key says that the value is one.
+        Keys are kept: they are names that this program gives.
 
         Args:
             value: a document as JSON has it.
@@ -153,7 +159,10 @@ class Redactor:
         return self._redact_string(str(value), key)
 
     def _redact_list(self, values: Sequence[Any], key: str) -> list[Any]:
-        """Return a list with every string in it redacted, and the item after ``--password``."""
+        """Return a list with every string in it redacted, and the item after ``--password``.
+
+        A list may be a command: then no key says that the item is a secret, only the one before.
+        """
         if all(isinstance(item, _TYPES_WITHOUT_TEXT) for item in values):
             return list(values)  # for speed: a record has long lists of numbers
         redacted: list[Any] = []
@@ -174,8 +183,10 @@ class Redactor:
         # The rules for paths in a text end a path at a space.
         if _KEY_PATTERNS["path"].fullmatch(key) and value.startswith("/") and " " in value:
             return "<path>"
+        # Nodes of a run must stay distinguishable, so they get pseudonyms instead of ``<host>``.
         if value and _KEY_PATTERNS["node"].fullmatch(key):
             return make_pseudonym(value, self._pseudonym_key())
+        # A message of the operating system's kernel also has bus addresses and names of processes.
         if _KEY_PATTERNS["kernel"].fullmatch(key):
             value = _apply(_KERNEL_RULES, value)
         text = _apply(self._place_rules, value)
@@ -246,7 +257,8 @@ def redact_record(record: Record) -> Record:
 def redact_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
     """Yield a file in redacted pieces; in JSON only strings change, so that it stays valid JSON."""
     with path.open("rb") as file:
-        # A larger file, or one of another type, is redacted line by line.
+        # A JSON document may have line breaks, so it is redacted as one line. A larger file, or one
+        # of another type, is redacted line by line.
         if path.suffix == ".json" and path.stat().st_size <= _MAX_LINE:
             content = file.read()
             if content:
@@ -265,7 +277,7 @@ def redact_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
 def _read_private_key(first_line: bytes, file: BinaryIO) -> bytes:
     """Return the lines of a private key, which are replaced as a whole."""
     key = first_line
-    while _KEY_ENDS not in key and len(key) < _MAX_LINE:
+    while _KEY_ENDS not in key and len(key) < _MAX_LINE:  # a torn key has no end
         line = file.readline(_MAX_LINE)
         if not line:
             break
@@ -276,9 +288,10 @@ def _read_private_key(first_line: bytes, file: BinaryIO) -> bytes:
 def _redact_line(line: bytes, redactor: Redactor) -> bytes:
     """Return a line with everything replaced; an object of JSON stays one."""
     if line.startswith(b"{"):
-        with suppress(ValueError):  # incomplete or malformed: redacted as text
+        with suppress(ValueError):  # incomplete or malformed, as with NaN: redacted as text
             document = from_json(line, allow_inf_nan=False)
             redacted = redactor.redact_document(document)
+            # Unchanged bytes if there was nothing to replace, however the JSON was written.
             return line if redacted == document else to_json(redacted) + b"\n"
     text = line.decode("utf-8", "surrogateescape")
     return redactor.redact_text(text).encode("utf-8", "surrogateescape")

@@ -225,8 +225,10 @@ def _add_published(path: Path, selection: Selection) -> bool:
         selection.rows += imported.rows
         selection.unread += imported.unread
         return True
-    if not imported.unread or _is_record(path):
-        return False  # reading it as a record raises the error
+    # A damaged record under another name is known by its keys. This is asked only now, because the
+    # file must be read for it.
+    if not imported.unread or _has_keys_of_record(path):
+        return False  # the caller reads it as a record, which raises the error
     first = imported.unread[0]
     reason = render(first.reason, "en")
     where = f"{first.file}:{first.line}" if first.line else first.file
@@ -242,12 +244,13 @@ def _add_published(path: Path, selection: Selection) -> bool:
     raise RecordError(reason, where=where, fix=fix)
 
 
-def _is_record(path: Path) -> bool:
-    """Tell whether a file is meant to be a record, by its keys."""
+def _has_keys_of_record(path: Path) -> bool:
+    """Tell whether a file is meant to be a record, whatever its name and even if it is damaged."""
     if path.suffix != ".json":
         return False
     try:
         document = from_json(path.read_bytes())
     except (OSError, ValueError):
         return False
+    # Each record has these two keys, and no published result has both.
     return isinstance(document, dict) and {"run_id", "plan"} <= document.keys()

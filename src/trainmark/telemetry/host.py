@@ -154,7 +154,7 @@ class HostReader:
             self.sources.append("ipmi")
         self._clock = clock
         self._cpu_ns = clock()  # time of the last call of ``cpu_percent``
-        psutil.cpu_percent()  # returns the use since its last call
+        psutil.cpu_percent()  # the next call returns the use since this one
         self._node_power_w: float | None = None
 
     def ask_controller(self) -> None:
@@ -177,6 +177,8 @@ class HostReader:
         if self._energy.is_readable:
             with catch_faults("rapl"):
                 readings |= self._energy.read()
+        # Of the thread that asks the controller. It is taken away, so that an old value is not
+        # reported again as a new one.
         watts = self._node_power_w
         self._node_power_w = None
         if watts is not None:

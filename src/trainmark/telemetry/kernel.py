@@ -129,6 +129,7 @@ class DmesgSource:
 
     def read(self) -> Iterator[str]:
         """Yield the new messages; see ``MessageSource.read``."""
+        # Compared with the time of the last call: several messages may have the same time.
         last_s = self._last_s
         for time_s, text in self._iterate_messages():
             if time_s > last_s:

@@ -60,7 +60,7 @@ def iterate_ticks(
     while True:
         yield number
         now_ns = clock() - start_ns
-        number = now_ns // interval_ns + 1
+        number = now_ns // interval_ns + 1  # the next tick that is still to come
         if stopped((number * interval_ns - now_ns) / 1e9):
             return
 
@@ -81,7 +81,7 @@ class SampleLog:
     def report_fault(self, source: str, fault: MonitorFault) -> None:
         """Write a fault of a source if it is new or of another kind than the last one."""
         with self._lock:
-            known_kind = self._fault_kinds.get(source)
+            known_kind = self._fault_kinds.get(source)  # None: the source worked
             self._fault_kinds[source] = fault.kind
         if known_kind != fault.kind:
             self.write("fault", source=source, kind=fault.kind, said=shorten_text(fault.said))
@@ -125,14 +125,14 @@ class BackgroundReading:
         """Begin a reading unless one is under way, or the last began less than an interval ago."""
         has_ended = self.wait(0)
         if not has_ended:
-            self.report_hang(HANGS_AFTER_S)
+            self.report_hang(after_s=HANGS_AFTER_S)
         elif self._thread is None or self._compute_elapsed_s() >= self.interval_s:
             self._began_ns = self.clock()
             self._thread = threading.Thread(target=self._run, name=self.source, daemon=True)
             self._thread.start()
 
     def report_hang(self, after_s: float) -> None:
-        """Report a reading that has been under way for ``after_s`` or longer."""
+        """Report that a reading hangs if it has been under way for ``after_s`` or longer."""
         elapsed_s = self._compute_elapsed_s()
         has_ended = self.wait(0)
         if not has_ended and elapsed_s >= after_s:
@@ -180,7 +180,7 @@ class DeviceReader:
         if self._monitor is None:
             self._monitor = self._open_monitor()
             if self._monitor is None:
-                self._has_no_monitor = True
+                self._has_no_monitor = True  # so that the vendor is not asked at each reading
                 return
         start_ns = time.perf_counter_ns()
         samples = {sample.index: sample.known_fields() for sample in self._monitor.read()}
@@ -194,7 +194,7 @@ class DeviceReader:
                 f"devices {sorted(samples)} were reported, but the ranks use "
                 f"{self._indexes_of_ranks}",
             )
-        invalid_values = []
+        invalid_values = []  # left out of the event, and reported as a fault after it
         for device in devices:
             device.pop("uuid", None)  # it would identify the very card
             index = device["index"]
@@ -269,7 +269,9 @@ class _Sampler:
         self._log.write("end")
 
     def _write_start(self, monitor: str | None, device_indexes: list[int]) -> None:
-        """Write what is read.
+        """Write the ``sampling`` event: which sources are read, and how often.
+
+        It is written at the start, and again with the monitor's name when the monitor is opened.
 
         Args:
             monitor: name of the devices' monitor; None: none was opened yet.
@@ -293,16 +295,20 @@ class _Sampler:
             self._log.write("host", took_ns=self._clock() - start_ns, **readings)
 
     def _take_last_readings(self) -> None:
-        """Take readings after the end of the ranks, and report what does not answer in time."""
-        # A reading that began before the ranks ended is not the last.
+        """Take readings after the end of the ranks, and report what does not answer in time.
+
+        The management controller is not read again: it may take longer than there is time for.
+        """
+        # A reading of the devices that began before the ranks ended is not the last. One of the
+        # kernel's log is not waited for: if it is still under way, it is the last.
         self._monitor.wait(_LAST_READING_S / 2)
         self._take_sample()
-        self._kernel.interval_s = 0.0  # the last reading has what came since the one before
+        self._kernel.interval_s = 0.0  # due at once, so that no message since the last one is lost
         self._kernel.start()
         self._monitor.wait(_LAST_READING_S / 2)
         self._kernel.wait(_LAST_READING_S / 2)
         for reading in (self._monitor, self._controller, self._kernel):
-            reading.report_hang(_LAST_READING_S)
+            reading.report_hang(after_s=_LAST_READING_S)
 
 
 def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> None:
@@ -340,7 +346,7 @@ def main(run_dir: Path, file: str) -> int:
     for child in psutil.Process().children(recursive=True):  # tools that still run
         with suppress(psutil.NoSuchProcess):
             child.kill()
-    sys.stderr.flush()
+    sys.stderr.flush()  # which ``os._exit`` does not do
     os._exit(0)  # do not wait for a thread that hangs in a library
 
 

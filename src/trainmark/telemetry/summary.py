@@ -176,6 +176,7 @@ class Readings:
             else:
                 rise = before.rise + value
             self.errors[name] = ErrorCounter(last=value, rise=rise)
+        # The monitor repeats its last fault at each reading.
         fault = reading.last_fault
         if fault is not None and self.faults[-1:] != [fault]:
             self.faults.append(fault)
@@ -277,8 +278,9 @@ class Samples:
         began: first event of the first machine's sampler: what it reads; None: it wrote none.
         devices: readings of each device that ranks use, in order of the ranks.
         hosts: readings of each machine.
-        faults: why sources gave no readings.
-        kernel_sources: source of the kernel's messages, by number of the node.
+        faults: why sources of any machine gave no readings.
+        kernel_sources: where the operating system's messages were read, by number of the node;
+            nodes are numbered from 0.
         kernel_messages: by number of the node and kind.
     """
 
@@ -293,7 +295,7 @@ class Samples:
         """Add the readings in a machine's file, if it exists.
 
         Args:
-            ranks: numbers of the machine's ranks.
+            ranks: numbers of the machine's ranks; one of them for each entry of ``began.devices``.
             start_ns: from which times count, on the machine's clock.
         """
         host = Readings(len(self.hosts))
@@ -323,7 +325,7 @@ class Samples:
         for rank, index in zip(ranks, device_indexes, strict=False):
             used_devices[index] = devices.setdefault(index, Readings(index))
             used_devices[index].ranks.append(rank)
-        if not self.hosts:
+        if not self.hosts:  # this is the first machine: all machines of a run read the same
             self.began = began
         self.hosts.append(host)
         self.devices += used_devices.values()
@@ -339,7 +341,11 @@ class Samples:
         )
 
     def make_kernel_log(self) -> KernelLog | None:
-        """Return what the kernels wrote, or why the first one cannot be read."""
+        """Return what the kernels of all machines wrote; None: no sampler tried to read them.
+
+        The schema has one source and one reason for all machines: the source of the first machine,
+        and if it has none, the first reason that any machine gave.
+        """
         faults = [fault for fault in self.faults if fault.source == "kernel"]
         if not self.kernel_sources and not faults:
             return None

@@ -34,7 +34,10 @@ _MAX_SETTING = 100  # characters of a recipe field with its value; longer ones a
 
 
 def get_device_name(record: Record) -> str:
-    """Return the product name of the device: as ranks reported it, else as planned."""
+    """Return the product name of the device: as ranks reported it, else as planned.
+
+    Without any name it is ``/``, which lists and pages show for what is not known.
+    """
     reported = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
     names = [name for name in (*reported, *record.plan.device.product_names) if name]
     return escape_controls(" ".join(str(names[0]).split())) if names else "/"
@@ -116,13 +119,14 @@ def make_record_entry(record: Record) -> dict[str, Any]:
     entry = {
         "world": record.plan.world_size,
         "work": _digest(work),
-        "comparable": _digest(work | {"device_products": None}),  # on any device
+        "comparable": _digest(work | {"device_products": None}),  # the same work on any device
         "torch": (environment.get("packages") or {}).get("torch"),
         "driver": environment.get("driver"),
         "cpu": environment.get("cpu"),
         "notes": " ".join(sorted({finding.code for finding in record.findings})),
     }
     entry |= {name: column(record) for name, column in COLUMNS.items()}
+    # The settings are added last: they are JSON, which must not be shortened as other texts are.
     return _complete_entry(entry, record.figures) | {"settings": _dump_settings(record.plan.recipe)}
 
 
@@ -154,8 +158,9 @@ def make_row_entry(row: Row, file: str) -> dict[str, Any]:
         "precision": row.precision,
         "case": row.case or row.model or PurePath(file).name,
         "quality_metric": row.metric,
-        "quality_value": row.figure(row.metric or ""),
-        # The site shows the throughput in tokens of a row that has it.
+        "quality_value": row.figure(row.metric or ""),  # "": no metric, so no such figure
+        # The site shows a row's throughput in tokens if it has one: `token/p/s` is tokens per
+        # second of one device.
         "final_result_unit": "tokens/s" if "token/p/s" in row.figures else None,
     }
     return _complete_entry(entry, row.figures)

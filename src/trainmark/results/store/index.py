@@ -110,6 +110,8 @@ class Index:
     def open_connection(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
         """Yield a connection whose changes are committed together at the end of the block.
 
+        If the block raises an error, none of them is.
+
         Args:
             writes: wait for other writers now, because a reader cannot become a writer later.
 
@@ -144,11 +146,11 @@ class Index:
             indexed = {path: FileStamp(size, mtime_ns) for path, size, mtime_ns in cursor}
         # By the path relative to the store's folder, as in the index.
         present = {path[len(top) + 1 :]: run_stamp for path, run_stamp in walk_runs(top)}
-        for file in (self.folder / IMPORTED).rglob("*"):
+        for file in (self.folder / IMPORTED).rglob("*"):  # results that others published
             file_stamp = read_stamp(str(file)) if file.is_file() else None
             if file_stamp is not None:
                 present[str(file.relative_to(self.folder))] = file_stamp
-        changed = [
+        changed = [  # new, changed or removed
             path
             for path in present.keys() | indexed.keys()
             if present.get(path) != indexed.get(path)
@@ -172,11 +174,11 @@ class Index:
     def _read_entries(self, path: str) -> list[dict[str, Any]]:
         """Return the entries of a run directory, or of a file that others published."""
         place = self.folder / path
-        is_imported = place.is_file()
+        is_imported = place.is_file()  # a run is a directory
         file = place if is_imported else place / record.RECORD_FILE
         # Before reading, so that a change meanwhile is noticed at the next refresh.
         file_stamp = read_stamp(str(file))
-        if file_stamp is None:
+        if file_stamp is None:  # it was removed
             return []
         try:
             if is_imported:
@@ -185,9 +187,10 @@ class Index:
 
                 imported = files.read_files([file])
                 entries = [make_row_entry(row, path) for row in imported.rows]
-                if not entries:
+                if not entries:  # the first part that cannot be read tells why
                     entries = [make_unreadable_entry(render(imported.unread[0].reason, "en"))]
             else:
+                # With more evidence than this the record stays unchecked: a list must not wait.
                 loaded = check_record(record.read_record(file), place, max_bytes=MAX_BYTES)
                 entries = [make_record_entry(loaded)]
         except RecordError as error:

@@ -108,6 +108,7 @@ def list_runs(
         UsageError: a key is unknown, or a word is not a filter.
     """
     keys = [_find_key(name) for name in (_DEFAULT_KEYS if columns is None else columns)]
+    # Of each run also the unit of its result, which differs between cases.
     selected = ", ".join([*(key.selected for key in keys), f'"{_RESULT_UNIT}"'])
     order = _make_order(sort)
     conditions = ["unreadable IS NULL"]
@@ -189,11 +190,11 @@ def _find_key(name: str) -> _Key:
     known_fields = _list_recipe_fields()
     if field in known_fields:  # so that the name is safe in SQL
         return _Key(name, is_setting=True, expression=f"json_extract(settings, '$.{field}')")
-    columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}
+    columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}  # the others are not offered to users
     all_keys = {*columns, *known_fields, *FIELD_ALIASES}
     if get_close_matches(name, all_keys):
         fix = suggest_nearest(name, all_keys)
-    else:
+    else:  # it lists what may be named; the fields of all recipes would be too many
         fix = f"{suggest_nearest(name, columns)}, and recipe fields (`trainmark list fields`)"
     raise UsageError(f"unknown key {name!r}", where=name, fix=fix)
 
