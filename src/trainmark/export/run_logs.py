@@ -114,7 +114,7 @@ def render_perflog(record: Record, folder: Path) -> str:
             case "end":
                 lines.append(_format_perflog_line(moment, "FINISHED", _make_perflog_totals(record)))
             case "evaluation_start" | "broke_off":
-                pass
+                pass  # FlagPerf's logger has no line for them
     return "".join(lines)
 
 
@@ -370,7 +370,7 @@ class _Timeline:
                 yield self.make_moment("evaluation_start", event["start_ns"], event)
                 yield self.make_moment("evaluation_end", end_ns, event)
             case "trained":
-                if self.epoch is not None:
+                if self.epoch is not None:  # the last epoch ended with the moment before
                     yield self.make_moment("epoch_end", self.last_ns, event)
                 yield self.make_moment("trained", end_ns, event)
                 self.epoch = None
@@ -379,9 +379,9 @@ class _Timeline:
         """Yield the start of a window, after that of its epoch if it is the first window."""
         start_ns = event["start_ns"]
         if event["epoch"] != self.epoch:
-            if self.epoch is None:
+            if self.epoch is None:  # the training begins
                 yield self.make_moment("ready", start_ns, event)
-            else:
+            else:  # an epoch ends with its last moment
                 yield self.make_moment("epoch_end", self.last_ns, event)
             self.epoch = event["epoch"]
             yield self.make_moment("epoch_start", start_ns, event)
@@ -421,5 +421,5 @@ class _Timeline:
             step=self._step,
             samples=self._samples[self._step],
             loss=self._losses[self._step],
-            quality=event.get("value"),  # only an evaluation has one
+            quality=event.get("value"),  # only the event of an evaluation has one
         )

@@ -72,6 +72,7 @@ def _has_checkpoint(plan: Plan, steps: int) -> bool:
 
 def _advise_on_target(plan: Plan, steps: int) -> Iterator[Message]:
     """Yield what may reach a target that a run of so many steps missed."""
+    # The run ended at one of two limits: its number of steps, or else that of epochs.
     max_steps = plan.recipe["max_steps"]
     if max_steps is not None and steps >= max_steps:
         yield message("try.raise_steps", name="max_steps", value=max_steps)

@@ -343,6 +343,7 @@ def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
         text = message("node_events_lost", nodes=format_ranges(silent_nodes))
         return Cause(kind="events_incomplete", message=text)
     for rank in run.ranks:
+        # A user's own program that never began to train under the probe.
         if is_witnessed and rank.start_ns is None:
             text = message("witness_no_rank", rank=rank.rank)
             return Cause(kind="witness", message=text, rank=rank.rank)

@@ -78,7 +78,10 @@ class CombinedScores:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the scores; None: the quality is not a mean."""
+        """Mean of the scores, by their weights.
+
+        None: the quality is not a mean, so that no rank has a total, or nothing was scored.
+        """
         weight = self.weight
         totals = [scores.total for scores in self.of_ranks if scores.total is not None]
         return sum(totals) / weight if totals and weight else None
@@ -92,11 +95,12 @@ class CombinedScores:
         Args:
             train_samples: number of training rows.
         """
+        # ``known``: number of training rows that the rank had noted.
         return sum(scores.known * scores.rows / train_samples for scores in self.of_ranks)
 
 
 def combine_scores(of_ranks: Sequence[Scored | None]) -> CombinedScores | None:
-    """Return what all ranks scored; None if a rank did not report it."""
+    """Return what all ranks scored; None if a rank did not report it: a part proves nothing."""
     reported = [scores for scores in of_ranks if scores is not None]
     if not reported or len(reported) < len(of_ranks):
         return None

@@ -72,7 +72,7 @@ def list_specs(page: PageSpec) -> dict[str, FigureSpec]:
 
 
 def compute_figures(measurement: Measurement) -> dict[str, Figure]:
-    """Return the figures that every case has, by name."""
+    """Return the figures that every case has, by name; those that cannot be known are None."""
     steady = _compute_steady(measurement)
     figures = {
         **_compute_times(measurement),
@@ -85,6 +85,8 @@ def compute_figures(measurement: Measurement) -> dict[str, Figure]:
         **_compute_readings(measurement),
         **_compute_energies(measurement),
     }
+    # A user's own program runs instead of a case, with ``--witness``: a probe watches its training,
+    # which cannot measure all figures of a case.
     if measurement.plan.witness is not None:
         return withhold_figures(measurement, figures)
     return figures
@@ -136,7 +138,7 @@ def make_entries(
 def _compute_times(measurement: Measurement) -> dict[str, Figure]:
     """Return the time of the run and that of its training, each of the slowest rank."""
     ranks = measurement.ranks
-    walls_ns = [rank.wall_ns for rank in ranks if rank.wall_ns is not None]
+    walls_ns = [rank.wall_ns for rank in ranks if rank.wall_ns is not None]  # those that started
     train_ns = _list_train_ns(measurement)
     e2e_s = max(walls_ns) / NS_PER_S if walls_ns else None
     train_s = max(train_ns) / NS_PER_S if train_ns else None
@@ -172,7 +174,7 @@ def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
     tokens_per_device = token_rate
     if token_rate.value is not None:
         tokens_per_device = Figure(token_rate.value / len(ranks))
-    elif counts.samples and not counts.tokens:
+    elif counts.samples and not counts.tokens:  # trained on something else than tokens
         tokens_per_device = Figure(None, message("no_tokens"))
     figures = {
         "p_whole": _compute_rate(counts.samples, whole_ns),
@@ -180,7 +182,7 @@ def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
         "p_core": _compute_rate(counts.samples, busy_ns),
         "token/p/s": tokens_per_device,
     }
-    if counts.sequences not in (0, counts.samples):
+    if counts.sequences not in (0, counts.samples):  # 0: the case counts none
         # Samples then differ in size, so their rate alone is not informative.
         note = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
         sequence_rate = _compute_rate(counts.sequences, without_evaluation_ns)
@@ -309,7 +311,11 @@ def _compute_mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) 
 
 
 def _compute_replays(measurement: Measurement) -> dict[str, Figure]:
-    """Return the number of windows that were repeated, if the recipe asks for repeats."""
+    """Return the number of windows that were repeated, if the recipe asks for repeats.
+
+    A window is some steps that are timed together. Repeated from the same state, it must give the
+    same values, bit by bit.
+    """
     if measurement.plan.recipe.get("replay_every_windows") is None:
         return {}
     replays = measurement.replays
@@ -337,10 +343,12 @@ def _find_used_memory(measurement: Measurement) -> Figure:
     """
     ranks = measurement.ranks
     used_bytes = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
+    # On a CPU each rank reads the memory of its own process, else that of its whole device.
     if used_bytes and all(rank.memory_scope == "process" for rank in ranks):
         return Figure(sum(used_bytes), note=message("resident_memory_sum"))
     by_ranks = max(used_bytes, default=None)
     device_uses = _list_device_uses(measurement, "run")
+    # None without a monitor, or if it did not report the memory of all devices.
     by_monitor = _read_devices(device_uses, "memory_used_bytes", highest=True).value
     if by_monitor is not None and by_monitor > (by_ranks or 0.0):
         return Figure(by_monitor, note=message("device_memory_by_monitor"))
@@ -377,6 +385,7 @@ def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
     has_sampler_begun = telemetry.interval_s is not None  # it reported its sampling period
+    # A monitor that failed is not one that is missing: then there is no reading, see below.
     has_monitor_failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
     if has_sampler_begun and telemetry.monitor is None and not has_monitor_failed:
         return message("devices_unmonitored")
@@ -392,6 +401,8 @@ def _read_devices(
     device_uses: list[Use] | Message, quantity_name: str, *, highest: bool = False
 ) -> Figure:
     """Return the mean of a quantity over the devices and the time.
+
+    It is None if a device did not report it: the others do not stand for all.
 
     Args:
         device_uses: what a monitor read of each device, or why it read nothing.

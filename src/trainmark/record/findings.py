@@ -123,7 +123,7 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
     """Yield what only events show: of epochs, updates, rows and counted FLOPs."""
     plan = measurement.plan
     rank0 = timeline.ranks[0]
-    samples_per_epoch = rank0.facts.samples_per_epoch
+    samples_per_epoch = rank0.facts.samples_per_epoch  # as the case defines an epoch
     if samples_per_epoch not in (None, plan.data.train_samples):  # None: an epoch has all samples
         yield message("own_epoch", samples=samples_per_epoch, rows=plan.data.train_samples)
     skipped = measurement.counts.skipped_steps or 0
@@ -158,7 +158,7 @@ def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
     # Not strict: a rank may have ended before the last evaluation.
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
         scored = combine_scores([report.scores for report in reports])
-        # ``keys``: number of rows that were scored with a key. Equal rows have equal keys.
+        # ``keys``: number of rows that were scored with a key, a digest of the row's content.
         if scored is None or scored.keys < _MIN_ROWS:
             continue
         if scored.distinct < _MIN_DISTINCT_SHARE * scored.keys:
@@ -299,6 +299,7 @@ def _find_slowest(
 
 def _find_unlike_nodes(measurement: Measurement) -> Iterator[Message]:
     """Yield nodes whose hardware or versions differ from the first."""
+    # Of each node the facts in which it differs from the first; empty of one that does not.
     differences = measurement.environment.get("nodes", [])
     names = dict.fromkeys(name for node in differences for name in node)
     if names:
@@ -432,7 +433,7 @@ def _find_drift(measurement: Measurement) -> Iterator[Message]:
     steps = measurement.steps
     if steps.steady is None:  # too few steps
         yield message("steadiness_unknown")
-    elif not steps.steady:
+    elif not steps.steady:  # drift: change from the first third of the steps to the last
         yield message("not_steady", drift=steps.drift)
 
 
@@ -487,7 +488,7 @@ def _find_machine_conditions(measurement: Measurement) -> Iterator[Message]:
     if others_share is not None and others_share > BUSY_SHARE:
         yield message("machine_busy", share=others_share)
     for user in environment.get("device_users", ()):
-        if user["computes"]:
+        if user["computes"]:  # other programs only draw, such as a desktop
             gib = None if user["used_bytes"] is None else user["used_bytes"] / _BYTES_PER_GIB
             yield message("device_shared", device=user["device"], process=user["process"], gib=gib)
 
@@ -501,7 +502,7 @@ def _find_training_conditions(measurement: Measurement) -> Iterator[Message]:
     plan = measurement.plan
     phases = [rank.phases["train"] for rank in measurement.ranks]
     num_ahead = plan.recipe.get("read_ahead_batches", 0)
-    num_batches = phases[0].steps * plan.recipe["grad_accum_steps"]
+    num_batches = phases[0].steps * plan.recipe["grad_accum_steps"]  # measured on each rank
     # Batches that are ready before measuring begins are trained without the time to read them.
     if num_batches and num_ahead > max(_ALWAYS_ALLOWED_AHEAD, _MAX_SHARE_READ_AHEAD * num_batches):
         yield message("read_before_measured", ahead=num_ahead, batches=num_batches)

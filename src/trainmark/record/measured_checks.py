@@ -96,12 +96,15 @@ def _compare_counts(record: Record) -> Iterator[ComparedValue]:
     """Yield the samples, which must be those of the epochs that were begun."""
     plan = record.plan
     counts = record.counts
-    is_complete = record.status in _COMPLETE_STATUSES and plan.witness is None
+    has_ended_regularly = record.status in _COMPLETE_STATUSES
+    # A user's own program: neither its data nor its epochs are known.
+    is_own_program = plan.witness is not None
     # A case may define an epoch otherwise than as all samples of the data.
     has_own_epoch = any(finding.code == "own_epoch" for finding in record.findings)
-    if is_complete and not has_own_epoch:
+    if has_ended_regularly and not is_own_program and not has_own_epoch:
         epoch_samples = plan.data.train_samples
         # A resumed run begins within an epoch.
+        # All epochs but the last are whole, and of the last there is at least one sample.
         min_samples = 0 if plan.resumed else (counts.epochs - 1) * epoch_samples + 1
         max_samples = counts.epochs * epoch_samples
         yield from check_range("counts.samples", counts.samples, min_samples, max_samples)
@@ -155,9 +158,9 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     is_complete = record.status in _COMPLETE_STATUSES
     batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
     largest_step = max(record.steps.samples, default=0)
-    # Ranks of a replica train the same samples.
+    # The ranks that share one replica by tensor parallelism train the same samples.
     expected_step = batch_size // recipe.get("tensor_parallel", 1)
-    has_whole_step = plan.data.train_samples >= expected_step
+    has_whole_step = plan.data.train_samples >= expected_step  # else no step is full
     # A case of another package, or a user's program, may count samples otherwise.
     if is_complete and cases.is_shipped(plan.case) and has_whole_step:
         yield ComparedValue("steps.samples", largest_step, expected_step)
@@ -199,6 +202,7 @@ def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iter
         return
     yield ComparedValue(f"{place}.scored.rows", scored["rows"], plan.data.eval_samples)
     yield ComparedValue(f"{place}.samples", point.samples, scored["rows"])
+    # ``of``: name of the detail that is the mean of the scores; empty: the quality itself is.
     claimed = point.detail.get(scored["of"]) if scored["of"] else point.value
     if scored["mean"] is not None and not is_same_quality(claimed, scored["mean"]):
         yield ComparedValue(f"{place}.value", claimed, scored["mean"])

@@ -118,16 +118,17 @@ class Measurement:
             sequences=totals.sequences,
             tokens=totals.tokens,
             tokens_padded=totals.tokens_padded,
+            # All ranks take part in each step, so that steps and epochs are not added up.
             steps=max(rank.steps for rank in self.ranks),
             micro_batches=sum(rank.micro_batches for rank in self.ranks),
             epochs=max(rank.epochs for rank in self.ranks),
-            skipped_steps=(self.job or {}).get("skipped_steps"),
+            skipped_steps=(self.job or {}).get("skipped_steps"),  # by the loss scaler
         )
 
     @cached_property
     def spans(self) -> Spans:
         """Return the spans of the rank that ended last."""
-        last_rank = max(self.ranks, key=lambda rank: rank.wall_ns or 0)
+        last_rank = max(self.ranks, key=lambda rank: rank.wall_ns or 0)  # None: it never started
         return Spans(
             rank=last_rank.rank,
             wall_ns=last_rank.wall_ns,
@@ -186,7 +187,7 @@ class Measurement:
 
 def _list_ranks(timeline: RunTimeline) -> list[RankEntry]:
     """Return the entry of each rank."""
-    first_job = timeline.ranks[0].result.job
+    first_job = timeline.ranks[0].result.job  # facts that rank 0 reported of the case's job
     return [_describe_rank(rank, first_job) for rank in timeline.ranks]
 
 
@@ -257,7 +258,11 @@ def _list_evaluations(timeline: RunTimeline) -> list[QualityPoint]:
 
 
 def _add_up_scores(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
-    """Return what all ranks scored in an evaluation; None if a rank did not report it."""
+    """Return what all ranks scored in an evaluation; None if a rank did not report it.
+
+    Args:
+        reports: of all ranks; None: the rank ended before.
+    """
     scored = combine_scores([None if report is None else report.scores for report in reports])
     if scored is None:
         return None

@@ -83,7 +83,7 @@ def render(message: Message, lang: str, case_messages: Mapping[str, Text] | None
 
 
 def shorten(reason: Message) -> Message:
-    """Return a finding in its short wording; unchanged if it has none."""
+    """Return a reason in its short wording; unchanged if it has none."""
     code = f"short.{reason.code}"
     return message(code, **reason.args) if code in MESSAGES else reason
 

@@ -53,6 +53,7 @@ def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
     vendor = devices.list_vendors().get(plan.device.vendor)
     if vendor is not None:
         yield from _compare_device(record, vendor)
+    # Compared apart, because other labels are compared only for shipped cases.
     has_label = RESUMED in plan.labels
     yield ComparedValue("plan.labels", has_label, plan.resumed is not None)
     case = _load_shipped_case(plan.case)
@@ -108,7 +109,7 @@ def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
         planned_device.collective_backend,
         vendor.collective_backend,
     )
-    # CASE:…:VENDOR:NODES:DEVICES_PER_NODE:…
+    # The key is CASE:…:VENDOR:NODES:DEVICES_PER_NODE:…, whose other parts are not compared.
     case, _, key_vendor, *numbers = plan.case_key.split(":")
     yield ComparedValue("plan.case_key", case, plan.case)
     yield ComparedValue("plan.case_key", key_vendor, vendor_name)

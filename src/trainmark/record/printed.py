@@ -5,6 +5,7 @@ A difference is explained only if a rule predicts it closely from what was measu
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.record.printed_speed import TIMES
@@ -283,10 +284,11 @@ def _explain_difference(
     Args:
         another_agrees: another quantity of the same lines agrees, so that time and work do.
     """
+    # If times agree, no rule about steps or ranks explains FLOPs: only their formula is left.
     if another_agrees and speed.quantity in _QUANTITIES_OF_FLOPS:
         return _explain_other_formula(speed, measured, measurement, figures)
     best_reason = None
-    smallest_error = _RULE_TOLERANCE  # of what a rule predicts, relative
+    smallest_error = inf  # of what a rule predicts, relative
     for rule, predicted_ratio in _predict_ratios(speed.quantity, measurement):
         if rule in _RULES_ON_MEANS_SINCE_START:
             # The program prints a mean or best over all steps so far: only the last value counts.
@@ -294,12 +296,11 @@ def _explain_difference(
         else:
             pairs = [(speed.mean, measured.mean), (speed.median, measured.at_median_step)]
         for printed_value, measured_value in pairs:
-            if not printed_value:
+            if not printed_value:  # missing or 0, of which there is no ratio
                 continue
             ratio = _compare_speeds(speed.quantity, printed_value, measured_value)
             error = abs(ratio / predicted_ratio - 1)
-            is_better = best_reason is None or error < smallest_error
-            if error <= _RULE_TOLERANCE and is_better:
+            if error <= _RULE_TOLERANCE and error < smallest_error:
                 smallest_error = error
                 best_reason = message(_REASONS[rule], ratio=predicted_ratio)
     if best_reason is not None:

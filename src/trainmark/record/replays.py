@@ -52,7 +52,8 @@ def summarize_replays(replays_by_rank: Sequence[Sequence[Replay]]) -> Replays | 
         return None
     # The repeats of each window on all ranks. Not strict: a rank may have ended early.
     windows = list(zip(*replays_by_rank, strict=False))
-    # A window whose two control repeats differ; all ranks report the same outcome of the control.
+    # A window whose two repeats differ from each other, so that a difference from the first pass
+    # proves nothing. All ranks report the same outcome of this control.
     num_unstable = sum(window[0].control == "not_deterministic" for window in windows)
     differing_windows = [
         window for window in windows if any(replay.difference for replay in window)

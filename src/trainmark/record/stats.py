@@ -144,7 +144,7 @@ def estimate_ratio(
     """
     logs_a, logs_b = np.log(a), np.log(b)
     difference = float(logs_b.mean() - logs_a.mean())
-    if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:
+    if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:  # too few for an interval
         return RatioEstimate(exp(difference), None, None)
     if paired:
         # The same mean, up to rounding, as that of which the half width is.
@@ -160,7 +160,8 @@ def estimate_ratio(
 def _compute_half_width(data: NDArray[np.float64]) -> float:
     """Return half the width of the 95% interval of a mean, by Student's t."""
     deviation = float(data.std(ddof=1))
-    half_width: float = compute_student_quantile(len(data) - 1) * deviation / len(data) ** 0.5
+    quantile = compute_student_quantile(len(data) - 1, level=0.95)
+    half_width: float = quantile * deviation / len(data) ** 0.5
     return half_width
 
 
@@ -174,7 +175,8 @@ def _compute_half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64])
         return 0.0
     # The formula of Welch and Satterthwaite.
     degrees_of_freedom = float(variance**2 / denominator)
-    half_width: float = compute_student_quantile(degrees_of_freedom) * float(variance) ** 0.5
+    quantile = compute_student_quantile(degrees_of_freedom, level=0.95)
+    half_width: float = quantile * float(variance) ** 0.5
     return half_width
 
 

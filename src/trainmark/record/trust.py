@@ -108,15 +108,17 @@ def grade_launch(
     reasons += [
         message(code) for label, code in _CODES_OF_LABELS.items() if label in measurement.labels
     ]
+    # Other findings are worth knowing, but do not lower the trust.
     reasons += [finding for finding in findings if finding.code in _NOISY | _SERIOUS]
     cv_percent = figures["step_time_cv"].value if "step_time_cv" in figures else None
     if cv_percent is not None and cv_percent > 100 * MAX_CV:
         reasons.append(message("trust_cv", cv=cv_percent / 100))
-    # A rank that did not measure it gives no reason.
+    # How much the rate of a device's matmuls changed in preflight, while nothing else ran. A rank
+    # that did not measure it gives no reason.
     swing = max(rank.matmul_swing or 0.0 for rank in measurement.ranks)
     if swing > MAX_SWING:
         reasons.append(message("trust_swing", swing=swing))
-    return grade_reasons([*reasons, _note_few_launches(1)])
+    return grade_reasons([*reasons, _note_few_launches(1)])  # one launch alone shows no spread
 
 
 def _note_few_launches(launches: int) -> Message:

@@ -134,7 +134,7 @@ def _compare_records(record: Record, recomputed_record: Record) -> Iterator[Comp
 
     Equal fields are not converted to dicts: a million steps would be in memory four times.
     """
-    differing_fields = {
+    differing_fields = {  # without those that may differ, such as the version that computed them
         name for name, value in record if value != getattr(recomputed_record, name)
     } - _NOT_COMPARED
     recorded = record.model_dump(mode="json", include=differing_fields)
@@ -304,7 +304,7 @@ def _compare_findings(
     # Findings that nothing here explains: those of a case that is not shipped may be right.
     for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
         is_allowed = case_notes is None and code not in CODES_OF_RECORD
-        # The record has the finding, which is compared with whether it may have it.
+        # Recorded is that the record has the finding; expected, whether it may have it.
         yield ComparedValue(f"findings.{code}", recorded=True, expected=is_allowed)
 
 

@@ -84,6 +84,7 @@ def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
 def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) -> dict[str, Figure]:
     """Return the figures; those that the probe could not measure are None with the reason."""
     known_figures = dict(figures)
+    # If even the steps are unknown, their times and all work per time are; else at most the work.
     reason = _explain_unknown_steps(measurement)
     names: tuple[str, ...] = (*_FIGURES_OF_WORK, *_FIGURES_OF_STEPS)
     if reason is None:
@@ -108,7 +109,7 @@ def _explain_unknown_steps(measurement: Measurement) -> Message | None:
     expected = _get_spec(measurement).optimizers
     for facts in list_facts(measurement):
         steps_of_optimizers = facts.get("optimizer_steps")  # one number for each optimizer
-        if not steps_of_optimizers:
+        if not steps_of_optimizers:  # the rank did not report its end
             continue
         if len(steps_of_optimizers) != expected:
             return message(
@@ -162,6 +163,7 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
             yield message("witness_batches_unseen")
     for rank, facts in zip(measurement.ranks, all_facts, strict=True):
         yield from _find_in_facts(spec, facts, steps=rank.steps)
+        # Rules of training that the probe saw broken, such as gradients that are all zero.
         for violation in facts.get("violations", ()):
             yield message(violation["code"], **violation["args"])
     losses = measurement.steps.loss
@@ -184,7 +186,7 @@ def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -
 
     Args:
         spec: the file of ``--witness``.
-        facts: of the rank's job; empty: the rank did not report its end.
+        facts: what the probe saw on the rank; empty: the rank did not report its end.
         steps: number of optimizer steps of the rank.
     """
     seen_type = facts.get("matmul_type")
@@ -193,6 +195,8 @@ def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -
     num_without_backward = facts.get("steps_without_backward", 0)
     if num_without_backward > _MAX_WITHOUT_BACKWARD * steps:
         yield message("witness_no_gradients", steps=num_without_backward, of=steps)
+    # The time of evaluations is not counted as training. So many of them mean that the program
+    # evaluates within its steps, whose time is then too short.
     num_evaluations = facts.get("evaluations", 0)
     if num_evaluations >= max(_MIN_EVALUATIONS, _MIN_EVALUATIONS_PER_STEP * steps):
         yield message("witness_pauses", pauses=num_evaluations, steps=steps)

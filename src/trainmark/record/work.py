@@ -184,8 +184,9 @@ def describe_planned_work(plan: Plan) -> dict[str, Any]:
         "peak_tflops": plan.peak_tflops,
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
-        # The data of a user's own program are not known.
+        # ``witness`` is set for a user's own program, whose data are not known.
         "content_id": plan.data.content_id if plan.witness is None else None,
+        # A run that only shows how fast a training could be at most.
         "bound": BALANCED_BOUND in plan.labels,
         "witnessed": None if plan.witness is None else plan.witness.describe_work(),
         "resumed_after": None if plan.resumed is None else plan.resumed.progress.steps,
@@ -401,7 +402,12 @@ def count_parameters(record: Record) -> int | None:
 
 
 def is_same_size(parameters: int | None, other: int | None) -> bool:
-    """Tell whether two models have the same number of parameters, except for a head or adapters."""
+    """Tell whether two models have the same number of parameters, except for a head or adapters.
+
+    Args:
+        parameters: of a model that was trained here; None: not known.
+        other: the published number, of which the difference is a share; None: not known.
+    """
     if parameters is None or other is None:
         return False
     return abs(parameters - other) <= _SIZE_TOLERANCE * other

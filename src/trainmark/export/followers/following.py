@@ -105,7 +105,7 @@ class Following:
     def _send_rest_and_result(self) -> None:
         """Hand over what a run that has ended has written, unless it never began."""
         self._send_new_points()
-        rest = self._reader.take_rest()
+        rest = self._reader.take_rest()  # steps that some ranks did not reach
         if rest:
             self._send_points(rest)
         if self._reader.is_started:
@@ -122,7 +122,7 @@ class Following:
         """Return the backend, opened if it is not."""
         if self._backend is None:
             self._hold_lock()
-            self.num_points = 0
+            self.num_points = 0  # a backend that is opened again gets all points again
             self._backend = self.open_backend(self._reader.describe_run(), self.target.destination)
         return self._backend
 
@@ -141,7 +141,7 @@ class Following:
                 "another process is already sending this run to the same place"
             ) from None
         except OSError:
-            return  # the folder is read-only, or the file system has no locks
+            return  # without a lock: the folder is read-only, or the file system has no locks
 
     def _release_lock(self) -> None:
         """Let other processes hand the run to the target; closing the file unlocks it."""

@@ -134,7 +134,7 @@ class _Ranks:
                     self._facts[rank] = event
                 elif isinstance(event, Window):
                     self._add_window(event)
-                elif isinstance(event, Evaluate) and rank == 0:
+                elif isinstance(event, Evaluate) and rank == 0:  # all ranks report the same
                     evaluations.append(self._make_evaluation(event, shift_ns))
         steps = self._take_complete_steps(shift_ns)
         return _NewPoints(steps + evaluations, num_events)
@@ -188,7 +188,7 @@ class _Ranks:
             number: of the last step in the windows.
         """
         values: dict[str, float] = {}
-        steps_per_epoch = self._facts[0].steps_per_epoch if 0 in self._facts else 0
+        steps_per_epoch = self._facts[0].steps_per_epoch if 0 in self._facts else 0  # 0: unknown
         if steps_per_epoch:
             values["train/epoch"] = number / steps_per_epoch
         values |= self._measure_rates(windows)
@@ -287,7 +287,7 @@ class _Machine:
             elif isinstance(event, Finished):
                 self.is_finished = True
         if self.launch is None:
-            return _NewPoints([], len(events))
+            return _NewPoints([], len(events))  # the number tells whether there may be more to read
         samples = self._sampler.read_new()
         points = [
             self._make_reading(sample)

@@ -62,9 +62,12 @@ class _Follower:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """Return the code and the arguments of the remark on it; code None: no remark."""
+        """Return the code of the remark on it, and the remark's arguments by their names.
+
+        Code None: no remark, because it handed over the whole run.
+        """
         for report in self.reports:
-            if "code" in report:
+            if "code" in report:  # the report at its end; the one that it is ready has no code
                 return report
         if self._was_killed:
             return {"code": "killed"}
@@ -88,7 +91,7 @@ class _Follower:
     def end_input(self) -> None:
         """Tell it that the run has ended."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):  # it has ended already
             self.process.stdin.close()
 
     def wait(self, deadline_s: float) -> None:
@@ -160,8 +163,9 @@ class Followers:
         """
         deadline_s = time.monotonic() + READY_PATIENCE_S
         for follower in self._followers:
+            # The first report says that it is ready.
             while not follower.reports and stop.signal_name is None:
-                if not follower.read(deadline_s):
+                if not follower.read(deadline_s):  # it has ended, or there is no time left
                     break
 
     def end_inputs(self) -> None:

@@ -131,7 +131,8 @@ def compare(
     Args:
         a: launches that are the reference; those that did not pass do not count.
         b: launches to compare with it.
-        figures: names as in ``figures.toml``; None: the throughputs that both sides have.
+        figures: names as in ``figures.toml``; None: the throughputs that both sides have. If the
+            sides differ in the number of ranks, only names are checked: their scaling is compared.
         threshold: amount by which a ratio must differ from 1, with its whole interval.
         allow: keys of the work in which the sides may differ.
 
@@ -148,7 +149,7 @@ def compare(
         )
     specs = list_specs(a[0].plan.about.page)  # sides of different cases are refused below
     sides.reject_unknown_figures(figures or (), specs)
-    differences = sides.find_work_differences(a, b, allow)
+    differences = sides.find_work_differences(a, b, allow)  # refuses runs given twice and copies
     if differences.not_allowed:
         # Raises, unless only the number of ranks differs: then the sides are compared as scaling.
         return _compare_scaling(a, b, differences, allow, threshold)
@@ -276,7 +277,7 @@ def _select_figures(counted: CountedLaunches) -> Sequence[str]:
         for name in _DEFAULT_FIGURES
         if _has_figure(counted.a, name) and _has_figure(counted.b, name)
     ]
-    return names or _DEFAULT_FIGURES[:1]
+    return names or _DEFAULT_FIGURES[:1]  # whose verdict then says that there is no value
 
 
 def _has_figure(launches: Sequence[Record], name: str) -> bool:
@@ -314,7 +315,7 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
     }
     verdict = _judge_interval(low, high, spec, threshold)
     code = f"verdict.{verdict}"
-    if drift is not None:
+    if drift is not None:  # it may explain the difference, so that nothing is concluded
         verdict = "too_noisy"
         code = "compare_trend"
         args["change"] = drift
@@ -399,6 +400,7 @@ def _compare_quality(a: Side, b: Side) -> tuple[ComparisonVerdict, Message | Non
     B misses the target if most launches of A reach it and most launches of B do not: a few may miss
     it by chance.
     """
+    # ``judged``: number of launches with a target; ``reached``: how many of them reached it.
     if not a.judged or not b.judged:
         return "no_difference", None
     args: dict[str, Any] = {

@@ -459,6 +459,8 @@ def _read_value(record: Record, name: str) -> float | None:
 def _read_values(launches: Sequence[Record], name: str, unit: str | None = None) -> list[float]:
     """Return the value of a figure in each launch that has one above zero.
 
+    Only such values have a ratio and a logarithm, by which they are compared.
+
     Args:
         unit: only launches with this unit count; None: all do.
     """
@@ -483,7 +485,7 @@ def _get_sign(record: Record, name: str) -> int:
     A figure without a direction counts as one that should not rise.
     """
     about = record.plan.about
-    if name == QUALITY:
+    if name == QUALITY:  # of the trained model, which is not among the figures
         return 1 if about.higher_is_better else -1
     spec = list_specs(about.page).get(name)
     return 1 if spec is not None and spec.better == "higher" else -1
@@ -505,6 +507,7 @@ def _make_judgement(
         args: further arguments of the message.
     """
     doubts = {reason.code for record in launches for reason in record.trust.reasons}
+    # Other programs used the machine, for instance, so that the run may be slow because of them.
     if verdict == "regressed" and doubts & _DISTURBANCES:
         verdict = "noisy"
         code = "disturbed"

@@ -276,6 +276,7 @@ def _estimate_noise(data: NDArray[np.float64]) -> _Noise:
     sigma_lag1 = estimate_sigma(np.diff(data)) / np.sqrt(2)
     # Values that are ``_LAG`` apart are nearly independent.
     sigma_lag5 = estimate_sigma(data[..., _LAG:] - data[..., :-_LAG]) / np.sqrt(2)
+    # At least a small part of the median, because equal values would have no noise at all.
     sigma = np.maximum(np.maximum(sigma_lag1, sigma_lag5), _MIN_SIGMA * np.abs(median))
     rho1 = np.clip(1 - (sigma_lag1 / sigma) ** 2, 0, _MAX_RHO1)
     # The long-run variance of noise of the form AR(1), x[t] = rho1 * x[t - 1] + independent noise.

@@ -86,7 +86,7 @@ def find_scaling(
         launches = _select_counted(work)
         if not launches:
             continue
-        for kind in get_args(ScalingKind):
+        for kind in get_args(ScalingKind):  # a work may scale in both ways, with different works
             key = kind, _make_family_key(launches[0], kind, allow)
             families.setdefault(key, []).append(launches)
     scalings = []
@@ -116,7 +116,7 @@ def find_scaling_of_sides(
 
 
 def _select_counted(launches: Sequence[Record]) -> list[Record]:
-    """Return the launches whose throughput counts."""
+    """Return the launches whose throughput counts; it is the figure ``final_result``."""
     return [
         record
         for record in launches

@@ -164,6 +164,7 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
         reached=sum(judged),
         judged=len(judged),
         verification=combine_verifications(launches),
+        # A user's own program trained, watched by a probe, instead of a case.
         is_witnessed=any(record.plan.witness is not None for record in launches),
     )
 
@@ -239,6 +240,7 @@ def _describe_reported_work(record: Record) -> dict[str, Any]:
     """
     job = record.environment.get("job") or {}
     facts = describe_work(record) | {"parameters": job.get("parameters")}
+    # A fact of the ranks that is None or empty was not reported.
     return {name: fact for name, fact in facts.items() if fact or name not in _REPORTED_BY_RANKS}
 
 

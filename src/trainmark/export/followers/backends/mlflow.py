@@ -98,7 +98,7 @@ class MLflow:
             Metric(name, value, point.unix_ns // _NS_PER_MS, point.number)
             for point in points
             for name, value in point.values.items()
-            if point.number > self._last_numbers.get(name, -1)
+            if point.number > self._last_numbers.get(name, -1)  # -1: the run has no such metric yet
         ]
         for start in range(0, len(metrics), _MAX_METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + _MAX_METRICS])

@@ -67,6 +67,7 @@ class WeightsAndBiases:
         for point in points:
             if point.axis not in self._last_numbers:
                 # The summary of a resumed run has the newest number of each axis.
+                # -1: it has no point of this axis yet.
                 self._last_numbers[point.axis] = self._run.summary.get(point.axis, -1)
             if point.number <= self._last_numbers[point.axis]:
                 continue
