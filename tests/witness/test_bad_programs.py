@@ -133,3 +133,13 @@ def test_python_without_the_probe_is_refused(tmp_path):
     with pytest.raises(EnvironmentFault) as fault:
         measure(tmp_path, "bad.py", launcher=(str(script),))
     assert "cannot import the probe" in fault.value.what
+
+
+def test_script_whose_python_does_not_exist_is_refused(tmp_path):
+    script = tmp_path / "train"
+    script.write_text(f"#!{tmp_path}/python3\n")
+    script.chmod(0o755)
+    with pytest.raises(EnvironmentFault) as fault:
+        measure(tmp_path, "bad.py", launcher=(str(script),))
+    assert fault.value.what.endswith("cannot import the probe: No such file or directory")
+    assert not (tmp_path / "run").exists()

@@ -227,16 +227,8 @@ def _check_interpreter(witness: Witness) -> None:
     interpreter = [path] if Path(path).name.startswith("python") else _read_shebang(Path(path))
     if not interpreter:
         return
-    check = subprocess.run(
-        [*interpreter, "-c", "import trainmark.witness.hooks"],
-        capture_output=True,
-        text=True,
-        timeout=_MAX_CHECK_S,
-        check=False,
-    )
-    if check.returncode != 0:
-        error_lines = check.stderr.strip().splitlines()
-        reason = error_lines[-1] if error_lines else "no reason given"
+    reason = _find_import_error(interpreter)
+    if reason is not None:
         raise EnvironmentFault(
             f"{shlex.join(interpreter)} cannot import the probe: {reason}",
             where="the command after --",
@@ -246,6 +238,30 @@ def _check_interpreter(witness: Witness) -> None:
             ),
             fix="install Trainmark in the environment of the program",
         )
+
+
+def _find_import_error(interpreter: Sequence[str]) -> str | None:
+    """Return why a Python cannot import the probe; None if it can.
+
+    Args:
+        interpreter: the command of this Python.
+    """
+    try:
+        check = subprocess.run(
+            [*interpreter, "-c", "import trainmark.witness.hooks"],
+            capture_output=True,
+            text=True,
+            timeout=_MAX_CHECK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {_MAX_CHECK_S:.0f} s"
+    except OSError as error:  # a script may name a Python that does not exist
+        return error.strerror or str(error)
+    if check.returncode == 0:
+        return None
+    error_lines = check.stderr.strip().splitlines()
+    return error_lines[-1] if error_lines else "no reason given"
 
 
 def _read_shebang(script: Path) -> list[str]:
