@@ -85,7 +85,7 @@ class _HeartbeatStop:
         """Name of the signal that asks to stop; None before one came."""
         is_stopped = self._request.signal_name is not None
         if not is_stopped and self._heartbeat is not None and self._heartbeat.is_lost():
-            self._request.signal_name = "SIGHUP"
+            self._request.signal_name = "SIGHUP"  # as if the launcher's terminal had closed
         return self._request.signal_name
 
 
@@ -339,7 +339,8 @@ class Agent:
         )
         ordered_ranks = sorted(node_ranks)
         first_rank = ordered_ranks[0]
-        # Nodes may share a machine: each node that is the first of a team has a port of its own.
+        # Nodes may share a machine: each node that is the first of a team has a port of its own,
+        # above the one that the launcher passes to all nodes.
         port = self._opened.cluster.master_port + 1 + first_rank
         return Team(
             members=member_names,

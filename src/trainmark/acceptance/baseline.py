@@ -223,7 +223,8 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
 
     Args:
         plan: of the baseline.
-        plans: of the acceptance; they differ only in what does not concern a step.
+        plans: of the acceptance, of which the first is compared; they differ only in what does not
+            concern a step.
         source: of the baseline, as the user named it.
     """
     before = describe_planned_work(plan)

@@ -223,7 +223,7 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
     try:
         with run_dir.lock_folder(folder):
             opened = read_session(folder / SESSIONS_DIR / str(max(numbers)))
-            yield replace(opened, is_submitted=True)
+            yield replace(opened, is_submitted=True)  # so that no second job is started
     except BlockingIOError:
         raise EnvironmentFault(
             "another process is already waiting for this acceptance",
@@ -244,7 +244,7 @@ def measure_nodes(
     cluster = opened.cluster
     launcher = require_launcher(cluster, plan.launcher)
     if opened.is_submitted:
-        job = EngineJob(plan, cluster)
+        job = EngineJob(plan, cluster)  # its id is in a file of the session's folder
     else:
         job = launchers.start_job(launcher.build_command(plan, cluster), plan, cluster)
     wait_for_nodes(opened, launcher, job, stop, show=show)
@@ -280,7 +280,7 @@ def wait_for_nodes(
     cancellation: _Cancellation | None = None  # set once the job is to be cancelled
     while cancellation is None or not cancellation.is_given_up:
         state = _read_job_state(launcher, job)
-        if state.phase == "lost":
+        if state.phase == "lost":  # ended from outside: the description says by what
             show(state.description)
         if state.phase in ("ended", "lost"):
             return

@@ -158,7 +158,7 @@ def compute_biweight_means(
 
 
 def compute_peer_level(effect: Floats) -> float:
-    """Return the effect of the median node; of two, that of the faster one; 0 without nodes.
+    """Return the effect of the median node, of two in the middle the faster; 0 without nodes.
 
     Args:
         effect: (N,); NaN: the node was not measured.

@@ -126,7 +126,7 @@ class EvidenceWriter:
             num_namesakes += 1
             self.node = f"{node}-{num_namesakes}"
         self._path = evidence / f"{self.node}.{number}.jsonl"
-        self._path.touch(exist_ok=False)
+        self._path.touch(exist_ok=False)  # fails if another node has taken the name meanwhile
 
     def write(self, kind: type[Event], **fields: Any) -> None:
         """Write one event, with the time of this node's clock."""
@@ -202,7 +202,10 @@ class Evidence:
         self.results[key] = [by_rank[rank] for rank in sorted(by_rank)]
 
     def _iterate_events(self, folder: Path) -> Iterator[tuple[int, Event]]:
-        """Yield the events of all nodes, each with the number of its session."""
+        """Yield the events of all nodes, each with the number of its session; in their order.
+
+        Lines that are no events are counted in ``malformed_lines``.
+        """
         paths = (folder / EVIDENCE_DIR).glob("*.jsonl")
         for path in sorted(paths, key=_parse_session_number):
             session = _parse_session_number(path)

@@ -282,7 +282,12 @@ class _MeasuredSets:
         return inf if node_set in self.measured.errors else self.effects[node_set]
 
     def make_group(self, members: NodeSet, node_set: NodeSet) -> SlowGroup:
-        """Return a group that was slow, or failed, in a node set."""
+        """Return a group that was slow, or failed, in a node set.
+
+        Args:
+            members: the nodes of the group.
+            node_set: nodes of the group with others, whose training was slow or failed.
+        """
         error = self.measured.errors.get(node_set, "")
         slowdown = None if error else self.compute_slowdown(node_set)
         return SlowGroup(members=members, slowdown=slowdown, error=error)
@@ -359,8 +364,11 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
 def _add_reference_nodes(part: NodeSet, reference: NodeSet, offset: int) -> NodeSet:
     """Return a part and as many nodes of the reference, or all of it if it has fewer.
 
+    The other nodes of the reference are free for other parts, which are measured at the same time.
+
     Args:
-        offset: place of the first node that is taken from the reference.
+        offset: place of the first node that is taken from the reference; after its last node, its
+            first ones follow.
     """
     rotated = reference[offset:] + reference[:offset]
     return _sort_names(part + rotated[: len(part)])

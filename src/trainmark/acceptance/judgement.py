@@ -132,7 +132,11 @@ class LinkVerdicts:
         return [index for index, decided in enumerate(self.verdict) if decided is verdict]
 
     def list_suspects(self) -> list[tuple[int, int]]:
-        """Return the ends of links that look slow and were measured too seldom to decide that."""
+        """Return the ends of links that look slow and were measured too seldom to decide that.
+
+        A suspect that was measured often enough, but was slow in too few of its rounds, is not
+        among them: the same number of rounds would not decide it either.
+        """
         links = np.flatnonzero(self.is_suspect & (self.rounds < MIN_LINK_ROUNDS))
         return [(int(self.first[link]), int(self.second[link])) for link in links]
 

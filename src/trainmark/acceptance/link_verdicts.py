@@ -57,7 +57,7 @@ def judge_links(
         degrees_of_freedom: see ``compute_num_std_errors``.
     """
     residual = pairs.residual
-    if measured.num_nodes <= 2:  # a single link has no peers
+    if measured.num_nodes <= 2:  # a single link has no peers: no link is judged
         measured = Measurements(num_nodes=measured.num_nodes)
         residual = make_empty_floats()
     links = _Links.from_measurements(measured)
@@ -66,6 +66,7 @@ def judge_links(
     num_std_errors = compute_num_std_errors(error_rate, len(links.rounds), degrees_of_freedom)
     half_width = num_std_errors * std_error
     is_confirmed = _find_confirmed_links(links, residual, effect, effect_limit)
+    # Slow by its interval, but in too few rounds: undecided until it is measured again.
     is_suspect = (effect - half_width > effect_limit) & ~is_confirmed
     verdicts = decide_verdicts(effect, half_width, effect_limit)
     for link in np.flatnonzero(is_suspect):
@@ -179,8 +180,9 @@ def _find_detectable_slowdown(
 ) -> float:
     """Return the smallest slowdown of a link that is noticed with probability 95%.
 
-    Such a link is so far above the limit that even its interval lies above it, for the median
-    standard error of all links.
+    The estimate of such a link varies by its standard error. With that probability it is so far
+    above the limit that the whole interval lies above it, too. The median standard error of all
+    links counts.
 
     Args:
         std_error: (L,) standard error of each link's effect.

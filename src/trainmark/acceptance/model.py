@@ -119,6 +119,7 @@ def _correct_noise(
     if degrees_of_freedom >= _MIN_DEGREES_OF_FREEDOM:
         return pairs, degrees_of_freedom
     if len(measured.alone_s):
+        # The noise is then also that of nodes alone, so that their measurements count too.
         degrees_alone = len(measured.alone_s) - measured.num_nodes
         pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
         return pairs, max(0, degrees_of_freedom) + degrees_alone

@@ -157,6 +157,7 @@ def prepare_rank_setup(plan: Plan, num_ranks: int) -> Iterator[Setup]:
     Args:
         num_ranks: of this machine, if all its devices train.
     """
+    # It marks the processes of the ranks, by which ``kill_run`` finds them.
     run_id = f"accept-{secrets.token_hex(6)}"
     setup = prepare_setup(devices.list_vendors()[plan.device.vendor], num_ranks, run_id)
     # cuBLAS is only deterministic with a workspace of a fixed size (CUDA's documentation).
@@ -175,7 +176,12 @@ def write_joined_event(
     node_rank: int = 0,
     address: str = "",
 ) -> None:
-    """Write the devices, products and software of this node as the first event of its session."""
+    """Write the devices, products and software of this node as the first event of its session.
+
+    Args:
+        node_rank: number of this node in the session.
+        address: host at which other nodes reach this one; empty: there are no others.
+    """
     products = devices.list_vendors()[acceptance.plan.device.vendor].product_names()
     count = len(acceptance.device_names)
     writer.write(

@@ -138,7 +138,7 @@ class _Ends:
             noise: standard deviation of a value.
             start: (N,) where the search for each mean begins, see ``compute_biweight_means``.
         """
-        values_of_ends = np.tile(values, 2)
+        values_of_ends = np.tile(values, 2)  # the time of a pair is that of both its ends
         return compute_biweight_means(
             values_of_ends[chosen], self.node[chosen], self.num_nodes, noise, start=start
         )
@@ -202,13 +202,14 @@ def _estimate_start(
 
     Args:
         values: (P,) logarithms of step times without the level of their round.
+        ends: the ends of the same pairs.
         alone: effects of nodes alone, by which the first informative ends are found.
         alone_noise: standard deviation of a measurement of a node alone.
         effect_limit: effect beyond which a node counts as slow.
     """
     effect_alone = np.nan_to_num(alone.effect)  # a node that was not measured counts as normal
     chosen = ends.find_informative(effect_alone, noise=alone_noise, effect_limit=effect_limit)
-    values_of_ends = np.tile(values, 2)
+    values_of_ends = np.tile(values, 2)  # the time of a pair is that of both its ends
     effect = compute_lower_medians(values_of_ends[chosen], ends.node[chosen], ends.num_nodes)
     level = compute_peer_level(effect)
     return values - level, effect - level

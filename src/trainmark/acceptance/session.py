@@ -129,9 +129,11 @@ def estimate_further_group_rounds(request: AcceptRequest, num_nodes: int) -> int
     """Return about how many rounds the search for one group takes, if the whole is slow.
 
     The search halves the whole until its parts are fast, then measures them with the largest one,
-    and then all slow parts together.
+    and then all slow parts together. Disjoint sets share a round: both halves of a set, and then
+    all parts, each with its own nodes of the largest one.
     """
     num_halvings = math.ceil(math.log2(num_nodes))
+    # One more for the parts with the largest one, and one for all slow parts together.
     return request.repeats * (num_halvings + 2)
 
 

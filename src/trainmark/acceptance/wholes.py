@@ -102,6 +102,7 @@ def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> St
     # Only the last third of the rounds: then devices are as hot as in the training of the whole.
     num_late = max(1, len(pairs) // 3)
     pair_s = [pair.seconds for pair in pairs[-num_late:]]
+    # With the larger noise intervals are wider, and fewer groups are found by mistake.
     return fit_step_time_model(alone_s, pair_s, max(known_noises))
 
 

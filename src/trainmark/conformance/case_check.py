@@ -231,7 +231,7 @@ class CaseEvidence(NamedTuple):
 
 
 def apply_rules(evidence: CaseEvidence) -> list[CaseCheck]:
-    """Return the result of every rule, in the order of ``CHECKS``."""
+    """Return the result of every rule, in the order of ``_RULES``, which is that of ``CHECKS``."""
     checks = []
     for name, rule in _RULES.items():
         try:
@@ -314,7 +314,7 @@ def _check_evaluation(evidence: CaseEvidence) -> Iterator[Message]:
         yield message("check_evaluated_rows_differ")
     qualities = [x.quality.value for x in passed_runs if x.quality.value is not None]
     if len(qualities) == 2:
-        with_one_rank, with_two_ranks = qualities
+        with_one_rank, with_two_ranks = qualities  # ``evidence.runs`` is in this order
         max_difference = _QUALITY_TOLERANCE * max(abs(with_one_rank), abs(with_two_ranks))
         if abs(with_one_rank - with_two_ranks) > max_difference:
             yield message("check_qualities_differ", one=with_one_rank, two=with_two_ranks)

@@ -114,6 +114,7 @@ def _read_random_states() -> dict[str, bytes]:
 def _count_flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
     """Return the FLOPs of a step of one batch by the job's formula and as counted."""
     with StepWatch(dict) as watch:  # ``dict`` returns no precision flags to note
+        # As the last micro-batch of its step, so that the step needs no other.
         job.step(iter([replace(batch, closes_step=True)]))
     device.synchronize()
     return {"model_flops": job.model_flops(batch.counts), "counted": watch.flops.total()}

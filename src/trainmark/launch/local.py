@@ -183,7 +183,7 @@ def _run_sampler(
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=log,
-        start_new_session=True,
+        start_new_session=True,  # Ctrl-C in the terminal does not reach it
     ) as sampler:
         try:
             yield
@@ -323,7 +323,8 @@ def _wait_for_ranks(
             files = {rank: folder / format_stacks_name(rank) for rank in numbers}
             file_names = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
             groups = hang.group_ranks(files)
-            if plan.nnodes > 1:  # other nodes' ranks fail, without stacks, once these are ended
+            if plan.nnodes > 1:
+                # Other nodes' ranks fail once these are ended: they save their stacks before.
                 time.sleep(_OTHERS_SAVE_S)
             return {
                 "reason": "timeout",

@@ -223,7 +223,9 @@ class RunProgress:
             due_s = (evaluation - self._steps) * step_s
             yield ProgressPart(f"evaluation in {_format_duration(due_s)}", _EVALUATION)
         needed_s = (self._find_earliest_end() - self._steps) * step_s
-        if needed_s > limit_s and self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s:
+        # The speed of the first windows is no basis for a warning.
+        is_speed_known = self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s
+        if needed_s > limit_s and is_speed_known:
             self.limit_warning = self.limit_warning or (
                 f"this run will not finish: its steps {self._format_end_condition()}take "
                 f"{_format_duration(needed_s)} more at this speed, but its time limit "

@@ -138,7 +138,7 @@ class SeriesEntry:
                 self.missing.append(launch)
         if self.missing:
             self.state = "to run"
-            self.reason = self.plan.case_key
+            self.reason = self.plan.case_key  # what would run
         else:
             self.run_dir = attempts[last_used_attempt]
             self.state = "finished"
@@ -270,6 +270,7 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
         vendor = select_vendor(choice, entry.device, remote=remote, ranks_share_cores=False)
     except EnvironmentFault as fault:
         return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)
+    # With the vendor's name, so that planning takes the same one.
     request = entry.model_copy(update={"device": vendor.name})
     try:
         plan = resolve(request, remote=remote, dry_run=dry_run)
@@ -328,7 +329,7 @@ def run_entries(
         for number, entry in enumerate(entries, start=1)
     }
     with ExitStack() as stack:
-        if any(entry.missing for entry in entries):
+        if any(entry.missing for entry in entries):  # else nothing is written
             stack.enter_context(_lock_folder(entries))
             for entry in entries:
                 _finish_earlier_launches(entry, request, report)
@@ -356,6 +357,7 @@ def _launch_missing(
     for entry, plan in order_launches(entries):
         if request.signal_name is not None:
             break
+        # Its other launches would not begin either, or would also time out.
         if entry.name in faults or entry.name in timed_out:
             continue
         label = labels[entry.name]

@@ -206,7 +206,7 @@ class _JobWatch:
         """Cancel the job, and query its state at the next poll."""
         self._next_cancel_at_s = now_s + _CANCEL_INTERVAL_S
         self._next_query_at_s = now_s
-        self._job.num_cancels += 1
+        self._job.num_cancels += 1  # Slurm's launcher kills the job from the second attempt on
         with suppress(EnvironmentFault):  # the state shows that the job still runs
             self._launcher.cancel(self._job)
 

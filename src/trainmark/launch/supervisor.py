@@ -128,8 +128,8 @@ class _Supervisor:
         """
         watched = [self._wake] if seconds is not None else [self._wake, sys.stdin.fileno()]
         readable, _, _ = select.select(watched, [], [], seconds)
-        with suppress(BlockingIOError):
-            os.read(self._wake, _READ_BYTES)
+        with suppress(BlockingIOError):  # nothing was written to it
+            os.read(self._wake, _READ_BYTES)  # empties the pipe, else the next wait would not wait
         return readable
 
     def _reap(self) -> None:
@@ -213,7 +213,7 @@ class _Reports:
             MeasurementError: they could not be started.
         """
         while not self.ranks and not self._is_ended:
-            self._take(os.read(self.descriptor, _READ_BYTES))
+            self._take(os.read(self.descriptor, _READ_BYTES))  # no bytes set ``_is_ended``
         if not self.ranks:
             raise MeasurementError(
                 f"the ranks could not be started: {self._fault or 'their supervisor was killed'}"
@@ -224,7 +224,7 @@ class _Reports:
         """Process the reports that have arrived."""
         while not self._is_ended:
             try:
-                self._take(os.read(self.descriptor, _READ_BYTES))
+                self._take(os.read(self.descriptor, _READ_BYTES))  # no bytes set ``_is_ended``
             except BlockingIOError:
                 return
 

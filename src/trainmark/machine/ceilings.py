@@ -62,6 +62,9 @@ _UNKNOWN_MEMORY_BYTES = 4 * _GIB  # assumed of a device that does not report its
 # What each rank of a pair sends to the other: large enough to fill a link.
 _LINK_BYTES = 64 * _MIB
 _CPU_LINK_BYTES = 4 * _MIB
+# Of the memory, the size of such a message: an exchange holds four times its size, so that half of
+# the memory stays free.
+_LINK_MEMORY_SHARE = 1 / 8
 _ALIGNMENT_BYTES = 64
 # Memory for a number of a matrix, with copies in other precisions; the same for all precisions.
 _HELD_BYTES_PER_MATMUL_NUMBER = 8.0
@@ -74,8 +77,8 @@ class CeilingKind:
 
     Args:
         reason: why it does not apply, and has no points; None: it applies.
-        counts: which point gives the rate of the kind; of memory the largest, because smaller ones
-            may fit into a cache.
+        counts: which point gives the rate of the kind: that with the best rate, or that of the
+            largest size; for memory the latter, because smaller copies may fit into a cache.
         bus_factor: of a collective: bytes on each rank's link for each byte of a message.
         peak: published peak of the device; None: not known.
         points: what was measured, by size.
@@ -124,7 +127,7 @@ def try_precision(vendor: Vendor, device: Device, precision: Precision) -> str |
     refusal = vendor.refuse(Recipe(precision=precision), nproc=1)
     if refusal is not None:
         return refusal.why
-    try:
+    try:  # what the vendor allows, this device may still refuse
         device.set_precision(precision)
     except EnvironmentFault as fault:
         return fault.what
@@ -206,6 +209,7 @@ def iterate_kinds(
         factor=2,  # a copy reads and writes
     )
     bandwidth = find_peak(product, precision=None)  # None: of the memory, not of matmuls
+    # The rate of the largest copy counts, even if a smaller one is faster: it may fit into a cache.
     yield CeilingKind(name="memory_copy", counts="largest", peak=bandwidth), copies
     yield from _iterate_transfers(device)
     yield from _iterate_collectives(device, ranks)
@@ -380,6 +384,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
         smallest_bytes = -ranks.find_max(-total_bytes)
         memory_bytes = smallest_bytes / 2
         for kind, candidates in iterate_kinds(vendor, opened, ranks, memory_bytes):
+            # On all ranks or on none, because ``sweep`` waits for all ranks at each size.
             is_excluded_anywhere = ranks.find_max(float(kind.why is not None)) > 0
             if is_excluded_anywhere and kind.why is None:
                 kind.exclude(message("ceiling_not_elsewhere"))
@@ -420,7 +425,7 @@ def _measure_links(
     if ranks.rank == 0:
         print("trainmark: pairs of ranks", flush=True)
     largest = _CPU_LINK_BYTES if device.torch_type == "cpu" else _LINK_BYTES
-    size_bytes = min(largest, _align(memory_bytes / 8))
+    size_bytes = min(largest, _align(memory_bytes * _LINK_MEMORY_SHARE))
     pairs = measure_links(device, ranks, size_bytes=size_bytes, budget_ns=budget_ns)
     return {"reason": None, "why": None, "pairs": [asdict(pair) for pair in pairs]}
 

@@ -114,6 +114,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
 def check_device(machine: ExaminedMachine) -> Conditions:
     """Check that the ranks can have their devices."""
     try:
+        # Without a vendor, it could not be chosen before: choosing it again raises the reason.
         vendor = machine.vendor or devices.choose_vendor(machine.request.device)
         # ``check_plan`` checks the recipe of the case, and ``check_cores`` the number of cores.
         refuse_unsuitable_device(vendor, Recipe(), machine.nproc, ranks_share_cores=True)

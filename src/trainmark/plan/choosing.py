@@ -180,7 +180,8 @@ def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
     """
     nnodes = target.nnodes
     nproc = target.nproc
-    if target.hardware is None:  # there is no case key, which would name the world
+    # A case key names the world: with one, --nproc changes the ranks of each of its machines.
+    if target.hardware is None:
         recipe = target.case.recipes.get(request.recipe or "")
         if recipe is not None and recipe.world:
             nnodes, nproc = map(int, recipe.world.split("x"))
@@ -306,6 +307,7 @@ def refuse_unsuitable_device(
     vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool
 ) -> None:
     """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``select_vendor``."""
+    # ``select_vendor`` has done this for the ranks of all machines; other callers have not.
     _refuse_without_collectives(vendor, nproc)
     refuse_missing_features(recipe, vendor, nproc)
     # The vendor is asked before its devices are counted, because it knows why some are missing.

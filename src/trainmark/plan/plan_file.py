@@ -45,6 +45,7 @@ def _format_name(words: str) -> str:
     """Return ``words`` as a valid folder name, without colons, slashes and control characters."""
     printable = "".join(c if c.isprintable() else " " for c in words)
     parts = re.split(r"[\s/:\\]+", printable)
+    # A dot at the start would hide the folder, and a dash would make it look like an option.
     return "-".join(parts).lstrip("._-") or "plan"
 
 

@@ -233,7 +233,13 @@ class MeasuredLoop:
         return limit is not None and self.outcome.steps >= limit
 
     def _is_evaluation_due(self, epoch: int, *, is_last: bool) -> bool:
-        """Tell whether to evaluate at the end of ``epoch``, unless the last step just was."""
+        """Tell whether to evaluate at the end of ``epoch``.
+
+        Not if the state after the last step was evaluated already.
+
+        Args:
+            is_last: whether training ends with this epoch.
+        """
         if self._last_evaluated_step == self.outcome.steps:
             return False
         interval = self.schedule.eval_every_epochs
@@ -445,7 +451,8 @@ class MeasuredLoop:
         phase, _length = self.schedule.choose_window(first_step)
         next_phase, _length = self.schedule.choose_window(first_step + steps)
         is_last_of_warmup = phase != "train" and next_phase == "train"
-        # Exact at the end of the warm-up, so that the first measured window can be judged.
+        # Other windows compare a sample of the elements. At the end of the warm-up, exact sums of
+        # all bits are computed too, so that the first measured window has sums to compare with.
         self.parameters.check_window(first_step=first_step, steps=steps, exact=is_last_of_warmup)
 
     def _take_check_time(self) -> dict[str, int]:

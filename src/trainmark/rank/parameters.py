@@ -60,7 +60,8 @@ class ParameterCheck:
         """Check at the end of a window of ``steps`` that began after ``first_step`` steps.
 
         Args:
-            exact: compute exact sums in any case, so that the next window can be judged.
+            exact: compute exact sums even if the sample of elements changed, so that the next
+                window has sums to be compared with.
 
         Raises:
             NotTrainedError: no bit changed although steps should have changed parameters; or a

@@ -142,6 +142,7 @@ class WindowReplay:
         second_control = self._take_steps(batches, len(losses))
         if self.is_on_any_rank(control != second_control):
             return ReplayResult(repeats=3, control="not_deterministic", difference=None)
+        # Either the first pass or the first repeat may be the wrong one.
         difference = find_difference(control, first_pass, first_step=first_step)
         if difference is None:
             difference = find_difference(control, first_repeat, first_step=first_step)

@@ -30,7 +30,7 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
         keys=len(keys),
         # A sum, so that it is the same in whichever order rows come and on whichever rank.
         digest=int(keys.sum(dtype=np.uint64)) % _MODULUS,
-        distinct=len(np.unique(keys)),
+        distinct=len(np.unique(keys)),  # fewer than ``keys``: a row was scored twice
         # Of the noted rows of training, the number, and how many of them were scored as well.
         known=len(trained_keys),
         trained=int(np.isin(trained_keys, keys).sum()),

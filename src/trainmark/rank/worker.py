@@ -295,7 +295,7 @@ def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterChe
     parameters = ParameterCheck(
         digest=TensorDigest(trained),
         gradients=GradientWatch(trained, num_steps=_NUM_GRADIENT_CHECKS),
-        updates=job.updates,
+        updates=job.updates,  # the method, called at each check
         clock=clock,
     )
     parameters.start()

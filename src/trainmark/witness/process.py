@@ -280,7 +280,8 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
     return StatedStep(
         counts=counts,
         samples_of_all=0 if step is None else step["samples"],
-        # ``auto`` and no FLOPs per sample: None, and the FLOPs of a step are counted.
+        # The options allow FLOPs per sample only if those per token are ``auto``. With ``auto`` and
+        # none per sample this is None, and the FLOPs of a step are counted.
         flops_per_unit=flops_per_sample if flops_per_token == "auto" else flops_per_token,
         unit="tokens" if flops_per_sample is None else "samples",
         optimizers=spec["optimizers"],

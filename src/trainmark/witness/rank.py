@@ -238,7 +238,7 @@ class WitnessedRank:
             start_ns=self._start_ns,
             end_ns=self._end_ns,
             steps=self.steps,
-            epochs=1,
+            epochs=1,  # the probe does not know the program's epochs: all steps are one
             check_ns=self._checked_ns,  # without the check after the last window
         )
         start_ns = self.clock()
@@ -265,9 +265,9 @@ class WitnessedRank:
         window.steps.append(step)
         window.marks.append(self.device.mark())
         self.steps += 1
-        self.flops.end_step(
-            can_count=self.steps < self.stated.warmup_steps and self.compiled() == 0
-        )
+        # Counting slows a step down: only steps of the warm-up are counted.
+        is_warmup = self.steps < self.stated.warmup_steps
+        self.flops.end_step(can_count=is_warmup and self.compiled() == 0)
         if len(window.steps) >= window.length:
             self._close_window(is_whole=True)
             self._open_window(self.clock())
@@ -310,7 +310,8 @@ class WitnessedRank:
             self._choose_window_steps(sum(step_ns) / len(step_ns))
         first_step = self.steps - len(window.steps)
         next_phase, _ = self._make_schedule().choose_window(self.steps)
-        # Exact sums at the end of the warm-up let the first measured window be judged.
+        # Other windows compare a sample of the elements. At the end of the warm-up, exact sums of
+        # all bits are computed too, so that the first measured window has sums to compare with.
         is_last_of_warmup = next_phase == "train" and window.phase != "train"
         self.weights.check_window(
             first_step=first_step, steps=len(window.steps), exact=is_last_of_warmup
@@ -362,7 +363,7 @@ class WitnessedRank:
             **optional,
         }
         self._waiting.append(_WaitingWindow(fields, totals))
-        # Only steps of the warm-up are counted.
+        # Only steps of the warm-up are counted: until one was, the window waits.
         if not self.flops.can_still_count(self.steps < self.stated.warmup_steps):
             self._emit_waiting()
 

@@ -14,7 +14,7 @@ from trainmark.rank.parameters import ParameterCheck
 from trainmark.train.parameters import GradientWatch, TensorDigest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import torch
     from torch import Tensor
@@ -146,7 +146,8 @@ class TrainedWeights:
         Args:
             first_step: number of its first step.
             steps: number of its steps.
-            exact: compare all bits of the tensors, not only parts of them.
+            exact: compute sums of all bits even if a sample of the elements changed, so that the
+                next window has sums to be compared with.
         """
         if self._check is None:
             return
@@ -163,18 +164,19 @@ class TrainedWeights:
         if self._watch is not None and self._watch.is_finished and self._check is not None:
             seen = _SeenGradients(self._watch)  # the results without the tensors
             self._check.gradients = seen  # type: ignore[assignment]
-            self._note_missing_gradients(seen.read_flags())
+            self._note_missing_gradients(seen.read_flags().keys())
             self._watch.close()
             self._watch = None
 
-    def _note_missing_gradients(self, has_gradient: dict[str, bool]) -> None:
+    def _note_missing_gradients(self, reached: Collection[str]) -> None:
         """Note tensors that no backward pass reached, if they have many of all elements.
 
         Args:
-            has_gradient: by name, tensors that a backward pass reached.
+            reached: names of the tensors that a backward pass reached, also if their gradients were
+                all zero.
         """
         tensors = {name: tensor for name, tensor in self.collect().items() if tensor.requires_grad}
-        missing = [name for name in tensors if name not in has_gradient]
+        missing = [name for name in tensors if name not in reached]
         total = sum(tensor.numel() for tensor in tensors.values())
         share = sum(tensors[name].numel() for name in missing) / max(1, total)
         if share >= _MIN_MISSING_SHARE:
@@ -235,7 +237,10 @@ class TrainedWeights:
         return tensors
 
     def _read_versions(self) -> list[int]:
-        """Return torch's counts of writes to the first and last tensor of each optimizer."""
+        """Return torch's counts of writes to the first and last tensor of each optimizer.
+
+        They show any write to these tensors; a digest of parts of them may miss some.
+        """
         versions = []
         for reference in self._optimizers:
             optimizer = reference()

@@ -80,7 +80,8 @@ class EngineJob:
 
     Args:
         process: the process of the command, if this process started it and it does not submit.
-        num_cancels: how often the job was cancelled.
+        num_cancels: how often ``Launcher.cancel`` was called for the job, counted before the call;
+            launchers may use more force from the second time on.
     """
 
     plan: Plan

@@ -212,7 +212,8 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
         phase: JobPhase = "lost"
     elif status["phase"] == "Failed" or termination.get("exitCode"):
         phase = "ended"
-    elif termination or "running" in container_state:  # in order: there is no reason to tell
+    # The pod runs, or has succeeded: there is no reason to tell.
+    elif termination or "running" in container_state:
         return JobState(phase="ended" if termination else "running")
     else:
         phase = "waiting"

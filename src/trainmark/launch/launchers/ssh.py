@@ -173,7 +173,7 @@ class Ssh(Launcher):
                 plan,
                 cluster,
                 node_rank=str(number),
-                master=next(iter(hosts)),
+                master=next(iter(hosts)),  # the host of node 0
                 folder=folder,
                 options=("--heartbeat",),
             )
