@@ -190,7 +190,7 @@ class AcceptanceResult(Frozen):
 
     @property
     def exit_code(self) -> int:
-        """0: all members pass; 1: some fail; 3: some are undecided, none is known, or interrupted."""
+        """Return 0 if all pass, 1 if some fail, 3 if some are undecided or it is incomplete."""
         if self.list_names("fail"):
             return EXIT_FAILED
         if self.list_names("undecided") or not self.members or self.interrupted:
