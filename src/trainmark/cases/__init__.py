@@ -304,7 +304,7 @@ def load(name: str) -> Case:
         return _add_messages_and_page(case_by_alias[name])
     raise UsageError(
         f"unknown case {name!r}",
-        where="CASE",
+        where="CASE",  # the argument of the commands
         fix=suggest_nearest(name, [*case_names, *case_by_alias]),
     )
 

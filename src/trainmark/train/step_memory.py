@@ -75,7 +75,7 @@ class Transformer:
 
     Args:
         parameters: number of all parameters, with tables; all are trained.
-        wide: width of the feed-forward layers.
+        ffn_width: width of the feed-forward layers.
         vocab_size: rows of the token table, with padding.
         tied_head: the head uses the token table, whose gradient is then computed twice.
         tokens: tokens of a micro-batch, with padding.
@@ -92,7 +92,7 @@ class Transformer:
     num_layers: int
     hidden_size: int
     num_heads: int
-    wide: int
+    ffn_width: int
     vocab_size: int
     tokens: int
     scores: int
@@ -109,7 +109,7 @@ class Transformer:
     def block_matmul_weights(self) -> int:
         """Return the number of weights in a block's matrices."""
         # Query, key, value and result of attention, and the two feed-forward layers.
-        return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.wide
+        return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.ffn_width
 
     @property
     def table(self) -> int:
@@ -179,11 +179,11 @@ def _estimate_forward_bytes(
     if sizes.checkpoint_activations:  # blocks are recomputed after the head's backward pass
         saved = sizes.num_layers * stream  # each block saves only its input
         # The recomputed block, and a gradient of the feed-forward layers.
-        temporary = block + sizes.tokens * sizes.wide * number_bytes // tensor_parallel
+        temporary = block + sizes.tokens * sizes.ffn_width * number_bytes // tensor_parallel
     else:
         saved = sizes.num_layers * block
         # Gradients of the feed-forward layers and of the block's result.
-        temporary = sizes.tokens * (sizes.wide * number_bytes // tensor_parallel) + stream
+        temporary = sizes.tokens * (sizes.ffn_width * number_bytes // tensor_parallel) + stream
     if sizes.scores:  # else there is no head
         # Copies of the weights in half precision, which autocast keeps until the forward pass
         # ends; a compiled model keeps none.
@@ -244,7 +244,7 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
         number_bytes: bytes of a number in matmuls.
     """
     hidden = sizes.hidden_size
-    wide = sizes.wide  # of the feed-forward layers
+    wide = sizes.ffn_width  # of the feed-forward layers
     tensor_parallel = sizes.tensor_parallel
     # All sizes below are bytes per token.
     # Query, key, value and result, and a sum of the softmax for each head.

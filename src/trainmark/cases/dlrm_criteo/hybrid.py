@@ -196,6 +196,7 @@ class TableExchange:
 
     def send_embeddings(self, embeddings: Tensor) -> None:
         """Begin to send rows (B_global, parts, dim) to the ranks that train their samples."""
+        # Without a conversion this is ``embeddings`` itself, which nothing else reads.
         sent = embeddings.to(self.tables.exchange_dtype).contiguous()
         self._clear_foreign_rows(sent)
         self._begin_exchange(

@@ -76,8 +76,11 @@ class RoutedLayer(nn.Module):
             chosen = assign_round_robin(chosen, self._dispatcher.num_experts)
             # As the router weighs its own choice, but of these experts.
             weights = scores.gather(1, chosen).softmax(1)
+        # The weighted sums of the experts' results (N, D); how many rows this rank sent to each
+        # expert; and how many each of its own experts received.
         summed, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
         if self.meter is not None:
+            # Counts tokens whose experts do not have the largest scores, which would be a fault.
             self.meter.check_choice(tokens, self.router, chosen)
             self.meter.add(self._number, routed, received)
         return summed.view_as(hidden), weights

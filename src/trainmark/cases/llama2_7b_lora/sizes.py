@@ -1,4 +1,7 @@
-"""Compute parameters and FLOPs from a recipe and the model's sizes in a record."""
+"""Compute parameters and FLOPs from a recipe and the model's sizes in a record.
+
+Records are checked against them, also without the events of the run.
+"""
 
 from __future__ import annotations
 

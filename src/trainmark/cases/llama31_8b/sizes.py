@@ -1,4 +1,7 @@
-"""Compute the parameters and FLOPs that follow from a recipe of this case."""
+"""Compute the parameters and FLOPs that follow from a recipe of this case.
+
+Records are checked against them, also without the events of the run.
+"""
 
 from __future__ import annotations
 

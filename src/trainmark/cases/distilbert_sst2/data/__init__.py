@@ -53,14 +53,14 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         num_layers=config.n_layers,
         hidden_size=config.dim,
         num_heads=config.n_heads,
-        wide=config.hidden_dim,
+        ffn_width=config.hidden_dim,
         vocab_size=config.vocab_size,
         tokens=recipe.micro_batch_size * recipe.seq_length,
         scores=0,  # two for each row, which are too few to count
         tied_head=False,
         dropout=config.dropout > 0,
         saved_inputs=3,  # the layers for queries, keys and values each have their own
-        keeps_gradients=recipe.grad_accum_steps > 1,
+        keeps_gradients=recipe.grad_accum_steps > 1,  # those of earlier micro-batches of a step
         replicas=world_size,
     )
     return predict_peak_bytes(sizes, recipe)

@@ -236,7 +236,7 @@ def match_weights(
             is missing.
     """
     weights = ModelWeights(
-        model="the DistilBERT of model/config.json",
+        model="the DistilBERT of model/config.json",  # as errors name it
         shapes=compute_expected_shapes(config),
         wrappers=("distilbert.",),  # a prefix that may be missing: a bare encoder has none
         optional=HEAD_PREFIXES,

@@ -61,14 +61,14 @@ def predict(
         num_layers=recipe.num_layers,
         hidden_size=recipe.hidden_size,
         num_heads=recipe.num_heads,
-        wide=4 * recipe.hidden_size,
+        ffn_width=4 * recipe.hidden_size,
         vocab_size=recipe.vocab_size,
         tokens=int(num_sequences * length),
         scores=num_sequences * recipe.vocab_size,  # at least one token of each candidate
         tied_head=True,
         dropout=recipe.dropout > 0,
         checkpoint_activations=recipe.checkpoint_activations,
-        keeps_gradients=recipe.grad_accum_steps > 1,
+        keeps_gradients=recipe.grad_accum_steps > 1,  # those of earlier micro-batches of a step
         replicas=world_size,
     )
     # The head always uses the library's kernels, whatever ``kernels`` is.

@@ -48,7 +48,7 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
         num_layers=layers,
         hidden_size=hidden,
         num_heads=recipe.num_heads,
-        wide=4 * hidden,
+        ffn_width=4 * hidden,
         vocab_size=rows,
         tokens=tokens,
         scores=tokens * recipe.vocab_size,
@@ -57,7 +57,7 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
         checkpoint_activations=recipe.checkpoint_activations,
         tensor_parallel=recipe.tensor_parallel,
         shards=replicas if recipe.fsdp else 1,
-        keeps_gradients=recipe.grad_accum_steps > 1,
+        keeps_gradients=recipe.grad_accum_steps > 1,  # those of earlier micro-batches of a step
         replicas=1 if recipe.fsdp else replicas,
     )
     return predict_peak_bytes(sizes, recipe)
