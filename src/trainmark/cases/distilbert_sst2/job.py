@@ -109,7 +109,7 @@ class DistilbertJob:
         pretrained = recipe.init == "pretrained"
         weights = find_weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
-        context.device.place(self.model)
+        context.device.place(self.model)  # moves a module itself
         choose_attention_kernels(context.device, dropout=data.config.attention_dropout)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch

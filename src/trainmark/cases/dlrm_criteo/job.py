@@ -127,7 +127,7 @@ class DlrmJob:
             *parse_layer_widths(recipe),
             seed=recipe.seed,
         )
-        context.device.place(self.model)
+        context.device.place(self.model)  # moves a module itself
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         # Fused SGD drops an overflowed fp16 step on the device, without synchronization.
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, fused=True)

@@ -175,7 +175,7 @@ class GlmJob:
         self.checkpoint_report = (
             load_checkpoint(self.model, context.data_dir) if pretrained else None
         )
-        context.device.place(self.model)
+        context.device.place(self.model)  # moves a module itself
         optimizer = torch.optim.AdamW(
             make_decay_groups(self.model, recipe.weight_decay),
             lr=recipe.learning_rate,

@@ -67,6 +67,7 @@ class GptOssJob(NextTokenJob):
         dispatcher = Dispatcher(
             recipe.num_experts,
             mesh=expert_mesh,
+            # A context manager that times an exchange of tokens, as a part of the step.
             timed=lambda: context.stages.stage(EXCHANGE_PART, context.device),
         )
         self.kernels = choose_kernels(recipe, context.device.torch_type)
@@ -75,12 +76,13 @@ class GptOssJob(NextTokenJob):
         layers = list_routed_layers(model)
         if expert_mesh is not None:  # before the weights get memory, in ``super().__init__``
             for layer in layers:
-                layer.experts.share(expert_mesh)
+                layer.experts.share(expert_mesh)  # each rank keeps only its own
         super().__init__(
             context,
             data,
             ranks=ranks,
             model=model,
+            # The model has no memory for its weights yet: called when it is sharded over ranks.
             materialize=partial(materialize_weights, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
             experts=[layer.experts for layer in layers] if expert_mesh is not None else (),
@@ -94,7 +96,7 @@ class GptOssJob(NextTokenJob):
             top_k=recipe.top_k,
             ranks=ranks,
             device=self.stepper.device,
-            is_forced=recipe.routing != "trained",
+            is_forced=recipe.routing != "trained",  # the router does not choose the experts
         )
         for layer in layers:
             layer.meter = self.meter

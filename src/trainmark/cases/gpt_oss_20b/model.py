@@ -102,6 +102,7 @@ def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) 
     """Return the model in train mode, without memory for its weights."""
     with torch.device("meta"):
         library = GptOssForCausalLM(build_config(recipe))
+    # An attention of this program, whose name in the library ``register_attention`` returns.
     library.set_attn_implementation(sink_attention.register_attention())
     model = CausalModel(library, kernels)
     for number, block in enumerate(model.blocks):

@@ -60,6 +60,7 @@ class Llama31Job(NextTokenJob):
             data,
             ranks=ranks,
             model=model,
+            # The model has no memory for its weights yet: called when it is sharded over ranks.
             materialize=partial(materialize_weights, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
             adam_eps=recipe.adam_eps,
