@@ -132,7 +132,7 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
     violations = []
     for plan in plans:
         standard = case.recipes.get(plan.compared_with)
-        # Fields that decide what is trained, which the division never allows to change.
+        # Fields that set how much is trained and what is evaluated: as in the standard recipe.
         for name in list_fields_with_rule(case.recipe_type, "scope"):
             # None: the installed case no longer has the recipe with which the run was compared.
             if standard is None or plan.recipe.get(name) != getattr(standard, name):

@@ -111,10 +111,11 @@ def find_in_measurement(
         *_find_machine_conditions(measurement),
         *_find_training_conditions(measurement),
     ]
+    # A user's own program trained instead of a case: what a probe saw of it, and what it printed.
     if measurement.plan.witness is not None:
         findings += find_in_witness(measurement)
         findings += find_in_printed(measurement, figures)
-    if measurement.telemetry is not None:
+    if measurement.telemetry is not None:  # why readings are missing
         findings += measurement.telemetry.faults
     return findings
 

@@ -189,6 +189,8 @@ def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
     """Return the labels that follow from a plan and its recipe."""
     world = f"{plan.nnodes}x{plan.nproc}"
     has_target = recipe.target_value is not None
+    # Real data, but without the published weights to begin from, give no comparable quality. Of
+    # generated data another label says so.
     has_comparable_quality = recipe.data != "real" or plan.data.quality_comparable
     conditions = {
         "self-reported": True,  # every run is measured by whoever publishes it

@@ -148,7 +148,7 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
     spec = _get_spec(measurement)
     num_ranks = len(measurement.ranks)
     all_facts = list_facts(measurement)
-    if spec.step is not None:
+    if spec.step is not None:  # the file states what a step trains
         # What loaders yielded for a step on each rank that saw it; the file states the sum.
         samples = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
         tokens = [

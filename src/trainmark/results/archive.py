@@ -170,6 +170,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     for file in manifest.files:
         target = folder / file.name  # inside of ``folder``: a manifest allows no other names
         target.parent.mkdir(parents=True, exist_ok=True)
+        # ``x``: never over an existing file.
         with archive.open(file.name) as content, target.open("x+b") as out:
             shutil.copyfileobj(content, out)
             size = out.tell()

@@ -69,7 +69,7 @@ class Selection:
     def folders(self) -> list[Path | None]:
         """Return the run directory of each record; None: it is in a bundle."""
         paths = [Path(place) for place in self.places]
-        folders = [path.parent if path.is_file() else path for path in paths]
+        folders = [path.parent if path.is_file() else path for path in paths]  # a `record.json`
         return [folder if folder.is_dir() else None for folder in folders]
 
     def add_records(self, places: Mapping[Path, str], *, verify: bool) -> None:
@@ -101,6 +101,7 @@ def find_newest_run() -> Path:
         RecordError: there is no such run.
     """
     run_by_file = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
+    # Without any run, ``find_runs`` returns the folder itself, which has no record.
     existing = [file for file in run_by_file if file.exists()]
     if not existing:
         fix = "run `trainmark run CASE`, or pass a run"

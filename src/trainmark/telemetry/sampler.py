@@ -237,6 +237,7 @@ class _Sampler:
         self._clock = time.perf_counter_ns
         self._interval_s = float(plan["sample_every_s"])
         self._host = HostReader()
+        # Called in the thread of the first reading, because the import may hang.
         load_vendor = partial(_load_vendor, plan["device"]["vendor"])
         devices = DeviceReader(load_vendor, plan["nproc"], log, self._write_start)
         self._monitor = BackgroundReading("monitor", devices.take, log, clock=self._clock)
@@ -295,7 +296,7 @@ class _Sampler:
             self._log.write("host", took_ns=self._clock() - start_ns, **readings)
 
     def _take_last_readings(self) -> None:
-        """Take readings after the end of the ranks, and report what does not answer in time.
+        """Take readings after the end of the ranks, and report those that hang.
 
         The management controller is not read again: it may take longer than there is time for.
         """

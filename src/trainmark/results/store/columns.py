@@ -118,6 +118,7 @@ def make_record_entry(record: Record) -> dict[str, Any]:
     work = describe_work(record)
     entry = {
         "world": record.plan.world_size,
+        # Digests, by which runs are found that did the same.
         "work": _digest(work),
         "comparable": _digest(work | {"device_products": None}),  # the same work on any device
         "torch": (environment.get("packages") or {}).get("torch"),

@@ -41,7 +41,7 @@ class OpenMetrics:
         self._registry = CollectorRegistry()
         self._gauges: dict[str, object] = {}
         self._labels = {"run_id": run.run_id, "case": run.case}
-        self._set_gauge("trainmark_run_active", 1)
+        self._set_gauge("trainmark_run_active", 1)  # 0 after the end of the run
         self._write_file()
 
     def log(self, points: Sequence[Point]) -> None:
