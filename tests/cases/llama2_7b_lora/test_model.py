@@ -243,3 +243,29 @@ def test_keys_of_the_published_llama_2_are_read(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **published}))
     assert read_config(tmp_path).raw == TINY.raw
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_weight_with_a_number_that_is_not_finite_is_refused(tmp_path: Path, number: float) -> None:
+    config = write_folder(tmp_path)
+    file = tmp_path / SINGLE_FILE
+    weights = load_file(file)
+    name = "model.layers.0.mlp.up_proj.weight"
+    weights[name][1, 2] = number
+    save_file(weights, file)
+    with pytest.raises(DataError) as caught:
+        make_model(tmp_path, config)
+    assert caught.value.where == f"{file}, {name}"
+
+
+def test_weight_beyond_the_range_of_the_training_precision_is_refused(tmp_path: Path) -> None:
+    # 70,000 is finite in the float32 of the file, but more than fp16 can hold.
+    config = write_folder(tmp_path)
+    file = tmp_path / SINGLE_FILE
+    weights = load_file(file)
+    name = "model.norm.weight"
+    weights[name][0] = 70_000.0
+    save_file(weights, file)
+    with pytest.raises(DataError) as caught:
+        make_model(tmp_path, config, precision="fp16", weights_dtype="fp16")
+    assert caught.value.where == f"{file}, {name}"
