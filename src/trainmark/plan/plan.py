@@ -73,7 +73,7 @@ def _check_placeholders(text: Text) -> Text:
     Otherwise an edited record could read attributes of objects, or ask for gigabytes of padding.
     """
     if not (_PLACEHOLDERS.fullmatch(text.en) and _PLACEHOLDERS.fullmatch(text.zh)):
-        raise ValueError(f"not a plain place in {text.en!r} or {text.zh!r}")
+        raise ValueError(f"unknown placeholder in {text.en!r} or {text.zh!r}")
     return text
 
 

@@ -117,7 +117,7 @@ class SparseFile:
         for sample, (right, count) in enumerate(zip(answer_lists, counts, strict=True)):
             if right.min() < 0 or right.max() >= count:
                 raise _make_fault(
-                    f"sample {sample} (from 0) has the answers {right.tolist()}",
+                    f"sample {sample} (counted from 0) has the answers {right.tolist()}",
                     where=f"{self.file}, answer_idx",
                     rule=(
                         f"an answer must be one of the {count} candidates of the sample, counted "
@@ -143,7 +143,7 @@ class SparseFile:
             has_target = self.logit_mask.read_rows(first, last).any(1)
             if not has_target.all():
                 raise _make_fault(
-                    f"sequence {first + int(has_target.argmin())} (from 0) has no target",
+                    f"sequence {first + int(has_target.argmin())} (counted from 0) has no target",
                     where=f"{self.file}, logit_mask",
                     rule="every sequence must have a target",
                 )
@@ -353,7 +353,7 @@ def _refuse_invalid_starts(
     falling = np.diff(starts) < 0
     if falling.any():
         row = int(falling.argmax())  # the first one
-        what = f"row {row} (from 0) begins at {starts[row]} and ends at {starts[row + 1]}"
+        what = f"row {row} (counted from 0) begins at {starts[row]} and ends at {starts[row + 1]}"
         raise _make_fault(what, where=place, rule=rule)
 
 
@@ -373,14 +373,14 @@ def _refuse_invalid_columns(
     outside = (columns < 0) | (columns >= num_columns)
     if outside.any():
         element = int(outside.argmax())  # the first one
-        what = f"row {first_row + rows[element]} (from 0) has the column {columns[element]}"
+        what = f"row {first_row + rows[element]} (counted from 0) has the column {columns[element]}"
         raise _make_fault(what, where=place, rule=rule)
     cells = rows * num_columns + columns
     if (np.diff(cells) <= 0).any():  # unsorted columns are rare, and valid if none repeats
         distinct_cells, counts = np.unique(cells, return_counts=True)
         if counts.max() > 1:
             row, column = divmod(int(distinct_cells[counts.argmax()]), num_columns)
-            what = f"row {first_row + row} (from 0) has the column {column} twice"
+            what = f"row {first_row + row} (counted from 0) has the column {column} twice"
             raise _make_fault(what, where=place, rule=rule)
 
 

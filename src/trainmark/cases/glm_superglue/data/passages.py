@@ -189,7 +189,7 @@ class Passages:
         """Return the place of a question in its file, for an error."""
         passage = self.find_passage(question)
         number = question - self.first_question_of_passage[passage]
-        return f"line {self.lines[passage]}, question {number} (from 0)"
+        return f"line {self.lines[passage]}, question {number} (counted from 0)"
 
     def list_arrays(self) -> list[NDArray[Any]]:
         """Return all fields but ``tokens`` as arrays, in the order of ``from_arrays``."""
