@@ -220,6 +220,7 @@ class BlockEncoder:
             DataError: a line has no text; the error names the first one.
         """
         texts = parse_texts(block.lines, self.text_key, block.path, block.first)
+        # An empty text makes no document; ``empty_texts`` below counts them.
         encodings = self.tokenizer.library.encode_batch_fast(
             [text for text in texts if text], add_special_tokens=False
         )

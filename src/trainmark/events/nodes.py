@@ -139,6 +139,7 @@ def _find_reference(
     node: NodeTimeline, clock_syncs: Sequence[ClockSync | None]
 ) -> ClockSync | Launch | None:
     """Return an event with a time on the node's clock and on its wall clock; None: no event."""
+    # The first rank that has one: ranks leave the barrier at nearly the same moment.
     for rank in node.ranks:
         event = clock_syncs[rank]
         if event is not None:

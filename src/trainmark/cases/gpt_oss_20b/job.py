@@ -61,6 +61,7 @@ class GptOssJob(NextTokenJob):
         if recipe.expert_parallel > 1:
             ranks = Ranks.from_expert_groups(context, recipe.expert_parallel)
         else:
+            # Also without FSDP2: the counts of routed tokens are summed over the mesh.
             ranks = Ranks.from_context(context, with_mesh=True)
         # None: every rank has all experts.
         expert_mesh = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None

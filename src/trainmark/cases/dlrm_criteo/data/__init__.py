@@ -83,7 +83,8 @@ def _scan_file(file: Path, value_type: np.dtype[Any]) -> Extremes:
         with translate_read_errors(file), file.open("rb") as stream:
             # A block may end within a row, but not within a value: sizes of values divide it.
             while block := stream.read(BLOCK_BYTES):
-                yield np.frombuffer(block, value_type.base)  # a shaped type is one of rows
+                # ``base`` is the type of a value, also if ``value_type`` is that of a whole row.
+                yield np.frombuffer(block, value_type.base)
 
     return compute_extremes(read_blocks(), to_integers=_order_as_integers)
 
