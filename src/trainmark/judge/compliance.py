@@ -1,7 +1,8 @@
 """Check the launches of a result against the rules of the division that they claim.
 
-Owns how records are checked; ``plan.rules`` has the rules of each division. Whether the
-evidence matches is part of the trust of the records.
+The closed division allows changes of few settings, so that results are comparable; the open one
+allows any change. Owns how records are checked; ``plan.rules`` has the rules of each division.
+Whether the evidence matches is part of the trust of the records.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def advise(record: Record) -> list[Message]:
         return []
     if get_stated_fix(cause):
         return [find_fix(cause)]
-    if plan.witness is not None:
+    if plan.witness is not None:  # a user's own program, which has no recipe
         return [_advise_on_program(cause, plan)]
     code = cause.message.code
     steps = record.counts.steps

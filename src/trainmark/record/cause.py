@@ -1,5 +1,6 @@
 """Decide how a run ended and why, from events alone.
 
+A rank reports its training in windows, each of some steps that are timed together.
 ``broken_rules`` checks the runs that reached their end.
 """
 
@@ -69,6 +70,7 @@ def find_cause(
     Args:
         case_error: why the case could not compute its own figures.
     """
+    # With ``witness`` the ranks ran a user's own program.
     cause = find_failure(run, plan.target, is_witnessed=plan.witness is not None)
     if cause is None and case_error is not None:
         cause = _describe_case_error(case_error)

@@ -206,8 +206,8 @@ def _find_changing_evaluation_rows(measurement: Measurement) -> Iterator[Message
 def _find_unlike_clocks(measurement: Measurement) -> Iterator[Message]:
     """Compare the time of steps by the device's clock with that of their windows by the host's.
 
-    They differ if the device records a time before the work that it should follow, or if its clock
-    runs at another rate.
+    A window is some steps that the host times together. They differ if the device records a time
+    before the work that it should follow, or if its clock runs at another rate.
     """
     for rank in measurement.ranks:
         phase = rank.phases["train"]

@@ -155,7 +155,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     without a step after its warm-up: it has no speed. ``record.json`` has the measured figures.
 
     Returns:
-        The records; an empty list for a case without a mission.
+        The records; an empty list for a case without a mission, its entry in such collections.
 
     Raises:
         UsageError: the case's mission does not fit the form.

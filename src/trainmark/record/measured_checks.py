@@ -1,7 +1,8 @@
 """Compare what ranks measured in a record with its plan, its spans, its steps and its readings.
 
 Each function yields values of the record with what they must be; if they differ, the record is
-wrong. A value that must lie in a range is yielded only if it does not.
+wrong. A value that must lie in a range is yielded only if it does not. Spans are the parts of a
+rank's time; a window is some steps of the training that are timed together.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Measurement:
 
     @cached_property
     def spans(self) -> Spans:
-        """Return the spans of the rank that ended last."""
+        """Return the spans, which are the parts of the wall time, of the rank that ended last."""
         last_rank = max(self.ranks, key=lambda rank: rank.wall_ns or 0)  # None: it never started
         return Spans(
             rank=last_rank.rank,

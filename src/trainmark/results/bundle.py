@@ -1,7 +1,8 @@
 """Pack runs into a bundle, one file that others can verify without a network, and verify it.
 
-Owns the content of a bundle: redacted copies of the evidence and the records computed from them;
-and the checks of bundles and runs: bytes, recomputed records, audit.
+Owns the content of a bundle: redacted copies of the evidence, which are the plans and events of the
+launches, and the records computed from them; and the checks of bundles and runs: bytes, recomputed
+records, audit. A run has one launch, or several if it was repeated.
 """
 
 from __future__ import annotations

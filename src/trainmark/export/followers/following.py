@@ -1,6 +1,7 @@
 """Hand a run to a backend from the beginning, and again after a fault.
 
-A fault of a backend is noted, never raised. The next try opens the backend again and hands over the
+A backend writes points of a run in the form of another program, such as TensorBoard or MLflow. A
+fault of a backend is noted, never raised. The next try opens the backend again and hands over the
 run from its beginning; backends skip the points that they have.
 """
 

@@ -1,4 +1,8 @@
-"""The data that a follower hands to a backend: facts of the run, points of series, the result."""
+"""The data that a follower hands to a backend: facts of the run, points of series, the result.
+
+A follower reads a run while it is measured; a backend writes it in the form of another program,
+such as TensorBoard.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a follower.
+"""The process of a follower, which hands a run to another program while the run is measured.
 
 Started as ``python -m trainmark.export.followers.process RUN_DIR TARGET SECONDS``. It imports the
 backend's program, reports that it is ready, and waits for the run. Its standard input ends with the

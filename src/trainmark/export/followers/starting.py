@@ -1,4 +1,8 @@
-"""Start the followers of a run, and say at its end what they could not hand over."""
+"""Start the followers of a run, and say at its end what they could not hand over.
+
+A follower is a process that hands a run to another program, such as TensorBoard, while the run is
+measured. It reports to the launcher in lines of JSON, on its standard output.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Where a run is handed to: the words after ``--follow``, and whether what they need is installed.
 
-Owns the names of the backends. An extra of the installation has the name of its backend.
+Owns the names of the backends: the programs to which runs can be handed, such as MLflow. An extra
+of the installation has the name of its backend.
 """
 
 from __future__ import annotations
