@@ -89,6 +89,18 @@ def test_interrupted_preparation_resumes(raw, tmp_path):
     assert manifest["files"] == {"sub/abc.txt": ABC, "late.txt": ABC}
 
 
+def test_file_of_a_killed_call_is_not_part_of_the_data(raw, tmp_path):
+    with pytest.raises(EnvironmentFault):
+        write_prepared(raw, fail=True)
+    # Left by `write_atomically` if the process is killed while it writes the state.
+    (tmp_path / ".data.partial" / f".{prepared.STATE_FILE}.1a2b3c4d.tmp").write_text("{")
+    assert write_prepared(raw) == ["late"]
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
+    assert manifest["files"] == {"sub/abc.txt": ABC, "late.txt": ABC}
+    names = sorted(path.name for path in (tmp_path / "data").iterdir())
+    assert names == ["late.txt", "manifest.json", "sub"]
+
+
 def change_source(raw):
     (raw / "a.txt").write_bytes(b"xyz")
     return {}

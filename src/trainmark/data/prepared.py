@@ -291,6 +291,9 @@ def _resume_or_begin(
     made_of_json = json.loads(json.dumps(made_of))  # as it is read from a file: tuples are lists
     if earlier_state.get("made_of") == made_of_json:
         report(f"continuing an earlier conversion in {folder}")
+        # A call that was killed while it wrote the state has left the file of `write_atomically`.
+        for staging in folder.glob(f".{STATE_FILE}.*.tmp"):
+            staging.unlink()
         return dict(earlier_state)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
