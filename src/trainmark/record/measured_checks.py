@@ -71,7 +71,7 @@ def _compare_precision_flags(record: Record) -> Iterator[ComparedValue]:
         "float32_matmul": "high" if uses_tf32 else "highest",
         "autocast": AUTOCAST.get(precision),
     }
-    for name in expected_flags.keys() & flags.keys():
+    for name in expected_flags.keys() & flags.keys():  # those that the rank reported
         place = f"environment.precision_flags.{name}"
         yield ComparedValue(place, flags[name], expected_flags[name])
 

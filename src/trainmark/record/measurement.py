@@ -170,6 +170,7 @@ class Measurement:
         if not self.evaluations:
             code = "ended_before_evaluation" if self.plan.evaluates else "never_evaluates"
             return message(code)
+        # Without a reason, a value is missing because it was not a finite number.
         if self.evaluations[-1].value is None and self.no_quality_reason is None:
             return message("evaluation_not_finite")
         return self.no_quality_reason

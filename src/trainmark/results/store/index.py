@@ -163,6 +163,7 @@ class Index:
         Args:
             paths: relative to the store's folder.
         """
+        # In batches, so that an update that is interrupted keeps what it has read.
         for start in range(0, len(paths), _RECORDS_PER_TRANSACTION):
             batch = paths[start : start + _RECORDS_PER_TRANSACTION]
             entries = [entry for path in batch for entry in self._read_entries(path)]

@@ -111,7 +111,7 @@ def list_runs(
     # Of each run also the unit of its result, which differs between cases.
     selected = ", ".join([*(key.selected for key in keys), f'"{_RESULT_UNIT}"'])
     order = _make_order(sort)
-    conditions = ["unreadable IS NULL"]
+    conditions = ["unreadable IS NULL"]  # of a record that cannot be read only the path is known
     parameters: list[str | float | bool] = []
     for word in words:
         condition, parameter = _make_condition(word)
@@ -151,6 +151,7 @@ def _make_order(sort: str) -> str:
     """
     direction = "DESC" if sort.startswith("-") else "ASC"
     key = _find_key(sort.removeprefix("-"))
+    # Runs with the same value: the newest first, then by path.
     return f"{key.expression} {direction} NULLS LAST, started_utc DESC NULLS LAST, path"
 
 
