@@ -159,7 +159,7 @@ def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
     # Not strict: a rank may have ended before the last evaluation.
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
         scored = combine_scores([report.scores for report in reports])
-        # ``keys``: number of rows that were scored with a key, a digest of the row's content.
+        # ``keys``: number of scored rows that have a key. Equal rows have equal keys.
         if scored is None or scored.keys < _MIN_ROWS:
             continue
         if scored.distinct < _MIN_DISTINCT_SHARE * scored.keys:
