@@ -269,6 +269,7 @@ def encode_blocks(
     """Yield each block with its documents, in order.
 
     Args:
+        encoder: encodes if there is one worker; else each worker makes an equal one.
         workers: number of processes; 1: encode in this process.
 
     Raises:

@@ -3,8 +3,9 @@
 A case declares the keys that it uses as ``ConfigKeys``: each field has a type, a range and, as its
 description, the rule for errors. Any other key may change the model; it is refused, unless it is
 listed as one without effect or has the library's default. The headers of weight files are compared
-with the shapes that the model expects. This module knows no model and no case. It does not import
-torch, so that the launcher can use it; ``train.checkpoints`` reads files that torch wrote.
+with the shapes that the model expects. This module knows no model and no case: the parameter
+``make_error`` of its functions makes a ``DataError`` with the case's rule and fix. It does not
+import torch, so that the launcher can use it; ``train.checkpoints`` reads files that torch wrote.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def _make_config_error(
     Args:
         error: of pydantic.
         raw: the content of the file.
+        keys: the keys that the case uses.
     """
     first = error.errors(include_url=False)[0]
     # The rule: that of a validator of the case, or the field's description, or pydantic's own.

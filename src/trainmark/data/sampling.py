@@ -160,6 +160,9 @@ class Samples:
         """Return the arrays of epochs that are shuffled together; see ``_cut_samples``.
 
         Megatron shuffles the last epoch separately if less than 80% of it is needed.
+
+        Args:
+            random: has the seed of this group of epochs.
         """
         num_samples = count_samples(num_epochs * self.num_tokens, self.seq_length)
         num_before_last = count_samples((num_epochs - 1) * self.num_tokens, self.seq_length)

@@ -3,7 +3,8 @@
 This module finds the files of each split, which may be numbered parts, in one of the forms that a
 case accepts. It raises the errors for files that are missing, empty or unreadable. ``Split`` is
 what the data of every case provides; ``Ragged`` stores rows of unequal length. This module does not
-know the content of files: each case passes its own forms and errors.
+know the content of files: each case passes its own forms, and in the parameter ``make_error`` a
+function that makes a ``DataError`` with the rule and the fix of the case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Find and open the tokenizers of model folders, and check that they fit the model.
 
 Three forms are read: ``tokenizer.json``, BERT's ``vocab.txt``, and GPT-2's two files. This module
-checks the special tokens and finds the end-of-document token of a corpus.
+checks the special tokens and finds the end-of-document token of a corpus. The parameter
+``make_error`` of its functions makes a ``DataError`` with the caller's rule and fix.
 """
 
 from __future__ import annotations

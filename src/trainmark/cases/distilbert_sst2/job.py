@@ -184,6 +184,7 @@ class DistilbertJob:
         )
 
     def model_flops(self, counts: Counts) -> float:
+        """Return the model FLOPs of training ``counts``; see ``sizes``."""
         config = self.data.config
         return compute_model_flops(
             layers=config.n_layers,
@@ -194,6 +195,7 @@ class DistilbertJob:
         )
 
     def facts(self) -> Mapping[str, Any]:
+        """Return the facts of the job for the record; see ``Job.facts``."""
         parameters = sum(item.numel() for item in self.model.parameters())
         return {
             "parameters": parameters,

@@ -57,6 +57,7 @@ def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
     parameters = embeddings + layers * (attention + feed_forward + 2 * norm) + head
 
     def compute_flops(counts: Counts) -> float:
+        """Return the model FLOPs of training ``counts`` with the model of the record."""
         return compute_model_flops(
             layers=layers,
             dim=dim,

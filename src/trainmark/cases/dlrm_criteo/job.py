@@ -169,6 +169,7 @@ class DlrmJob:
         return self.stepper.step(batches)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's parts of the global batches, one for each step; see ``Job.batches``."""
         order = None  # ascending
         if self.recipe.shuffle_batches:
             rng = np.random.default_rng([self.recipe.seed, epoch])
@@ -214,6 +215,7 @@ class DlrmJob:
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
+        """Return this rank's tables, or parts of them, and the dense parameters, by name."""
         tables: Iterable[tuple[int, Tensor]]
         if self.context.world_size == 1:
             tables = enumerate(self.tables.split_tables())
@@ -254,6 +256,7 @@ class DlrmJob:
         return float(self.model.flops_per_sample * counts.samples)
 
     def facts(self) -> Mapping[str, Any]:
+        """Return the facts of the job for the record; see ``Job.facts``."""
         cardinalities = self.placement.cardinalities
         dim = self.recipe.embedding_dim
         parameters = self.dense_parameters + sum(cardinalities) * dim

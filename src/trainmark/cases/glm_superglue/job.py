@@ -200,8 +200,9 @@ class GlmJob:
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's micro-batches of an epoch; see ``Job.batches``."""
         train, recipe = self.data.train, self.recipe
-        order = None  # a permutation that depends on seed and epoch
+        order = None  # ``training_batches`` permutes the samples by seed and epoch
         if recipe.group_by_choices:
             order = order_by_choices(train.num_choices, self.sharding, epoch)
         return training_batches(
@@ -288,6 +289,7 @@ class GlmJob:
         return self.shape.compute_flops_per_token(length) * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
+        """Return the facts of the job for the record; see ``Job.facts``."""
         recipe = self.recipe
         return {
             "parameters": self.shape.parameters,

@@ -99,7 +99,7 @@ def _describe_vocabulary(file: Path) -> str:
 
 def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
     """Copy a split; return its numbers of questions and passages."""
-    prepared.copy_file(files[0], target)
+    prepared.copy_file(files[0], target)  # a split has one file
     questions_of_passages = [len(passage.questions) for passage in read_passages(files[0])]
     return {"questions": sum(questions_of_passages), "passages": len(questions_of_passages)}
 
@@ -110,7 +110,7 @@ def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
     Returns:
         An empty dictionary: no counts to compare with the published ones, which are of questions.
     """
-    copy_as_csr(files[0], target)
+    copy_as_csr(files[0], target)  # a split has one file
     try:
         is_validation = target.name.startswith("eval")  # the published name; see ``HDF5``
         SparseFile(target, evaluation=is_validation).scan_sequences()

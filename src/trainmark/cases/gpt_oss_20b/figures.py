@@ -68,7 +68,12 @@ def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
 
 
 def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -> Message:
-    """Return the message on the load of the busiest rank, or of the busiest expert."""
+    """Return the message on the load of the busiest rank, or of the busiest expert.
+
+    Args:
+        figures: those of ``compute``, by name.
+        facts: of the job, as any rank reported them.
+    """
     if facts["routing"] == "balanced":
         return message("balanced_routing")
     # The load of a rank is that of all its experts; see ``_OVERLOADS``.

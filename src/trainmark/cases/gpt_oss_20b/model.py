@@ -99,7 +99,12 @@ def list_routed_layers(model: CausalModel) -> list[RoutedLayer]:
 
 
 def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) -> CausalModel:
-    """Return the model in train mode, without memory for its weights."""
+    """Return the model in train mode, without memory for its weights.
+
+    Args:
+        kernels: compute the head's cross-entropy.
+        dispatcher: of all layers; sends tokens to the ranks of their experts.
+    """
     with torch.device("meta"):
         library = GptOssForCausalLM(build_config(recipe))
     # An attention of this program, whose name in the library ``register_attention`` returns.

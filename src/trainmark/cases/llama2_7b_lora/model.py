@@ -201,7 +201,11 @@ def _load_weights(
     torch_device: torch.device,
     folder: Path,
 ) -> None:
-    """Read each weight directly to its final device."""
+    """Read each weight directly to its final device.
+
+    Args:
+        causal_lm: the model, whose weights have no memory yet.
+    """
     stored = check_weights(folder, config)
     for name, empty in _list_weights(causal_lm, config):
         value = torch.empty(empty.shape, dtype=empty.dtype, device=torch_device)

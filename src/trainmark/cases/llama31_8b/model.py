@@ -43,7 +43,12 @@ def build_config(recipe: Llama31Recipe) -> LlamaConfig:
 
 
 def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu") -> CausalModel:
-    """Return the model in train mode, without memory for its weights."""
+    """Return the model in train mode, without memory for its weights.
+
+    Args:
+        kernels: compute the head's cross-entropy.
+        torch_type: of the device that will train it, as in ``torch.device``.
+    """
     with torch.device("meta"):
         model = CausalModel(LlamaForCausalLM(build_config(recipe)), kernels)
     if recipe.precision == "fp8":  # a CPU has no fp8 matmuls

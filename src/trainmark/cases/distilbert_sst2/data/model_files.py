@@ -98,6 +98,7 @@ class ModelConfig(ConfigKeys):
     @field_validator("n_heads")
     @classmethod
     def _check_heads_divide_dim(cls, value: int, info: ValidationInfo) -> int:
+        """Refuse a number of heads into which the width cannot be divided."""
         dim = info.data.get("dim", 0)  # 0 if ``dim`` is invalid, which has its own error
         if dim % value:
             raise ValueError(f"dim must be a multiple of n_heads: {dim}")
@@ -106,6 +107,7 @@ class ModelConfig(ConfigKeys):
     @field_validator("id2label", "label2id")
     @classmethod
     def _check_two_labels(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Refuse the labels of another task; None: the file names none."""
         if value is not None and len(value) != NUM_LABELS:
             raise ValueError(f"SST-2 needs {NUM_LABELS} labels")
         return value
@@ -113,6 +115,7 @@ class ModelConfig(ConfigKeys):
     @field_validator("pad_token_id")
     @classmethod
     def _check_in_vocabulary(cls, value: int, info: ValidationInfo) -> int:
+        """Refuse a padding id that has no row in the token table."""
         size = info.data.get("vocab_size", 0)  # 0 if ``vocab_size`` is invalid
         if not 0 <= value < size:
             raise ValueError(f"must be a whole number in [0, vocab_size), here [0, {size})")

@@ -66,6 +66,7 @@ def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[P
     }
 
     def scan() -> dict[str, Extremes]:
+        """Read all files, several at the same time; return their extremes by name in the cache."""
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
             extremes = list(pool.map(_scan_file, value_types, value_types.values()))

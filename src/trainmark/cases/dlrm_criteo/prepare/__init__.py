@@ -74,7 +74,13 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
 def _read_logs(
     db: Any, sources: dict[str, Path], partial_folder: PartialFolder, threads: int
 ) -> dict[Path, int]:
-    """Read every log that no earlier call has read; return the number of rows of each log."""
+    """Read every log that no earlier call has read; return the number of rows of each log.
+
+    Args:
+        db: the scratch database, in which the rows of the logs become tables.
+        partial_folder: the data folder that is being written; it stores the results of stages.
+        threads: maximum number of logs that are read at the same time.
+    """
     report = partial_folder.report
     results = partial_folder.state["stages"]  # result of each finished stage, by its name
     sizes = {name: path.stat().st_size for name, path in sources.items()}
@@ -101,7 +107,10 @@ def _run_stages(
     """Run every stage after reading that no earlier call has finished; return the spec.
 
     Args:
+        db: the scratch database, in which stages leave their tables.
         rows: number of rows of each log, in order.
+        partial_folder: the data folder that is being written; it stores the results of stages.
+        rules: options of ``prepare``.
     """
     report = partial_folder.report
     parts = dict(enumerate(split_rows(rows)))
@@ -132,7 +141,10 @@ def _write_splits(
     """Write every split that no earlier call has written; put the counts into the manifest.
 
     Args:
+        db: the scratch database, with the encoded rows of each part.
         parts: of all splits, by number.
+        partial_folder: the data folder that is being written; it stores the results of stages.
+        rules: options of ``prepare``.
     """
     report = partial_folder.report
     for split in SPLITS:
