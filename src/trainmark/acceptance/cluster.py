@@ -305,7 +305,7 @@ class _Cancellation:
     def __init__(self, launcher: Launcher, job: EngineJob) -> None:
         self._launcher = launcher
         self._job = job
-        self._next_attempt_s = time.monotonic()
+        self._next_attempt_s = time.monotonic()  # the first attempt is due at once
         self._give_up_s = time.monotonic() + _CANCEL_PATIENCE_S
 
     @property
@@ -335,6 +335,7 @@ class _SessionProgress:
     def __init__(self, counts: dict[Phase, int], round_s: float) -> None:
         self._counts = counts
         self._round_s = round_s
+        # What was shown last: the line about nodes; the phase with the number of its ended rounds.
         self._shown_nodes = ""
         self._shown_phase: tuple[Phase | None, int] = (None, 0)
 

@@ -81,6 +81,7 @@ def conclude_nodes(
     member_of |= {joined.node: joined.node for joined in nodes}
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     _note_absent(assessment, evidence, opened)
+    # After all other findings: nodes that fail already take no part in the search for groups.
     sets_to_measure: list[NodeSet] = []
     if "groups" in request.chosen_phases and STEP in times:
         sets_to_measure = judge_wholes(assessment, evidence, times[STEP], names_of_groups, request)

@@ -131,7 +131,7 @@ class EvidenceWriter:
     def write(self, kind: type[Event], **fields: Any) -> None:
         """Write one event, with the time of this node's clock."""
         line = msgspec.json.encode(kind(unix_s=time.time(), **fields)) + b"\n"
-        with self._path.open("ab", buffering=0) as file:
+        with self._path.open("ab", buffering=0) as file:  # other nodes see the line at once
             file.write(line)
 
 
@@ -192,6 +192,7 @@ class Evidence:
                 continue
             phase, number, _ = key
             session = self._sessions_of_failures[key]
+            # In that session it never arrived at the barrier of the round, not even later.
             if (session, failure.absent, name_barrier(phase, number)) not in self._arrivals:
                 errors_of_lost_nodes[failure.absent] = failure.error
         return errors_of_lost_nodes

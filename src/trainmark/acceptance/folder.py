@@ -148,7 +148,7 @@ def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) ->
     It is called after all checks: a folder with a request has passed them.
     """
     for plan in plans:
-        if plan.nnodes == 1:
+        if plan.nnodes == 1:  # teams of several nodes use it too, see ``get_plan_folder``
             path = get_plan_folder(folder, plan.nproc)
             path.mkdir(parents=True, exist_ok=True)
             plan.save(path)

@@ -164,6 +164,7 @@ class Heartbeat:
     def __init__(self, writer: EvidenceWriter) -> None:
         self._writer = writer
         self._is_over = threading.Event()
+        # Started when the block is entered.
         self._thread = threading.Thread(target=self._write_beats, daemon=True)
 
     def _write_beats(self) -> None:

@@ -71,7 +71,7 @@ class Training:
         depth = self._context.recipe.read_ahead_batches
         source = iterate_batches(self.job, device, self._epoch, depth=depth)
         self._epoch += 1
-        return MeteredBatches(source, device)
+        return MeteredBatches(source, device)  # as in a run; its counts are not used here
 
     def step(self) -> torch.Tensor:
         """Take one optimizer step and return its loss."""
@@ -90,11 +90,12 @@ def digest_steps(training: Training, num_steps: int) -> list[StepDigest]:
     from trainmark.train.replay import StepDigests
 
     digests = StepDigests(dict(training.job.trained_parameters()))
-    digests.start()
+    digests.start()  # from here on, torch's hooks digest weights and gradients
     losses = []
     for _ in range(num_steps):
         losses.append(training.step())
         digests.end_step()
+    # Losses are read after all steps, because reading one waits for the device.
     return digests.finish([float(loss) for loss in losses])
 
 

@@ -119,7 +119,7 @@ def measure_teams(
                 # After one rank failed, the others would wait for it in a collective.
                 if reason is not None or have_all_ended or has_failed:
                     del running[index]
-                    team_run.resources.close()
+                    team_run.resources.close()  # ends ranks that still run
                     outcomes[index] = _read_outcome(team_run, codes, reason)
             if running:
                 time.sleep(POLL_S)

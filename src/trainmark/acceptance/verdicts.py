@@ -386,7 +386,7 @@ def _note_links(
     links = judgement.links
     for index, verdict in enumerate(links.verdict):
         interval = _make_interval(links, index)
-        if interval is None:
+        if interval is None:  # too few measurements to estimate their noise
             continue
         assessment.links.append(
             Link(
@@ -412,7 +412,7 @@ def _describe_quantity(name: str, max_slowdown: float, judgement: Judgement) -> 
         noise=judgement.noise_alone,
         noise_of_pairs=judgement.noise_pairs,
         trend=judgement.trend,
-        detectable_link=detectable if isfinite(detectable) else None,
+        detectable_link=detectable if isfinite(detectable) else None,  # NaN: there are no links
     )
 
 
@@ -448,6 +448,8 @@ def judge_bits(
         for deviation in comparison.deviations:
             tensor = f" of {deviation.tensor}" if deviation.tensor else ""
             text = f"{deviation.device}: {deviation.part}{tensor} in step {deviation.step}"
+            # Here ``members`` is not a name, but with whom the device was compared: `itself` or
+            # `peers`.
             assessment.findings[member_of[deviation.device]].append(
                 Finding(code="computes_differently", members=(deviation.compared_with,), text=text)
             )
@@ -487,6 +489,7 @@ def note_bad_rounds(
     """
     bad_rounds = [*_list_wrong_rounds(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad_rounds:
+        # A name that belongs to no member, as that of the only node, stands for itself.
         owners = {member_of.get(name, name) for name in bad_round.members}
         # A team with several owners does not show which of them is at fault; pairs come below.
         if bad_round.phase != "pairs" and len(owners) == 1:
@@ -553,7 +556,7 @@ def _blame_bad_pairs(
         # A single pair does not show which of its ends is at fault.
         if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
             rounds_of_member = [x for x in bad_pair_rounds if member in x.members]
-            first = rounds_of_member[0]
+            first = rounds_of_member[0]  # one finding is enough: the first stands for all
             assessment.findings[member].append(
                 Finding(code=first.code, quantity=first.quantity, text=first.text)
             )

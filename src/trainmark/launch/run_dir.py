@@ -219,7 +219,7 @@ def _emit_printed(run_dir: Path, events: EventWriter) -> None:
         return
     if program.spec.speed_line is not None:
         speeds = read_printed(run_dir, program)
-    else:
+    else:  # without a pattern, known forms of lines are looked for
         from trainmark.published.analysis.speeds import read_logged_speeds
 
         logged_speeds = read_logged_speeds(list_outputs(run_dir, program))

@@ -397,6 +397,7 @@ def _finish_earlier_launches(
 @contextmanager
 def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
     """Lock the folder of the runs in the block; create it if it is missing."""
+    # At least one entry has a plan: the caller has found launches that are missing.
     plans = [entry.plan for entry in entries if entry.plan is not None]
     base = Path(plans[0].run_dir).parent  # the same of all entries of a plan file
     with ExitStack() as stack:

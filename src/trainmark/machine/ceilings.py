@@ -185,7 +185,8 @@ def choose_copy_sizes(memory_bytes: float) -> list[int]:
     """Return the sizes of copies within a device's memory, in bytes, from small to large.
 
     The largest counts: 4 GiB, or an eighth of a smaller memory, which is still far more than the
-    caches of such a device hold.
+    caches of such a device hold. Smaller ones come first: by their rate ``sweep`` tells whether the
+    largest one fits into the budget.
     """
     largest = min(_MAX_COPY_BYTES, _align(memory_bytes / 8))
     return [largest // 16, largest // 4, largest]

@@ -381,7 +381,7 @@ def find_unsupported(device: Device, ranks: RankGroup, name: str) -> Message | N
     here, but at the first size that is measured.
     """
     try:
-        work = COLLECTIVES[name](device, ranks, _NUMBER_BYTES * ranks.count)
+        work = COLLECTIVES[name](device, ranks, _NUMBER_BYTES * ranks.count)  # a number a rank
         work.run()
         device.synchronize()
     except (RuntimeError, NotImplementedError, ValueError) as error:

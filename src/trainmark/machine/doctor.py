@@ -137,6 +137,7 @@ def check_tested(machine: ExaminedMachine) -> Conditions:
     if tested == REAL_RUNS:
         yield Condition(code="", severity="fine", what=sentence)
     else:
+        # Nothing is wrong with this machine, but whether all works here is not known.
         fix = Message("fix.tested")
         yield Condition(code="", severity="unknown", what=sentence, fix=fix)
 
@@ -207,7 +208,7 @@ def find_refusals(name: str, ranks: int) -> dict[str, str]:
 
 def check_occupants(machine: ExaminedMachine) -> Conditions:
     """Name the processes on the devices of the ranks."""
-    if machine.vendor is None or machine.vendor.counts_cores:
+    if machine.vendor is None or machine.vendor.counts_cores:  # all processes share a processor
         return
     occupants = devices.list_occupants(machine.vendor.name, machine.nproc)
     for occupant in occupants:
@@ -225,7 +226,7 @@ def check_monitor(machine: ExaminedMachine) -> Conditions:
     the power supply.
     """
     vendor = machine.vendor
-    if vendor is None or vendor.counts_cores:
+    if vendor is None or vendor.counts_cores:  # ``check_load`` looks at the processor
         return
     text = vendor.name  # becomes the monitor's name, or why it gave nothing
     samples: list[DeviceSample] = []

@@ -120,6 +120,7 @@ def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
     complete = [
         folder
         for folder in (run / CHECKPOINTS_DIR).glob("step-*")
+        # Both: torch's file shows that all tensors are there, ours has the steps so far.
         if (folder / _LAST_WRITTEN_FILE).is_file() and (folder / PROGRESS_FILE).is_file()
     ]
     if not complete:

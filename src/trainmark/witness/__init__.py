@@ -25,7 +25,7 @@ def make_probe_variables(run_dir: Path, variables: Mapping[str, str]) -> dict[st
     Args:
         variables: the environment in which the program is started.
     """
-    paths = [str(_SITE_DIR)]
+    paths = [str(_SITE_DIR)]  # first, so that Python imports the ``sitecustomize`` in it
     if variables.get("PYTHONPATH"):
         paths.append(variables["PYTHONPATH"])
     return {RUN_DIR_VARIABLE: str(run_dir), "PYTHONPATH": os.pathsep.join(paths)}

@@ -57,7 +57,7 @@ def format_job_name(run_id: str) -> str:
 
     It is short, because a pod's name, NAME-node-0-INDEX-xxxxx, may have at most 63 characters.
     """
-    stamp, *_, token = run_id.lower().split("-")
+    stamp, *_, token = run_id.lower().split("-")  # between them is the name of the case
     return f"tm-{stamp}-{token}"
 
 
