@@ -189,7 +189,7 @@ def _estimate_effects(
         return {}
     counts = [len(seconds[node_set]) for node_set in node_sets]
     values = np.log(np.concatenate([seconds[node_set] for node_set in node_sets]))
-    index_of_set = np.repeat(np.arange(len(node_sets)), counts)
+    index_of_set = np.repeat(np.arange(len(node_sets)), counts)  # of the set of each value
     means = compute_biweight_means(values, index_of_set, len(node_sets), model.noise)
     return {
         node_set: mean - log(model.predict_s(len(node_set)))
@@ -246,7 +246,7 @@ class _MeasuredSets:
 
     def is_slow(self, node_set: NodeSet) -> bool:
         """Return whether a set is slower than predicted, or failed; a set of one node never is."""
-        if len(node_set) == 1:
+        if len(node_set) == 1:  # only nodes that pass by themselves are searched
             return False
         if node_set in self.measured.errors:
             return True
@@ -410,7 +410,10 @@ def _join_groups(slow_sets: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> l
 
 
 def _choose_disjoint(node_sets: Iterable[NodeSet]) -> tuple[NodeSet, ...]:
-    """Return sets that can be measured at the same time, the first one among them."""
+    """Return sets that can be measured at the same time, the first one among them.
+
+    Sets that share a node with one of them are measured in a later round.
+    """
     chosen: list[NodeSet] = []
     busy: set[str] = set()
     for node_set in node_sets:

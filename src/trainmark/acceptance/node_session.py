@@ -135,7 +135,7 @@ class Acceptance:
             title=f"{len(self.device_names)} devices of {self.node}, folder {self.folder}",
             schedule=schedule,
             round_s=estimate_round_s(self.request.seconds),
-            limit_s=len(rounds) * self.request.deadline,
+            limit_s=len(rounds) * self.request.deadline,  # after which each round is ended
             remarks=tuple(self.plan.describe_unproven()),
         )
 

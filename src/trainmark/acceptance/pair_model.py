@@ -73,7 +73,7 @@ class PairFit:
 
     def replace_noise(self, noise: float) -> PairFit:
         """Return the fit with the standard errors that follow from another noise."""
-        factor = noise / self.noise
+        factor = noise / self.noise  # standard errors are proportional to the noise
         return replace(
             self,
             nodes=self.nodes.scale(factor),

@@ -55,7 +55,7 @@ class Training:
 
         from trainmark import cases
 
-        torch.manual_seed(context.recipe.seed)
+        torch.manual_seed(context.recipe.seed)  # each training begins with the same weights
         module = cases.import_part(plan.case, "job")
         self.job: Job = module.build(context, module.load_data(context))
         self._context = context

@@ -67,6 +67,7 @@ class OpenedSession:
         remarks = self.plan.describe_unproven()
         if self.remark:
             remarks.append(self.remark)
+        # Neither without the phase of groups, nor with too few nodes for it.
         if count_rounds(self.request, num_nodes).get("groups"):
             num_further = estimate_further_group_rounds(self.request, num_nodes)
             minutes = format_minutes(num_further * round_s)
@@ -78,7 +79,7 @@ class OpenedSession:
             title=f"{num_nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
             schedule=self._make_schedule(),
             round_s=round_s,
-            limit_s=float(self.plan.recipe["timeout_s"]),
+            limit_s=float(self.plan.recipe["timeout_s"]),  # of the whole session
             remarks=tuple(remarks),
         )
 

@@ -235,7 +235,10 @@ def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float |
 
 
 def _list_common_quantities(results: Sequence[RankResult]) -> list[str]:
-    """Return the quantities that all ranks measured, the same number of times."""
+    """Return the quantities that all ranks measured, the same number of times.
+
+    Only of these the slowest rank of each window is known.
+    """
     common = []
     for name, seconds in results[0].seconds.items():
         counts = {len(result.seconds.get(name, [])) for result in results}

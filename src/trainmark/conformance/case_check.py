@@ -286,7 +286,10 @@ def _check_loss_falls(evidence: CaseEvidence) -> Iterator[Message]:
 
 
 def _check_equal_losses(evidence: CaseEvidence) -> Iterator[Message]:
-    """Compare the first losses of the runs with one rank and with two."""
+    """Compare the first losses of the runs with one rank and with two.
+
+    They train the same rows in each step, so that the losses must be nearly equal.
+    """
     if len(evidence.runs) < 2:
         raise _SkippedError(evidence.why_no_second_rank or message("check_without_run"))
     losses_by_ranks = evidence.read_losses()

@@ -194,7 +194,7 @@ def _move_to_next_attempt(plan: Plan, name: str) -> Plan:
     """Return the plan of an entry's first launch in the folder of its next attempt."""
     attempt_folder = Path(plan.run_dir)
     subfolder = Path()
-    if plan.repeat_count > 1:
+    if plan.repeat_count > 1:  # several launches are in subfolders of the attempt
         attempt_folder = attempt_folder.parent
         subfolder = Path(f"r{plan.repeat_index}")
     base = attempt_folder.parent
@@ -218,6 +218,7 @@ class _EarlierLaunch(NamedTuple):
 def _read_launch(folder: Path) -> _EarlierLaunch | None:
     """Return the launch in a folder; None if there is none, or it cannot be read."""
     try:
+        # A launch without a record still runs, or was killed with its launcher.
         record = read_record(folder) if (folder / RECORD_FILE).exists() else None
         plan = Plan.read(folder) if record is None else record.plan
     except (RecordError, OSError, ValueError):

@@ -137,11 +137,11 @@ class _Supervisor:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
+            except ChildProcessError:  # there are no children
                 return
-            if pid == 0:
+            if pid == 0:  # children run, and none has ended
                 return
-            if pid in self._running:
+            if pid in self._running:  # else it is a process that a rank left behind
                 code = os.waitstatus_to_exitcode(status)
                 self._report(rank=self._running.pop(pid), returncode=code)
 

@@ -263,6 +263,7 @@ def _iterate_collectives(
             kind.exclude(why)
             yield kind, []
             continue
+        # Bytes on each rank's link for each byte of a message: the rates are those of the links.
         factor = rates.get_bus_factor(name, ranks.count)
         prepare = partial(collective, device, ranks)
         kind = CeilingKind(name=name, bus_factor=factor)

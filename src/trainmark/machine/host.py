@@ -218,7 +218,7 @@ def check_numa(machine: ExaminedMachine) -> Conditions:
     nodes = [
         folder
         for folder in (machine.root / "sys/devices/system/node").glob("node[0-9]*")
-        if (folder / "cpulist").read_text().strip()
+        if (folder / "cpulist").read_text().strip()  # empty: the node has only memory
     ]
     if not nodes:
         return

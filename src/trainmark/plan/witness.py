@@ -206,6 +206,6 @@ def read_nproc(command: Sequence[str]) -> int | None:
             continue
         if not equals:
             value = _get_next_word(command, position)
-        if value.isdecimal() and int(value) > 0:
+        if value.isdecimal() and int(value) > 0:  # not a word such as `gpu`
             return int(value)
     return None

@@ -322,8 +322,9 @@ def _choose_labels(
 ) -> list[str]:
     """Return the labels that a reader of the figures must see first."""
     labels = ["self-reported", WITNESSED]
-    if choice.recipe.target_value is None:
+    if choice.recipe.target_value is None:  # no quality is required
         labels.append("performance-only")
+    # There are more ranks than cores; the cores of other machines are not known here.
     if vendor.counts_cores and not is_remote and choice.nproc > vendor.count():
         labels.append("oversubscribed")
     if request.peak_tflops is not None:

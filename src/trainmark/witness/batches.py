@@ -134,6 +134,7 @@ class BatchCounter:
         if self.token_dimension is not None:
             if tensor.dim() <= self.token_dimension:
                 return 0
+            # Further dimensions, such as the features of a token, do not count.
             return samples * int(tensor.shape[self.token_dimension])
         is_text = tensor.dim() == 2 and not tensor.is_floating_point()
         return int(tensor.numel()) if is_text else 0

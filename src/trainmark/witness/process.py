@@ -152,12 +152,16 @@ class WitnessedProcess:
         rank = self.rank
         if rank is None:
             return
-        self.stop()
+        self.stop()  # the hooks write no further events
         with suppress(OSError):
             rank.events.emit("error", **describe_failure(error, rank.place))
 
     def report_probe_error(self, error: BaseException, events: EventWriter | None = None) -> None:
-        """Report an error of the probe itself, and stop watching."""
+        """Report an error of the probe itself, and stop watching.
+
+        Args:
+            events: writer of the rank; None: that of this process, if it has become a rank.
+        """
         self.stop()
         writer = events or self._events
         if writer is None:
@@ -165,6 +169,7 @@ class WitnessedProcess:
             return
         report = describe_failure(error, "witness")
         text = f"{type(error).__name__}: {error}"[:4000]
+        # The message says that the probe has failed, and not the program.
         report["message"] = {"code": "witness_failed", "args": {"text": text}}
         with suppress(OSError):
             writer.emit("error", **report)
@@ -306,7 +311,10 @@ def _save_stacks_on_signal(run_dir: Path, number: int) -> None:
 
 
 def _make_witness_error(code: str, **args: int) -> dict[str, Any]:
-    """Return the fields of the event ``error`` for a program that cannot be measured."""
+    """Return the fields of the event ``error`` for a program that cannot be measured.
+
+    There is no exception, so that its type and traceback are empty.
+    """
     return {
         "kind": "witness",
         "type": "",

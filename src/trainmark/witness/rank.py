@@ -385,7 +385,10 @@ class WitnessedRank:
         return None if counted is None else counted * num_steps
 
     def _count_step(self, step: _Step) -> Counts:
-        """Return the counts of a step, and keep those of its batches for the record."""
+        """Return the counts of a step, and keep those of its batches for the record.
+
+        The record gets medians: the first ``_MAX_KEPT_COUNTS`` steps are enough for them.
+        """
         fetched = step.fetched_counts
         if fetched is None:
             self._num_uncounted += 1
@@ -395,7 +398,7 @@ class WitnessedRank:
             self._num_without_backward += 1
         if len(self._micro_batches) < _MAX_KEPT_COUNTS:
             self._micro_batches.append(step.backwards)
-        return self.stated.counts or fetched or Counts()
+        return self.stated.counts or fetched or Counts()  # what the user states counts first
 
     def _read_losses(self, steps: list[_Step]) -> list[float | None]:
         """Return the mean loss of each step's backward passes, read in one copy."""

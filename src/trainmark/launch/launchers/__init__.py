@@ -182,7 +182,7 @@ def explain_absence(name: str, cluster: Cluster) -> str | None:
     if name == CONTAINER:
         if cluster.container is None or not cluster.container.is_started_by_node:
             return NO_RUNTIME
-        programs = (str(cluster.container.runtime),)
+        programs = (str(cluster.container.runtime),)  # docker, podman or apptainer
     missing = ", ".join(program for program in programs if which(program) is None)
     return f"{missing}: not on PATH" if missing else None
 

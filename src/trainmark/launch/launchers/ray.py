@@ -215,7 +215,7 @@ def _wait_for_nodes(
 ) -> bool:
     """Wait until Ray has reserved the nodes; return False if the job is stopped before."""
     resources = ", ".join(f"{name} {amount:g}" for name, amount in bundle.items())
-    while not group.wait(3):
+    while not group.wait(3):  # seconds
         if stop_signals:
             return False
         _report_phase("waiting", said=f"waiting for {nnodes} nodes with {resources} each")
@@ -274,7 +274,7 @@ def _find_failure(reference: Any) -> str:
 
     try:
         code = ray.get(reference)
-    except RayError as error:
+    except RayError as error:  # the actor or its machine was lost
         return " ".join(str(error).split())[:1_000]
     return f"exit code {code}" if code else ""
 
