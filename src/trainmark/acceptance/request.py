@@ -121,7 +121,7 @@ class AcceptRequest(Frozen):
         """
         return RunRequest.build(
             case=self.case,
-            overrides=self.overrides or None,
+            overrides=self.overrides or None,  # None: not given
             recipe=recipe or self.recipe,
             data=self.data,
             device=self.device,

@@ -152,6 +152,7 @@ class SeriesEntry:
         """
         if self.state != "to run":
             return
+        # A launch that ended without passing is named rather than one that could not begin.
         for record in self.records:
             if not record.passed:
                 fault = _explain_failure(record)
@@ -268,6 +269,7 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
     remote = cluster.find_remote_target(entry.launcher)
     choice = choose_work(entry) if entry.witness is None else choose_program_work(entry)
     try:
+        # An entry with more ranks than this machine has cores is skipped, too.
         vendor = select_vendor(choice, entry.device, remote=remote, ranks_share_cores=False)
     except EnvironmentFault as fault:
         return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)

@@ -183,6 +183,7 @@ def resolve(
         remote=remote,
         recipe=recipe,
         folder=folder,
+        # Until the data is checked below.
         facts=DataFacts(train_samples=0, eval_samples=0, content_id=UNCHECKED, layout=UNCHECKED),
     )
     run_id = format_run_id(choice.case.name, started, token)

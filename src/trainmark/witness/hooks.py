@@ -169,6 +169,7 @@ def _hook_pauses(torch: Any) -> None:
 def _change_mode(rank: WitnessedRank, module: Any, *, is_training: bool) -> None:
     """Note that a module was set to training or evaluation, if it is the one that is trained."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    # The first one stands for all: the optimizers hold it if the module is the one that is trained.
     if not parameters or not rank.weights.has(parameters[0]):
         return  # another model, for example a teacher or that of a metric
     if is_training:

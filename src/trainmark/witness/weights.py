@@ -107,7 +107,7 @@ class TrainedWeights:
         self._ids |= {id(tensor) for tensor in self.collect().values()}
         self._check = ParameterCheck(
             digest=_LiveDigest(self),  # type: ignore[arg-type]
-            gradients=None,  # type: ignore[arg-type]
+            gradients=None,  # type: ignore[arg-type]  # ``count_step`` starts the watch
             updates=lambda: self.updates,
             clock=self._clock,
         )

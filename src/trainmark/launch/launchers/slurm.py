@@ -130,7 +130,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
     slurm = cluster.slurm
     nodes = str(plan.nnodes)
     options = {
-        "parsable": "true",
+        "parsable": "true",  # sbatch prints only the job's id
         "job-name": plan.run_id,
         "nodes": nodes,
         "ntasks": nodes,
