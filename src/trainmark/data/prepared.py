@@ -2,8 +2,9 @@
 
 The manifest lists every file with its sha256. Files are written into a partial folder beside the
 requested one; the last step renames it. Until then, a state file in it records what is finished:
-the next call with the same sources and options resumes there, any other call starts again. This
-module does not know what the files mean.
+the next call with the same sources and options resumes there, any other call starts again. A stage
+is a part of the work whose result the state keeps; a fingerprint is the size and sha256 of a file.
+This module does not know what the files mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read the event files of a run: spans and counts of each rank, and the steps of the run.
 
 Owns the meaning of events. Reads each file once, one rank at a time, and keeps only what the run's
-figures need, so that a million steps on eight ranks fit in memory.
+figures need, so that a million steps on eight ranks fit in memory. A window is the steps between
+two synchronisations; a replay repeats one from a saved state, to compare the results.
 """
 
 from __future__ import annotations

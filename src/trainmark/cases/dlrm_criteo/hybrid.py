@@ -3,6 +3,9 @@
 This module has the two all-to-all exchanges of a step, with the sums and scaling that belong to
 them. It does not know the dense part of the model.
 
+A part is the rows of a table that a rank holds: usually all rows. A table that fits on no
+rank is cut into parts of several ranks.
+
 A step of one rank runs in this order; it waits only at the two points marked (waits):
 
     start                look up the local tables for the whole global batch, begin to send

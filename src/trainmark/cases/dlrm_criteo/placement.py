@@ -1,7 +1,9 @@
 """Place the rows of embedding tables on ranks, and predict the memory of a step.
 
-Every row has exactly one owner. Look-ups are spread as evenly as whole tables allow, and each rank
-stays within its memory budget. No torch, because the plan of a run uses this module.
+Every row has exactly one owner. A part is the rows of a table that a rank holds: usually all rows;
+a table that fits on no rank is cut into parts of several ranks. Look-ups are spread as evenly as
+whole tables allow, and each rank stays within its memory budget. No torch, because the plan of a
+run uses this module.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Turn Criteo's click logs into the binary form, completely or not at all.
 
-The stages are: read every log, number the categories, encode the rows, write every split. A call
-that was interrupted resumes after its last finished stage, whose tables are in the scratch
-database. The bytes do not depend on the number of threads. The default rules are those of the
-published runs, which used NVIDIA's DLRM preprocessing with Spark.
+A source is a log; a part is consecutive rows of one source that belong to one split. The stages
+are: read every log, number the categories, encode the rows, write every split. A call that was
+interrupted resumes after its last finished stage, whose tables are in the scratch database. The
+bytes do not depend on the number of threads. The default rules are those of the published runs,
+which used NVIDIA's DLRM preprocessing with Spark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Find the raw files of a click log, divide their rows into splits, and describe faulty lines.
 
-This module does not know how rows are encoded.
+A source is a log: one of several days, or a single log with all days. This module does not know how
+rows are encoded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Build cloze samples from questions about tokenised passages.
 
 This module selects the candidates of a sample, shortens passages and builds the sequence of each
+candidate: passage and question with a mask at the gap, then the answer block, which predicts the
 candidate. It does not know files or text. Numpy only.
 """
 

@@ -1,8 +1,10 @@
 """Cloze samples as choice sequences, and their batches.
 
-A sample has one sequence for each candidate. Samples may have different numbers of candidates; a
-batch contains exactly the sequences of its samples, without filler sequences. This module lays out
-batches and orders the samples of an epoch by their numbers of candidates. Numpy only.
+A sample has one sequence for each candidate: the context (passage and question, with a mask at the
+gap), which all tokens attend to, and from the separator on the answer block, which predicts the
+candidate. Samples may have different numbers of candidates; a batch contains exactly the sequences
+of its samples, without filler sequences. This module lays out batches and orders the samples of an
+epoch by their numbers of candidates. Numpy only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """MMLU: plan which prompts a rank scores, as token ids grouped by their common prefix.
 
 This module finds the number of solved examples that fit and the tokens of the four answers, and
-divides the prompts over ranks and into batches. Prompts have the form of lm-eval or that of the
-published code. It does not know torch or the model.
+divides the prompts over ranks and into batches. Prompts have the form of lm-eval or, if ``legacy``,
+that of the published code. Shots are the solved examples before a question. A level is a degree of
+shortening: a prompt that is too long at one level is tried at the next, with less in it. This
+module does not know torch or the model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Read MMLU from a tree of csv files, and format the text of its prompts.
 
-Prompts have the form of lm-eval or that of the published code. This module does not know tokens or
-torch. Rows are counted from 1; there is no header.
+Prompts have the form of lm-eval or that of the published code. Shots are the solved examples before
+a question. A level is a degree of shortening: a prompt that is too long at one level is tried at
+the next, with less in it. This module does not know tokens or torch. In errors, rows are counted
+from 1; there is no header.
 """
 
 from __future__ import annotations

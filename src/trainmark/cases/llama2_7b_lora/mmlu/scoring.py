@@ -3,7 +3,8 @@
 The prefix of a group goes through the model once and stays in the key-value cache. The questions
 are concatenated after it in one row: each attends to the prefix and to itself, and its positions
 continue from the prefix. So nothing is padded, the prefix is not copied for each question, and the
-results equal those of separate prompts.
+results equal those of separate prompts. Only the legacy mode, which repeats what the published page
+did, scores each prompt separately.
 """
 
 from __future__ import annotations
