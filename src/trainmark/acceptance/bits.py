@@ -73,6 +73,7 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
             consistent_runs[device] = runs[0]
         else:
             deviations.append(_make_deviation(device, "itself", difference))
+    # At least half of the devices differ from themselves: their software is not deterministic.
     if 2 * len(consistent_runs) <= len(runs_of_device):
         return Comparison(control="not_deterministic", deviations=[], unclear=[])
     encodings = {device: _encode_digests(run) for device, run in consistent_runs.items()}

@@ -346,7 +346,10 @@ def _halve(node_set: NodeSet) -> tuple[NodeSet, NodeSet]:
 
 
 def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet] | None:
-    """Halve node sets that are slow until none is; None if all of several sets are slow alike."""
+    """Halve node sets that are slow until none is; None if all of several sets are slow alike.
+
+    It ends at sets of one node, which are never slow.
+    """
     slow_sets = [whole]
     parts: list[NodeSet] = []
     while slow_sets:
@@ -404,7 +407,7 @@ def _join_groups(slow_sets: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> l
         sets.require_measured([union])
         # Nodes of one group, such as those behind one switch, are slow only with nodes outside it.
         if not sets.is_slow(union):
-            slowest = max(slow_sets.values(), key=sets.get_effect)
+            slowest = max(slow_sets.values(), key=sets.get_effect)  # shows the fault most clearly
             return [sets.make_group(union, slowest)]
     return [sets.make_group(part, node_set) for part, node_set in slow_sets.items()]
 

@@ -108,6 +108,10 @@ class _Faults(list[str]):
     def call_all(self, target: object, calls: _Calls) -> dict[str, Any]:
         """Call the methods that an object has.
 
+        Args:
+            calls: by the name of a method its arguments and the type of its result; methods that
+                the object lacks are left out.
+
         Returns:
             The results by the name of the method; None: it raised, or returned another type.
         """

@@ -185,7 +185,7 @@ def check_cores(machine: ExaminedMachine) -> Conditions:
         nproc=machine.nproc,
         allowed=allowed,
         quota=quota or "–",
-        most=max(1, int(usable)),  # the fix: a quota may be less than a core
+        most=max(1, int(usable)),  # ranks, which the fix names; a quota may be less than a core
     )
 
 

@@ -36,5 +36,5 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
         trained=int(np.isin(trained_keys, keys).sum()),
         total=None if scores.total is None else drop_non_finite(scores.total),
         weight=None if scores.weight is None else drop_non_finite(scores.weight),
-        of=scores.of,
+        of=scores.of,  # which figure the mean is, see ``RankScores``
     )

@@ -276,6 +276,7 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
         tokens = _compute_share(step["tokens"] or 0, world_size, rank)
         counts = Counts(
             samples=_compute_share(step["samples"], world_size, rank),
+            # Unless the file says otherwise, each sample is one sequence.
             sequences=_compute_share(step["sequences"] or step["samples"], world_size, rank),
             tokens=tokens,
             tokens_padded=tokens,

@@ -354,6 +354,7 @@ class WitnessedRank:
             "wait_ns": [min(wait, step) for wait, step in zip(waits_ns, step_ns, strict=True)],
             "loss": self._read_losses(window.steps),
             "samples": [step.samples for step in counts],
+            # Of all ranks; without a stated step, only the samples of this rank are known.
             "step_samples": [self.stated.samples_of_all or step.samples for step in counts],
             "sequences": totals.sequences,
             "tokens": totals.tokens,
