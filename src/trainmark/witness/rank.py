@@ -239,7 +239,8 @@ class WitnessedRank:
             end_ns=self._end_ns,
             steps=self.steps,
             epochs=1,  # the probe does not know the program's epochs: all steps are one
-            check_ns=self._checked_ns,  # without the check after the last window
+            # Without the check after the last window, which comes after ``end_ns``.
+            check_ns=self._checked_ns,
         )
         start_ns = self.clock()
         self.events.emit("parameters", **self.weights.end())

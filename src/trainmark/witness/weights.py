@@ -144,7 +144,7 @@ class TrainedWeights:
         """Check the window that just ended.
 
         Args:
-            first_step: number of its first step.
+            first_step: number of steps before it.
             steps: number of its steps.
             exact: compute sums of all bits even if a sample of the elements changed, so that the
                 next window has sums to be compared with.
