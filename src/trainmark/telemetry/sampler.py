@@ -306,8 +306,10 @@ class _Sampler:
         self._take_sample()
         self._kernel.interval_s = 0.0  # due at once, so that no message since the last one is lost
         self._kernel.start()
-        self._monitor.wait(_LAST_READING_S / 2)
-        self._kernel.wait(_LAST_READING_S / 2)
+        # Both share the other half: the launcher kills a sampler that waits longer.
+        deadline_ns = self._clock() + round(_LAST_READING_S / 2 * 1e9)
+        for reading in (self._monitor, self._kernel):
+            reading.wait(max(0.0, (deadline_ns - self._clock()) / 1e9))
         for reading in (self._monitor, self._controller, self._kernel):
             reading.report_hang(after_s=_LAST_READING_S)
 
