@@ -264,6 +264,7 @@ def wait_for_nodes(
     """Wait until the job ended.
 
     It is cancelled when a signal comes, when its time is over, or when no node is alive any more.
+    If the engine does not end a cancelled job, this gives up after a while.
 
     Args:
         opened: the session of the job.

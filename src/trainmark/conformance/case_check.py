@@ -312,6 +312,7 @@ def _check_evaluation(evidence: CaseEvidence) -> Iterator[Message]:
             if finding.code in _EVALUATION_FINDINGS:
                 yield finding
     evaluations = [x.quality.history[-1] for x in passed_runs if x.quality.history]
+    # The same rows have the same digest, on however many ranks they were scored.
     digests = {x.scored["digest"] for x in evaluations if x.scored is not None}
     if len(digests) > 1:
         yield message("check_evaluated_rows_differ")

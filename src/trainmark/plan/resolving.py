@@ -293,6 +293,7 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
         SIMULATED: devices.is_named_only(vendor),  # only simulated devices must be named
         "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",
+        # There are more ranks than cores; the cores of other machines are not known here.
         "oversubscribed": runs_on_processor_here and choice.nproc > vendor.count(),
         # The processor was taken because an accelerator of this machine cannot be used.
         UNUSED_ACCELERATOR: (

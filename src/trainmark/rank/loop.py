@@ -252,7 +252,8 @@ class MeasuredLoop:
         """Train one epoch, window by window, until it ends or the run does."""
         # Steps of this epoch that an earlier launch has taken.
         earlier_steps = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
-        epoch_start = self.outcome.steps - earlier_steps  # steps of this launch; may be negative
+        # In steps of this launch: negative if an earlier launch began the epoch.
+        epoch_start = self.outcome.steps - earlier_steps
         has_more = True
         with closing(self.open_batches(epoch)) as source:  # the run may end before the last batch
             batches = MeteredBatches(source, self.device)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def count_graphs() -> int:
     """Return the number of graphs that torch has compiled; 0 if it is unknown."""
-    if "torch._dynamo" not in sys.modules:
+    if "torch._dynamo" not in sys.modules:  # without this module, torch compiles nothing
         return 0
     from trainmark.train.parallel import count_compiled_graphs
 
