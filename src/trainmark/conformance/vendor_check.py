@@ -129,6 +129,7 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     faults = _Faults(f"{name} is missing" for name in list_missing_members(vendor, Vendor))
     if faults:
         return faults
+    # The record of a run must show which devices its ranks could see.
     variable = vendor.visible_devices
     is_recorded = variable is None or variable in vendor.recorded_variables
     fault = f"visible_devices is {variable!r}, which is not in recorded_variables"

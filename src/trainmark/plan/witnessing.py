@@ -267,7 +267,7 @@ def _find_import_error(interpreter: Sequence[str]) -> str | None:
 def _read_shebang(script: Path) -> list[str]:
     """Return the Python command in the first line of a script; empty if there is none."""
     with script.open("rb") as file:
-        first_line = file.readline(512)
+        first_line = file.readline(512)  # Linux reads 256 bytes at most
     if not first_line.startswith(b"#!") or b"python" not in first_line:
         return []
     return shlex.split(first_line[2:].decode("utf-8", "replace"))
