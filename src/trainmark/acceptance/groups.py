@@ -388,7 +388,8 @@ def _find_parts_with_fault(
             set_of_part[part] = _add_reference_nodes(part, reference, offset % len(reference))
             # The next part gets other nodes of the reference: disjoint sets are measured at once.
             offset += len(part)
-    sets.require_measured([reference, *set_of_part.values()])
+    # The reference is one of the parts, which were measured while the whole was halved.
+    sets.require_measured(set_of_part.values())
     return {
         part: node_set
         for part, node_set in set_of_part.items()

@@ -135,7 +135,7 @@ class LinkVerdicts:
         """Return the ends of links that look slow and were measured too seldom to decide that.
 
         A suspect that was measured often enough, but was slow in too few of its rounds, is not
-        among them: the same number of rounds would not decide it either.
+        among them: it stays undecided, and ``more_rounds`` tells the user to measure again.
         """
         links = np.flatnonzero(self.is_suspect & (self.rounds < MIN_LINK_ROUNDS))
         return [(int(self.first[link]), int(self.second[link])) for link in links]
