@@ -286,7 +286,7 @@ def _list_failures(ranks: Sequence[RankProcess], first_rank: int) -> list[dict[s
     failures = []
     for number, rank in enumerate(ranks, start=first_rank):
         if rank.poll():  # neither None, as of a rank that runs, nor 0
-            now_ns = time.perf_counter_ns()
+            now_ns = time.perf_counter_ns()  # when this was noticed
             failures.append({"rank": number, "exit_code": rank.returncode, "t_ns": now_ns})
     return failures
 
