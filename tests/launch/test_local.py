@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.fakes import GOLDEN
-from trainmark.errors import UsageError
+from trainmark.errors import CaseError, DivergedError, UsageError
 from trainmark.launch import local, processes
 from trainmark.launch.processes import StopRequest
+from trainmark.launch.run_dir import record_failed_planning
 from trainmark.plan.plan import Plan
+from trainmark.plan.resolving import UnplannableError
+from trainmark.record.messages import render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,3 +70,16 @@ def test_use_by_others_is_busy_time_minus_that_of_our_processes() -> None:
     # Counters of different resolution never give a share below nothing.
     use_of_ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
     assert before.compute_others_share(use_of_ours) == 0.0
+
+
+def test_failed_planning_is_recorded_whatever_the_case_raised(
+    toy_plan: Plan, tmp_path: Path
+) -> None:
+    plan = toy_plan.model_copy(update={"run_dir": str(tmp_path / "run")})
+    # Its message has a code of its own, and arguments but no text.
+    error = DivergedError("loss_not_finite", value="nan", step=3)
+    fault = CaseError(error, case="toy", place="data_check", source="data.py:1")
+    record = record_failed_planning(UnplannableError(fault, plan))
+    assert record.cause is not None
+    assert record.cause.place == "data_check"
+    assert "nan" in render(record.cause.message, "en")

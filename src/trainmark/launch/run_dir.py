@@ -26,6 +26,8 @@ from trainmark.launch.environment import read_node_name
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.failure import describe_failure
 from trainmark.record import index_record, record, reduce
+from trainmark.record.messages import render
+from trainmark.spec import Message
 from trainmark.validation import describe_error
 from trainmark.witness.printed import list_outputs, read_printed, thin_out
 
@@ -147,12 +149,15 @@ def record_failed_planning(error: UnplannableError) -> Record:
     fault = error.fault
     assert fault.__cause__ is not None, "a case error has its cause"
     report = describe_failure(fault.__cause__, fault.place)
+    text = report["message"]["args"].get("text")
+    if text is None:  # the message has a code of its own
+        text = render(Message(**report["message"]), "en")
     with create_run_dir(folder):
         events = begin_run(error.plan, folder, environment={})
         events.emit(
             "stop",
             reason="case_error",
-            message=report["message"]["args"]["text"],
+            message=text,
             fix=fault.fix,
             type=report["type"],
             place=report["place"],
