@@ -275,16 +275,10 @@ class Checkpoints:
         }
 
     def _list_generators(self) -> list[Any]:
-        """Return the modules with ``get_rng_state`` whose random generators training uses.
+        """Return the modules with ``get_rng_state`` whose random generators training uses."""
+        from trainmark.train.replay import list_random_generators
 
-        On every device it also uses the host's, ``torch`` itself.
-        """
-        import torch
-
-        device_type = self._job.stepper.device.type
-        if device_type == "cpu":
-            return [torch]
-        return [torch, torch.get_device_module(device_type)]
+        return list_random_generators(self._job.stepper.device)
 
 
 def _find_first_failure(error: BaseException) -> BaseException:

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def list_random_generators(device: torch.device) -> list[Any]:
-    """Return the modules whose random generators a training on ``device`` uses."""
+    """Return the modules with ``get_rng_state`` whose generators a training on ``device`` uses.
+
+    On every device it also uses the host's, ``torch`` itself.
+    """
     if device.type == "cpu":
         return [torch]
     return [torch, torch.get_device_module(device.type)]
