@@ -32,7 +32,10 @@ PRODUCT = "card"
 
 
 def make_single_node_measurements(num_nodes: int, step_s: float) -> Measurements:
-    """Return five rounds of each node alone; all nodes are equally fast."""
+    """Return five rounds of each node alone; all nodes are equally fast.
+
+    ``VARIATION`` has the factor of each round's times.
+    """
     return Measurements(
         num_nodes=num_nodes,
         alone_node=np.tile(np.arange(num_nodes), len(VARIATION)),
@@ -44,6 +47,7 @@ def make_single_node_measurements(num_nodes: int, step_s: float) -> Measurements
 def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
     measured = make_single_node_measurements(num_nodes=8, step_s=1.1)
 
+    # Without a baseline nodes are compared with one another, and these are equally fast.
     assert judge_measurements(measured).nodes.verdict == [Verdict.PASS] * 8
     nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
     assert nodes.verdict == [Verdict.SLOW] * 8
@@ -67,7 +71,7 @@ def test_baseline_with_few_measurements_widens_the_intervals() -> None:
         nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=count)).nodes
         width[count] = nodes.high[0] - nodes.low[0]
 
-    assert width[1] > 1.2 * width[100]
+    assert width[1] > 1.2 * width[100]  # clearly wider
 
 
 def make_request(folder: Path, **changes: object) -> AcceptRequest:

@@ -93,7 +93,7 @@ def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
     assert num_rounds == {cluster.nodes: REPEATS}
 
 
-@pytest.mark.parametrize("num_nodes", [64, 61, 1024])
+@pytest.mark.parametrize("num_nodes", [64, 61, 1024])  # of 61 nodes, halves differ in size
 def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_nodes: int) -> None:
     behind = name_nodes(*range(8, 16))
     cluster = Cluster(num_nodes, behind)
@@ -105,7 +105,8 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
     assert group.members == behind
     assert group.slowdown is not None
     assert group.slowdown.low < SWITCH_SLOWDOWN < group.slowdown.high
-    # Each halving measures two sets; then each part is measured with the largest one.
+    # Each of about log2 halvings measures two sets; then each part, of which there is about one a
+    # halving, is measured with the largest one. The one more is the set of all nodes.
     assert len(cluster.seconds) <= 3 * num_nodes.bit_length() + 1
 
 
@@ -151,6 +152,7 @@ def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
 
     search = cluster.search()
 
+    # Where all of several sets are slow alike, the prediction is wrong, and no group is slow.
     assert (search.outcome, search.groups) == ("evenly_slow", ())
     assert len(cluster.seconds) == 1 + 2 + 4  # all nodes, the halves and the quarters
 

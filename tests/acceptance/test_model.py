@@ -52,7 +52,7 @@ def list_node_verdicts(judgement: Judgement) -> list[str]:
 
 
 def test_slow_node_is_named_with_its_exact_share() -> None:
-    pairs = round_robin_pairs(4)
+    pairs = round_robin_pairs(4, seconds=2.0)
     slow = {pair: 2.2 if 1 in pair else seconds for pair, seconds in pairs.items()}
 
     judgement = judge_measurements(
@@ -119,7 +119,8 @@ def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> Non
 
 
 def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
-    # The median of five residuals is 0: it does not show the noise.
+    # Most of the six pairs fit the effects of the nodes exactly, so that the median of their
+    # residuals is 0 and does not show the noise.
     pair_s = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
     judgement = judge_measurements(
@@ -249,10 +250,11 @@ def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
     faults = Faults(nodes={17: 0.1}, links={slow_pair: 0.3})
     tracemalloc.start()
 
+    # Measures, judges, measures the links again that look slow, and judges once more.
     judgement = accept(1024, rounds, faults, np.random.default_rng(0))
 
     _current_bytes, peak_bytes = tracemalloc.get_traced_memory()
-    assert peak_bytes < 1 << 30
+    assert peak_bytes < 1 << 30  # 1 GiB
     tracemalloc.stop()
     assert judgement.nodes.list_with_verdict(Verdict.SLOW) == [17]
     links = judgement.links
@@ -263,7 +265,7 @@ def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
 
 def test_interval_covers_the_true_effect() -> None:
     lost_speed = 0.06
-    slowdown = 1 / (1 - lost_speed) - 1
+    slowdown = 1 / (1 - lost_speed) - 1  # share by which its steps take longer
     rounds = plan_pair_rounds(32, num_rounds=31)  # every pair once
     num_covered = 0
     for seed in range(50):

@@ -128,7 +128,7 @@ def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
-    for rank, seconds in ((0, 0.2), (1, 0.3)):  # the slower rank counts
+    for rank, seconds in ((0, 0.2), (1, 0.3)):  # each node reports the same round by its own rank
         writers[rank].write(
             Measured,
             phase="pairs",

@@ -70,7 +70,7 @@ def train_with_flipped_bit(
     handles = []
     calls = [0]  # how often the hook ran: once in each step; in a list, because hooks change it
 
-    def count_forward_pass(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
+    def flip_in_forward_pass(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
         """Flip a bit in place in the chosen step: of the output, or of any parameter."""
         calls[0] += 1
         if calls[0] == step and kind == "activation":
@@ -81,7 +81,7 @@ def train_with_flipped_bit(
     if kind == "gradient":
         parameter = chance.choice(parameters)
 
-        def count_gradient(gradient: torch.Tensor) -> torch.Tensor:
+        def flip_in_gradient(gradient: torch.Tensor) -> torch.Tensor:
             """Replace the gradient by a copy, with a flipped bit in the chosen step."""
             calls[0] += 1
             changed = gradient.clone()
@@ -89,10 +89,10 @@ def train_with_flipped_bit(
                 flip_random_bit(changed, chance)
             return changed
 
-        handles.append(parameter.register_hook(count_gradient))
+        handles.append(parameter.register_hook(flip_in_gradient))
     else:
         # The last layer, so that no nonlinearity after it can hide a change.
-        handles.append(model[-1].register_forward_hook(count_forward_pass))
+        handles.append(model[-1].register_forward_hook(flip_in_forward_pass))
     digests = digest_steps(training, STEPS)
     for handle in handles:
         handle.remove()

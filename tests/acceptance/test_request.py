@@ -49,6 +49,8 @@ def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> 
     rounds = make_acceptance(tmp_path).rounds
 
     phases = [planned_round.phase for planned_round in rounds]
+    # Five repeats by default; once the only node, which has no other to be compared with; and
+    # three rounds, in which each of four devices meets each other one.
     assert phases == ["devices"] * 5 + ["nodes"] + ["pairs"] * 3
     # Numbers of devices that train together.
     teams: dict[str, list[tuple[int, ...]]] = {phase: [] for phase in phases}

@@ -84,7 +84,7 @@ class Sections:
     modules: dict[str, str]  # module of each section, by the section's name
 
     def add(self, name: str, body: str) -> None:
-        """Write the module of a section, which defines ``run``."""
+        """Write the module of a section: ``HEAD`` has its imports, ``body`` defines ``run``."""
         (self.folder / f"injected_{name}.py").write_text(HEAD + body, encoding="utf-8")
         self.modules[name] = f"injected_{name}"
 
@@ -115,10 +115,12 @@ class Sections:
 @pytest.fixture
 def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sections:
     """Return a benchmark of a card without sections; only the facts about the card are there."""
+    # Sections run in processes of their own, which import the modules from the folder.
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     monkeypatch.setenv("PYTHONPATH", path)
     test_sections = Sections(tmp_path, {})
     test_sections.add("facts", FACTS)
+    # The name of the module that reads the facts, which is no section.
     monkeypatch.setattr(command, "FACTS", test_sections.modules.pop("facts"))
     return test_sections
 
@@ -226,7 +228,7 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
         Card(device="cpu", size="tiny", scratch=tmp_path),
         limit_s=NEVER_S,
         stop=StopRequest(),
-        clock=make_clock_that_jumps(pids),
+        clock=make_clock_that_jumps(pids),  # beyond the limit, as soon as the file is there
     )
     assert process.state == "timed out"
     assert process.document is None
@@ -243,7 +245,7 @@ def run(card):
 
 
 def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) -> int:
-    """Measure the sections of the test within ten minutes of ``clock``."""
+    """Measure the sections of the test within ten minutes of ``clock``, with no other limit."""
     names = " ".join(sections.modules)
     args = sections.build_arguments("--budget", "10m", "--sections", names, *more)
     return command.main(args, sections.modules, limit_s=NEVER_S, clock=clock)
@@ -289,7 +291,7 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
     assert not (sections.folder / "results" / "some-card-tiny.json").exists()
 
 
-def test_section_without_a_budget_has_no_time_limit(sections: Sections) -> None:
+def test_section_without_a_budget_has_the_time_limit_of_a_section(sections: Sections) -> None:
     sections.add(
         "first",
         """
@@ -301,7 +303,8 @@ def run(card):
     assert sections.measure() == 0
     figures = sections.read_document()["sections"]["first"]["figures"]
     assert figures["is_brief"] == 0.0
-    # 85% of the limit of a section: the rest is kept for ending and writing.
+    # 85% of the limit of a section: the rest is kept for ending and writing. Loading the section
+    # has taken some of it.
     assert NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S
 
 

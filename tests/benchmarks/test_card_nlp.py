@@ -50,7 +50,7 @@ def make_plain_model(our_model: torch.nn.Module) -> PlainGpt:
         if ".qkv." in name:
             by_head = value.view(heads, 3, width // heads, -1).transpose(0, 1)
             weights[name.replace(".attention.", ".")] = by_head.reshape(value.shape)
-    weights["head.weight"] = weights["wte.weight"]
+    weights["head.weight"] = weights["wte.weight"]  # one tensor in our model, a copy here
     plain.load_state_dict(weights)
     return plain
 
@@ -87,5 +87,5 @@ def test_published_figure_is_a_bar_only_on_its_own_card(
     bar, sentence = distilbert.compare_with_published(make_measured_speed(product, seconds), batch)
 
     assert (None if bar is None else bar.met) == met
-    assert "287.9" in sentence
+    assert "287.9" in sentence  # the published samples/s
     assert product in sentence

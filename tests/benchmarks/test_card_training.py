@@ -86,7 +86,7 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(training, "Peer", FakePeer)
-    monkeypatch.setattr(training, "SETTLE_S", 0.0)
+    monkeypatch.setattr(training, "SETTLE_S", 0.0)  # the time limit of a variant's first steps
     turns = training.take_turns(
         Card("cpu", "tiny", tmp_path),
         "module",
@@ -143,7 +143,8 @@ def test_variants_and_rounds_without_time_are_skipped(
         units={},
     )
 
-    # Two starts take 60 s and each round 6 s: after five rounds 10 s are left.
+    # Two starts take 60 s, and a third one would leave too little. A round has turns of both
+    # variants and of a matmul, 6 s: after five rounds 10 s are left, less than two more need.
     assert (turns.left_out, turns.failed) == (["trainer"], {})
     assert turns.seconds == {"ours": [2.0] * 5, "plain": [2.0] * 5}
     assert now_s == 90.0
@@ -178,6 +179,7 @@ def test_plain_embedding_bags_without_time_are_skipped(
     card = Card(device="cpu", size="full", scratch=tmp_path, ends_at_s=60.0, is_brief=True)
     result = dlrm.run(card)
 
+    # The part "plain" is our own step; the bar compares it with "bags", which had no time.
     (bar,) = result.bars
     assert (bar.measured, bar.met) == ("unknown: there was no time for it", None)
     assert result.figures["plain_step_seconds"] == 1.0
@@ -194,6 +196,7 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
     vendor = SimpleNamespace(open=lambda *_: opened)
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     rows = largest_tables.count_rows_that_fit("card")
+    # What is left beside the process that asks for the memory.
     rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
     place_tables(rank_memory, [rows] * NUM_TABLES, DIM, world_size=1)
     with pytest.raises(EnvironmentFault):

@@ -52,6 +52,7 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
     # What is written is also printed, with one more line end.
     assert (tmp_path / f"{name}.md").read_text() == process.stdout[: -len("\n")]
     for what, measured, _bar, _met in rows:
+        # A number, except in the row that has the names of imported modules.
         assert re.search(r"\d", measured) or what.startswith("heavy imports"), (what, measured)
         assert not re.search(r"\b(nan|inf)\b", measured), (what, measured)
     assert list_result_tables() == tables  # the published results are as they were

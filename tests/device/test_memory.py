@@ -46,7 +46,7 @@ def memory_readings(vendor):
 
 
 def test_allocator_peak_is_the_most_memory_held(memory_readings):
-    """Held were 0, 64, then 32 and at last 96 MiB."""
+    """Held were 0, 64, then 32 and at last 96 MiB, each rounded up by at most ``ROUNDED``."""
     peaks = [item["allocator_peak_bytes"] for item in memory_readings]
     if peaks[0] is None:
         assert peaks == [None] * 4

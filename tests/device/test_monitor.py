@@ -40,6 +40,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def monitor(accelerator: Vendor) -> Iterator[Monitor]:
+    """Open the vendor's monitor for a test; skip the test if none works here."""
     try:
         opened = accelerator.monitor()
     except MonitorFault as fault:

@@ -74,6 +74,7 @@ def test_no_step_waits_for_the_device(name, precision, kernels, device, generate
             return step(batches)
 
     job.step = step_without_synchronization
+    # ``Guarded``: the device's marks must not wait either.
     events = tiny_jobs.run_measured(job, Guarded(device), job.context.recipe)
     windows = [
         (event["phase"], len(event["loss"])) for event in events if event["event"] == "window"

@@ -62,6 +62,7 @@ def test_the_contract_holds_on_the_stand_in() -> None:
 
 @pytest.mark.parametrize("fault", ["host_marks", "no_wait"])
 def test_wrong_clock_breaks_the_contract(fault: str) -> None:
+    """A mark is the host's time, not the device's; or synchronizing does not wait."""
     # Operations of 20 ms each, much longer than what the host needs to queue them.
     process = check_contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
     assert process.returncode == 1, process.stdout + process.stderr

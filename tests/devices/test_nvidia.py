@@ -242,7 +242,7 @@ def test_cards_of_another_vendor_are_ignored(
     monkeypatch.setattr(driver, "DEVICE_NODES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", make_nvml_library(FakeCard("Iluvatar BI-V150")))
     assert (vendor.count(), vendor.unusable()) == (0, None)
-    (tmp_path / "nvidia0").touch()
+    (tmp_path / "nvidia0").touch()  # a file of NVIDIA's own driver
     assert driver.is_installed()
 
 

@@ -35,6 +35,7 @@ CORRECTED = {("MI250-GCD", "fp32_tflops"): 45.3, ("MI250X-GCD", "fp32_tflops"): 
 
 
 def test_documented_table_equals_the_data_set() -> None:
+    """Row by row, except for the figures that ``CORRECTED`` replaces; ``OWN_KEYS``: no figures."""
     with DATA_SET.open(newline="") as file:
         listed = list(csv.DictReader(file))
     assert len(listed) == len(ROWS) == 35
@@ -107,7 +108,7 @@ def test_peaks_of_amd_in_fp32_are_those_of_the_matrix_units(
 
 
 def test_no_name_belongs_to_two_rows() -> None:
-    # Not found as printed, nor in another case, nor without the vendor's name.
+    # No two rows share a name, not even if the case and the vendor's name are ignored.
     folded = [name.lower().removeprefix("nvidia ").removeprefix("amd ") for name in NAMES]
     alike = {name for name in folded if folded.count(name) > 1}
     assert alike == {"a100-sxm4-40gb"}  # both spellings come from one row: an old and a new driver

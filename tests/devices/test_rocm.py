@@ -188,8 +188,8 @@ def test_tool_is_asked_for_names_once(machine: Path) -> None:
     assert (second.name, second.uuid, second.power_w) == (None, None, 742.0)
     monitor.read()
     monitor.close()
-    tool_names = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert tool_names == ["metric", "static", "metric"]
+    subcommands = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert subcommands == ["metric", "static", "metric"]
 
 
 def test_hygon_reads_json_and_the_newer_modules_version(

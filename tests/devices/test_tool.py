@@ -66,14 +66,14 @@ def test_a_hanging_tool_is_killed_with_its_children(tool_folder: Path, then: str
     """The tool waits for its child, or ends and leaves it with the tool's output still open."""
     pipe_path = tool_folder / "held"
     os.mkfifo(pipe_path)
-    end = os.open(pipe_path, os.O_RDONLY | os.O_NONBLOCK)
+    reading_end = os.open(pipe_path, os.O_RDONLY | os.O_NONBLOCK)
     write_tool(tool_folder, f"sleep 600 9> {pipe_path} & {then}")  # the child holds the pipe open
     assert read_fault("vendor-smi", timeout_s=0.3).kind == "hung"
     # The pipe ends, and so can be read, when the last process that may write to it is gone.
     with select.epoll() as poll:
-        poll.register(end, select.EPOLLHUP)
+        poll.register(reading_end, select.EPOLLHUP)
         assert poll.poll(30.0)
-    os.close(end)
+    os.close(reading_end)
 
 
 def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:

@@ -142,6 +142,7 @@ def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> T
     first = {"metax": 128, "ascend": 12}.get(vendor.name, 0)
     for number in range(first, first + len(case.names)):
         write_text_file(bare_machine / case.node.format(number))
+        # The PCI vendor of render nodes, which MetaX's vendor reads: it is MetaX.
         write_text_file(bare_machine / f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
     # Files of the drivers of MetaX, Ascend, Cambricon and Kunlunxin.
     for file in ("mxcd", "davinci_manager", "cambricon_ctl", "xpuctrl"):
@@ -200,14 +201,14 @@ def test_visible_devices_variable_selects_and_orders(
     assert vendor.visible_devices in refusal.why  # the last value hides all devices
 
 
-def test_older_kunlunxin_variable_takes_precedence(
+def test_cuda_variable_counts_the_devices_that_kunlunxins_own_variable_leaves(
     bare_machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (0, 1):
         write_text_file(bare_machine / f"dev/xpu{number}")
     for xpu_variable, cuda, visible_devices in (
         ("1", None, [1]),
-        ("1,0", "0", [1]),
+        ("1,0", "0", [1]),  # the first one of those that the first variable leaves
         (None, "2", []),  # there are only 0 and 1
     ):
         for name, value in (("XPU_VISIBLE_DEVICES", xpu_variable), ("CUDA_VISIBLE_DEVICES", cuda)):

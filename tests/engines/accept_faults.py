@@ -176,6 +176,7 @@ def check(hosts: Hosts, out: Path) -> dict[str, bool]:
         # Without one end of the link it is not used any more; the other end can stay.
         "link": is_link_named(result, ends) and len(blamed & ends) == 1,
         "healthy": blamed - ends == {names[QUOTA], names[HUNG], names[CRASHES]},
+        # No node waited for the hung one again after it had missed its first deadline.
         "one_deadline": find_longest_wait_s(out, names[HUNG]) <= DEADLINE_S,
     }
 
@@ -199,7 +200,7 @@ def find_longest_wait_s(out: Path, absent: str) -> float:
         for line in path.read_text().splitlines():
             event = json.loads(line)
             if event["event"] == "arrived":
-                arrived_s[event["meeting"]] = event["unix_s"]
+                arrived_s[event["meeting"]] = event["unix_s"]  # by the name of the barrier
             elif event["event"] == "not_measured" and event["absent"] == absent:
                 meeting = f"{event['phase']} {event['round']}"
                 longest_s = max(longest_s, event["unix_s"] - arrived_s[meeting])

@@ -68,6 +68,7 @@ class Visit:
         page, wrong = self.page, self.wrong
         page.on("console", self._record_console_error)
         page.on("pageerror", lambda error: wrong.append(str(error)))
+        # A dialog that is not dismissed would block the page.
         page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
         page.on("requestfailed", self._record_failed_request)
         page.route("**/*", self._refuse_other_hosts)
@@ -138,9 +139,12 @@ class Visit:
 
         Of buttons of one group only the chosen one is reached; its mark may be at its label.
         """
-        controls = self.page.evaluate(_CONTROLS)
+        num_controls = self.page.evaluate(
+            _CONTROLS
+        )  # also keeps them for the script ``_UNREACHED``
         unmarked = []
-        for _ in range(controls + 5):  # a few more, so that the loop ends at a control seen before
+        # A few times more, so that the loop ends at a control that was reached before.
+        for _ in range(num_controls + 5):
             self.page.keyboard.press("Tab")
             focused = self.page.evaluate(_FOCUSED)
             if focused is None or focused["again"]:

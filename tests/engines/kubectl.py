@@ -31,15 +31,14 @@ def create(words: list[str]) -> None:
     if "--dry-run=server" in words:
         return
     JOB.write_text(json.dumps(manifest))
-    name, job = (
-        manifest["metadata"]["name"],
-        manifest["spec"]["replicatedJobs"][0]["template"]["spec"],
-    )
+    name = manifest["metadata"]["name"]
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
     script = container["command"][-1].replace("$$", "$")  # as a kubelet does
     script = script.replace(f"{name}-node-0-0.{name}", "127.0.0.1")  # the host of the first pod
     for index in range(job["completions"]):
         with (FOLDER / f"{index}.log").open("wb") as log:
+            # ``POD`` runs the script, and writes its exit code to the file.
             pod = subprocess.Popen(
                 ["sh", "-c", POD, "pod", script, str(FOLDER / f"{index}.exit")],
                 env=os.environ | {"JOB_COMPLETION_INDEX": str(index)},

@@ -52,7 +52,7 @@ def find_program_folder() -> str | None:
     """Return the folder of ``ray``, beside the interpreter or on the path; None if it is absent."""
     python_folder = Path(sys.executable).parent
     ray_path = shutil.which("ray", path=f"{python_folder}:{os.environ.get('PATH', '')}")
-    return ray_path and str(Path(ray_path).parent)
+    return str(Path(ray_path).parent) if ray_path else None
 
 
 def _wait_until_port_listens(port: int) -> None:
@@ -85,6 +85,7 @@ class RayCluster:
         self.url = f"http://127.0.0.1:{ports[0]}"
         self.id = Path(folder).name
         (Path(folder) / "ray").mkdir(exist_ok=True)  # where Ray keeps everything
+        # The script holds the cluster until its input ends, and prints "up" once both nodes run.
         self.process = subprocess.Popen(
             [sys.executable, "-c", _HOLD, str(_STORE_BYTES), *ports],
             env=os.environ | {_VARIABLE: self.id, "RAY_TMPDIR": folder},

@@ -67,5 +67,5 @@ def test_distilbert_trains_in_two_pods(run, cluster):
 def test_ctrl_c_deletes_the_job(run, cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_run(process, run_dir, fifo)
-    assert read_job_states(run_dir)[-1]["phase"] == "lost"
+    assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as a job that was deleted
     assert not (cluster / "job.json").exists()  # the job was deleted

@@ -146,7 +146,7 @@ def test_killed_rank_is_recorded_with_its_signal(run, fifo):
 def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_run(process, run_dir, fifo)
-    assert read_job_states(run_dir)[-1]["phase"] == "lost"
+    assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as any job that is cancelled
     number = (run_dir / "job.id").read_text().strip()
     assert "JobState=CANCELLED" in idle_cluster.ask("scontrol", "show", "job", number)
     assert [idle_cluster.list_tasks(node) for node in NODES] == [[], []]

@@ -98,4 +98,5 @@ def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]
     lines = (folder / "first" / "telemetry.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     readings = [event for event in events if event["event"] == "devices"]
+    # The second device reports no power.
     assert [entry.get("power_w") for entry in readings[0]["devices"]] == [95.5, None]

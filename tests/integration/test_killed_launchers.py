@@ -28,7 +28,7 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
     assert report.returncode == 0, report.stderr
     record = read_checked_record(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
-    assert record.counts.steps == 14
+    assert record.counts.steps == 14  # the ranks waited in the fifteenth
     # A second report leaves the record as it is.
     record_bytes = (run_dir / "record.json").read_bytes()
     assert trainmark("report", str(run_dir)).returncode == 0

@@ -77,7 +77,7 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
 def test_job_of_the_guide_passes_all_checks(line: Path) -> None:
     assert find_definition_faults("line") == []
     resolve(RunRequest(case="line", device="cpu"), generated_root=line / "made").save(line)
-    facts = probe.probe_job(line)
+    facts = probe.probe_job(line)  # of the plan that was saved there
     assert facts["waits"] is None  # no step makes the host wait for the device
     # What the case claims, and what was counted in a step.
     assert facts["model_flops"] == pytest.approx(facts["counted"], rel=0.01)

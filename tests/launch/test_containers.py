@@ -105,6 +105,7 @@ def start_container(
 @pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) -> None:
+    # Some vendors' files have shared memory and further arguments, so that both forms are seen.
     cluster = make_site(
         runtime=runtime,
         mounts=["/opt/site:/opt/site:ro", "/scratch:/tmp"],
@@ -230,7 +231,7 @@ def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
     job = start_job(EngineCommand(argv=("sh", "-c", script), files={}), container_plan, make_site())
     assert job.process is not None
     job.process.wait()
-    message = "no such image; see --help"
+    message = "no such image; see --help"  # the last three lines, without the empty one
     assert Container().read_state(job) == JobState(phase="ended", description=message)
     # Another process does not know its message.
     assert Container().read_state(EngineJob(container_plan, make_site())) == JobState(phase="ended")

@@ -22,6 +22,7 @@ def test_pasted_script_runs_its_command(tmp_path: Path) -> None:
         argv=(sys.executable, "-c", show, text), files={"f": text}, submits=True
     )
     subprocess.run(["sh"], input=command.render_script(folder), text=True, check=True)
+    # The script writes the file with a line end behind its text.
     assert (folder / "job.id").read_text() == repr(([text], f"{text}\n")) + "\n"
 
 

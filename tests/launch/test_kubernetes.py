@@ -207,9 +207,7 @@ def test_unfinished_job_has_phase_and_message(
         (None, (), "lost"),
     ],
 )
-def test_ended_job_has_its_phase_and_message(
-    job: str | None, pods: tuple[str, ...], phase: str
-) -> None:
+def test_ended_job_has_its_phase(job: str | None, pods: tuple[str, ...], phase: str) -> None:
     assert derive_state(make_listing(job, *pods), nnodes=2).phase == phase
 
 
@@ -260,7 +258,7 @@ def start_cluster_job(
     folder.mkdir()
     plan, site = make_plan(folder), make_site(settings)
     command = load_launcher("kubernetes").build_command(plan, site)
-    (folder / MANIFEST).write_text(command.files[MANIFEST])
+    (folder / MANIFEST).write_text(command.files[MANIFEST])  # ``start_job`` expects it there
     (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
     return plan, site, start_job(command, plan, site)
 

@@ -27,7 +27,7 @@ def toy_plan() -> Plan:
 
 
 def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
-    setup = local.Setup(8, dict(os.environ), {})
+    setup = local.Setup(nproc=8, variables=dict(os.environ), environment={})
     script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
     with (
         (tmp_path / "output").open("w+b") as output_file,

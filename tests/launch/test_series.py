@@ -515,7 +515,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
     code, out, _ = cli("run", path, "--json")
     (run,) = json.loads(out)["runs"]
     assert (code, run["status"]) == (1, "finished")
-    assert run["reason"].startswith(planned.plan.run_id[:8])
+    assert run["reason"].startswith(planned.plan.run_id[:8])  # names the launch that is wrong
     with pytest.warns(UserWarning, match="does not match its raw events"):
         trainmark.run(str(path))
 

@@ -56,7 +56,7 @@ def make_candidate(
 )
 def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> None:
     sizes = choose_copy_sizes(memory_gib * 2**30 / 2)  # ``run_rank`` passes half of the memory
-    largest = largest_mib * 2**20
+    largest = largest_mib * 2**20  # a sixteenth of the memory, at most 4 GiB
     assert sizes == [largest // 16, largest // 4, largest]
 
 

@@ -209,6 +209,7 @@ def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
 
 
 @pytest.mark.parametrize(
+    # What reading the monitor gives: so many devices, no monitor, or a fault of this kind.
     ("reads", "severity", "text"),
     [
         (2, "fine", "card-smi 1.0 reads 2 devices"),

@@ -67,6 +67,7 @@ def make_processor(cores: int) -> Card:
         (host.check_cores, {}, {"nproc": 4}, "fine", "4 ranks, 4 cores by affinity"),
         (host.check_cores, {}, {"nproc": 5}, "spoils", "5 ranks, 4 cores"),
         (host.check_cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
+        # 64 MiB are needed for each rank of an accelerator, none for those of a CPU.
         (host.check_shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
         (
             host.check_shared_memory,

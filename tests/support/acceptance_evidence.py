@@ -71,7 +71,7 @@ class DeviceEvidence:
         self.link_s = link_s or {}
         self.trainings = trainings or {}
         self.products = products or {}
-        self.writer = EvidenceWriter(folder, NODE)
+        self.writer = EvidenceWriter(folder, NODE)  # it begins the next session of its node
         self.writer.write(
             Joined,
             node=NODE,

@@ -23,7 +23,7 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
 
     The first four are warm-up steps; ``eval_samples``: that each evaluation scores.
     """
-    four = {  # steps, of a window
+    four_steps = {  # of a window
         "step_ns": [TICK] * 4,
         "wait_ns": [1_000] * 4,
         "samples": [32] * 4,
@@ -42,7 +42,7 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
         make_span("init", S, 3 * S),
         make_span("model_build", 3 * S, 6 * S),
         make_event("facts", 6 * S, **facts),
-        make_window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four),
+        make_window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four_steps),
         make_event(
             "evaluate",
             8 * S,
@@ -56,10 +56,15 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
             target_reached=False,
         ),
         make_window(
-            8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four
+            8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four_steps
         ),
         make_window(
-            8 * S + S // 2, 9 * S, epoch=1, first_step=8, loss=[0.25, 0.25, 0.25, 0.125], **four
+            8 * S + S // 2,
+            9 * S,
+            epoch=1,
+            first_step=8,
+            loss=[0.25, 0.25, 0.25, 0.125],
+            **four_steps,
         ),
         make_event(
             "evaluate",

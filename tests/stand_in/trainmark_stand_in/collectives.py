@@ -42,7 +42,8 @@ def register(operations: Operations) -> list[torch.library.Library]:
     """Make torch call gloo for the device; it does as long as the result is alive."""
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
-        # Torch's own kernels hand the tensors to the backend, and gloo refuses the device.
+        # Torch warns that its own kernels are replaced. They would hand the device's tensors to
+        # gloo, which refuses them.
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name in _NAMES:
             run = partial(operations.run, getattr(torch.ops.c10d, name).default)

@@ -87,6 +87,7 @@ class StandInDevice(Accelerator):
     def open(cls, local_rank: int) -> StandInDevice:
         """Register the device with torch, once in a process."""
         if StandInDevice._only is None:
+            # A clock that is right ("none"), or wrong on purpose.
             timeline = TIMELINES[os.environ.get(FAULT, "none")](
                 operation_ns=read_setting(OPERATION_NS)
             )

@@ -52,7 +52,7 @@ class Memory:
             torch.OutOfMemoryError: the device is full.
         """
         storage = host.untyped_storage()
-        if storage.nbytes() == 0:  # an address of its own
+        if storage.nbytes() == 0:  # it has no address, by which storages are found
             storage = UntypedStorage(1)
         return view_on_device(self._adopt(storage), host)
 
@@ -68,7 +68,7 @@ class Memory:
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self._host[address] = weakref.ref(storage, partial(self._free, address, size))
         capsule = torch._C._to_dlpack(torch.empty(0, dtype=torch.uint8).set_(storage))
-        managed = _pointer(capsule, b"dltensor")  # the address of the structure above
+        managed = _pointer(capsule, b"dltensor")  # the address of the DLManagedTensor
         ctypes.c_int32.from_address(managed + _TYPE_AT).value = _EXTENSION_DEVICE
         ctypes.c_int32.from_address(managed + _ID_AT).value = 0
         return torch._C._from_dlpack(capsule)
@@ -87,7 +87,7 @@ def view_on_device(base: Tensor, host: Tensor) -> Tensor:
     """Return a device tensor in the storage of ``base`` with everything else like ``host``."""
     # An empty tensor at the beginning of the storage, from which offsets count.
     whole_storage = _with_sizes(base, (0,), (1,), -base.storage_offset())
-    offset = host.storage_offset() * host.element_size()
+    offset = host.storage_offset() * host.element_size()  # in bytes
     return torch.ops.inductor._alloc_from_pool(
         whole_storage, offset, host.dtype, host.shape, host.stride()
     )

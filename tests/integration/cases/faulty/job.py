@@ -84,10 +84,10 @@ class FaultyJob(ToyJob):
         """Allocate on the device of a tensor until it refuses."""
         if like.device.type == "cpu":
             # Refused at once: a host whose memory is full would end other programs.
-            like.new_empty(1 << 50)
+            like.new_empty(1 << 50)  # numbers: petabytes
         tensors = []
         while True:
-            tensors.append(like.new_zeros(1 << 27))
+            tensors.append(like.new_zeros(1 << 27))  # numbers: 512 MiB in fp32
 
     def fault(self, kind):
         """Do what goes wrong; return a factor of the step's loss, None for a usual step."""
@@ -108,7 +108,7 @@ class FaultyJob(ToyJob):
             torch.ones(8).sum()
         if kind == "fill_disk":
             with Path(os.environ["FAULT_FILL"]).open("wb", buffering=0) as file:
-                while True:
+                while True:  # until the disk is full, which raises OSError
                     file.write(bytes(64 * 1024))
         if kind == "oom":
             self.take_all_memory(next(self.model.parameters()))
