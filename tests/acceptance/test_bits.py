@@ -28,6 +28,7 @@ def make_digests_of_run(*changes: tuple[int, str, int], steps: int = 3) -> list[
 
 
 def test_devices_that_agree_are_deterministic() -> None:
+    """Each device has trained twice; the control is that it agrees with itself, and with most."""
     compared = compare_devices(
         {name: [make_digests_of_run(), make_digests_of_run()] for name in "abc"}
     )

@@ -414,6 +414,7 @@ def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     deadline = Deadline(lambda: next(seconds))
     file = tmp_path / "test_three.py"
     file.write_text("\n".join(f"def test_{name}(): pass" for name in ("a", "b", "c")))
+    # The pytest of this test loads no plugins and no settings of the project.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     report = tmp_path / "report.xml"
@@ -448,6 +449,7 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
         "    os.kill(os.getpid(), signal.SIGUSR2)  # as the timer does\n"
         "    raise AssertionError\n"
     )
+    # The pytest of this test loads no plugins and no settings of the project.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     deadline, report = Deadline(lambda: NEVER_S), tmp_path / "report.xml"
     args = [

@@ -47,7 +47,7 @@ def test_shares_are_relative_to_the_peak_and_to_matmuls_of_the_same_round() -> N
     mfu = MEASURED.mfu("ours")
     assert mfu is not None
     assert (mfu.low, mfu.median, mfu.high) == (0.1, 0.2, 0.2)
-    mamfu = MEASURED.mamfu("ours")
+    mamfu = MEASURED.mamfu("ours")  # over the rate of matmuls, not over the peak
     assert (mamfu.low, mamfu.median, mamfu.high) == (0.4, 0.4, 0.5)
     # Bars: the name of what is judged, and the least that is required.
     assert MEASURED.mfu_bar("ours", "it", 0.2).met

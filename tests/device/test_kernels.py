@@ -59,6 +59,7 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
     kernel_choice = choose_kernels(replace(Recipe(), kernels="own"), device.torch_type)
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(ROWS, WIDTH, generator=generator)
+    # Its last rows, those beyond ``CLASSES``, belong to no class.
     weight = torch.randn(PADDED, WIDTH, generator=generator) / 8
     targets = torch.randint(CLASSES, (ROWS,), generator=generator)
     targets[::7] = IGNORED  # tokens without a loss

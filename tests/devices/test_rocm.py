@@ -38,6 +38,7 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     add_kfd_node(root, 0, vendor=0)  # the processor
     add_kfd_node(root, 1, vendor=AMD, minor=128, bus=0xA3, unique_id=0x92A3B4C5D6E7F801)
     add_kfd_node(root, 2, vendor=AMD, minor=129, bus=0x83, unique_id=0x1A2B3C4D5E6F7081)
+    # On the PCI bus both are processing accelerators (class 0x1200).
     add_pci_card(root, "0000:83:00.0", vendor=AMD, kind="0x120000")
     add_pci_card(root, "0000:a3:00.0", vendor=AMD, kind="0x120000")
     write_text_file(root / "sys/module/amdgpu/version", "6.10.5\n")

@@ -155,9 +155,11 @@ def test_device_with_a_wrong_clock_is_detected(
 
 
 def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
-    assert call_in_process(stand_in_jobs.matmul_rate, "host_marks") == "device standin"  # refused
+    assert (
+        call_in_process(stand_in_jobs.measure_preflight_rate, "host_marks") == "device standin"
+    )  # refused
     # 2 x 256^3 FLOP in an operation of 30 ms.
-    assert call_in_process(stand_in_jobs.matmul_rate, "none") == 2 * 256**3 / 0.03
+    assert call_in_process(stand_in_jobs.measure_preflight_rate, "none") == 2 * 256**3 / 0.03
 
 
 def test_only_operations_whose_result_the_host_needs_wait(call_in_process: Any) -> None:

@@ -98,6 +98,7 @@ def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page)
     window.page.wait_for_url("**device=*")
     query = parse_qs(urlsplit(window.page.url).query)
     assert (query["precision"], query["device"]) == (["bf16"], [DEVICES[1]])
+    # Each device has as many runs in each precision.
     assert find_visible_rows(window).count() == REPEATS < num_all_runs
     other_window = open_page(window.page.url)  # what somebody else sees who gets the address
     wait_for_rows(other_window, REPEATS)
@@ -123,7 +124,7 @@ def test_filter_without_matches_explains_why(open_page):
     num_all_runs = find_visible_rows(window).count()
     assert 0 < filter_rows("p_core>1000") < num_all_runs
     assert why.is_hidden()
-    assert filter_rows("device~H100 precision=bf16") == REPEATS
+    assert filter_rows("device~H100 precision=bf16") == REPEATS  # the runs of this device with it
     # Filters that match nothing: values out of range, a column that does not exist, a text where a
     # number is needed, a value that no run has.
     assert filter_rows("p_core>5000000") == 0

@@ -106,6 +106,7 @@ def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
     code, _, err = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "failed")
+    # The number of the node whose link is down.
     assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
     assert read_job_states(run_dir)[-1]["phase"] == "lost"
     assert f"{hosts.get_address(1)}: ssh: " in err

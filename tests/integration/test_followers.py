@@ -45,6 +45,7 @@ def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wan
     process, run_dir = start_run(*(f"--follow={word}" for word in args), "--lang", "zh", "--quiet")
     code, out, err = wait_for_end(process)
     record = read_checked_record(run_dir)
+    # A record that is read has not been compared with its evidence yet.
     assert (code, record.status, record.verification) == (0, "passed", "unverified"), out + err
     remarks = [line for line in err.splitlines() if "trainmark follow" in line]
     assert len(remarks) == 2

@@ -158,7 +158,7 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any
     # It would train for hours.
     record = run_two_nodes(launcher, max_epochs="100000", target_value="none", max_steps="none")
     assert (record.status, record.cause.kind) == ("failed", "node_lost")
-    assert record.cause.message.args["nodes"] == "1"
+    assert record.cause.message.args["nodes"] == "1"  # the numbers of those that were lost
     assert None not in [process.poll() for process in launcher.nodes]
     assert record.counts.steps > 0
     assert not record.ranks[1].finished

@@ -73,6 +73,7 @@ def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
     Return the record, after checking that it reports who waits for whom.
     """
     last = ranks - 1
+    # The launcher's clock for the limit of a second stands still until this file exists.
     limit_reached = fifo.with_name("limit_reached")
     process, run_dir = start_run(
         "fault=spin",
@@ -92,6 +93,7 @@ def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "timed_out")
     assert record.cause.stacks == [f"stacks.rank{rank}.txt" for rank in range(ranks)]
+    # Every rank was in the training: the last in its fault, the others where they wait for it.
     for name in record.cause.stacks:
         stacks = (run_dir / name).read_text()
         assert "worker.py" in stacks, stacks

@@ -120,9 +120,11 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     numbers = torch.arange(sequences)
     ids = torch.zeros(sequences, length, dtype=torch.long)
     gap = torch.full((sequences,), length // 2)
+    # Ids, positions, block positions; separators, target rows and target ids: one of a sequence.
+    inputs = (ids + 5, ids, ids.clone(), gap, numbers * length, gap)
     batch = Batch(
         (
-            SequenceTensors((ids + 5, ids, ids.clone(), gap, numbers * length, gap), numbers),
+            SequenceTensors(inputs, numbers),
             ScoreLayout(numbers // GLM_CHOICES, numbers % GLM_CHOICES, samples, GLM_CHOICES),
         ),
         Counts(samples, sequences, sequences * length, sequences * length),
@@ -161,11 +163,12 @@ def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     def leave_unfilled(out: Any, **_: Any) -> None:
         """Leave a table as it is: drawing its rows takes minutes."""
 
+    # Replaced for good: this process measures one recipe alone.
     embeddings.fill_rows = hybrid.fill_rows = leave_unfilled
-    job.SplitReader = Rows
+    job.SplitReader = Rows  # reads no files
     memory = RankMemory(torch.cuda.get_device_properties(0).total_memory)
     placement = place_tables(memory, CRITEO_ROWS, recipe.embedding_dim, ranks)
-    size, num_numerical = recipe.micro_batch_size, 13
+    size, num_numerical = recipe.micro_batch_size, 13  # as Criteo's data has
     tensors = (
         torch.zeros(size, num_numerical, dtype=torch.float16),  # numbers of this rank's samples
         torch.zeros(size),  # labels
@@ -272,7 +275,7 @@ def _measure_here(case: str, recipe_name: str) -> Memory:
     """Take some steps of a recipe in this process; return the peaks of torch's allocator."""
     ranks = read_num_ranks(recipe_name)
     device = devices.choose_vendor("nvidia").open(local_rank=0, ranks_here=1)
-    builder, fields = CASES[case]
+    builder, fields = CASES[case]  # ``fields``: of the recipe, so that no file is read
     recipe = replace(cases.load(case).recipes[recipe_name], **fields)
     recipe = replace(recipe, kernels=recipe.kernels or "library")  # None: planning would choose
     if ranks > 1:

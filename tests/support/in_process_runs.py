@@ -34,7 +34,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
     rank.events.emit("start", pid=1)  # of no process: nothing is sent to it
     launched_ns, started = worker.clock(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     try:
-        worker.run_rank(rank, run_dir, 0, 0)
+        worker.run_rank(rank, run_dir, number=0, local_rank=0)
         rank.events.emit("end")
     except Exception as error:  # noqa: BLE001 - as the worker's own main
         rank.events.emit("error", **describe_failure(error, rank.place))

@@ -115,6 +115,7 @@ def translate_condition(condition: Condition) -> Condition:
     """Return a condition in English; check that it has a Chinese text with the same values."""
     texts = [render_sentence(text, "en") for text in (condition.what, condition.fix)]
     assert condition.fix == "" or render_sentence(condition.fix, "zh") != texts[1]
+    # A plain text, such as an error's, is the same in both languages.
     assert isinstance(condition.what, str) or render_sentence(condition.what, "zh") != texts[0]
     return replace(condition, what=texts[0], fix=texts[1])
 

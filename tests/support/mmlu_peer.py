@@ -1,6 +1,6 @@
 """The same questions and the same random model for our MMLU scores and for lm-eval's.
 
-``python tests/mmlu_peer.py`` writes ``golden/mmlu_lm_eval.json`` anew; it needs lm-eval.
+``python tests/support/mmlu_peer.py`` writes ``golden/mmlu_lm_eval.json`` anew; it needs lm-eval.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ def find_mistake(job: Any) -> dict[str, Any]:
         its end, also ``rank`` and ``parameters``: what the event ``parameters`` has.
     """
     trained = job.trained_parameters()
-    watch = GradientWatch(trained, num_steps=5)
+    watch = GradientWatch(trained, num_steps=5)  # as many as the worker watches
     check = ParameterCheck(
         digest=TensorDigest(trained), gradients=watch, updates=job.updates, clock=lambda: 0
     )

@@ -337,11 +337,13 @@ def iterate_planted_pages() -> Iterator[Planted]:
     for kind, mistake in KINDS.items():
         for _ in range(mistake.times):
             work, card, rows = _draw_three_rows(rng)
+            # Any row, or the only one in which such a mistake can be seen.
             index = rng.randrange(3) if mistake.world is None else mistake.world
             rows[index] = mistake.change(work, card, rows[index])
             yield Planted(kind, make_page(work, rows, card.name), (FIRST_LINE + index,))
     for factor in (1.25, 0.8, 1.5, 0.5, 1.1):
         work, card, rows = _draw_three_rows(rng)
+        # Invented rows of another card: those of the first one, times a constant.
         copies = [
             replace(_raise_rate(row, factor), card="K200", e2e_time=row.e2e_time / factor)
             for row in rows

@@ -521,6 +521,7 @@ def iterate_planted_documents() -> Iterator[Plant]:
         for kind, mistake in mistakes.items():
             for _ in range(mistake.times):
                 rows = make_rows(rng)  # type: ignore[operator]
+                # Any row, or the only one in which such a mistake can be seen.
                 index = rng.randrange(len(rows)) if mistake.row is None else mistake.row
                 rows[index] = mistake.change(rows[index])
                 yield _plant(kind, rows, index)
@@ -531,10 +532,11 @@ def iterate_planted_documents() -> Iterator[Plant]:
         yield Plant(
             "row copied under another heading",
             document,
-            (document.lines[0, 1], document.lines[1, 1]),
+            (document.lines[0, 1], document.lines[1, 1]),  # a finding may name either row
         )
     for factor in (1.25, 0.8):
         rows = make_image_rows(rng)
+        # Invented rows of another card: those of the first one, times a constant.
         copies = [
             replace(row, device="K200", rate=row.rate * factor, hours=row.hours / factor)
             for row in rows

@@ -218,7 +218,7 @@ def read_each_loss(job: Any) -> None:
     job.step = step
 
 
-def matmul_rate(fault: str) -> float | str:
+def measure_preflight_rate(fault: str) -> float | str:
     """Return the rate that preflight measures where each operation takes 30 ms, or its refusal."""
     from trainmark.errors import EnvironmentFault
 

@@ -138,12 +138,14 @@ def train(
         )
         start = tables.start
     optimizer = torch.optim.SGD(dense.parameters(), lr=RATE)
+    # Tables take their own SGD step in the backward pass.
     tables.learning_rate, tables.grad_scale = RATE, spread.loss_scale
     columns = list(spread.placement.list_tables(rank))
     losses, logits, bytes_sent = [], [], []
     for numerical, labels, ids in make_batches(cardinalities):
         size, before = len(labels), sent.total if sent else 0
         rows_of_rank = slice(size * rank // ranks, size * (rank + 1) // ranks)
+        # Lookups in this rank's tables are those of all samples; the other layers get its share.
         dense_logits = dense(numerical[rows_of_rank], start(ids[columns]))
         loss = nn.functional.binary_cross_entropy_with_logits(
             dense_logits, labels[rows_of_rank], reduction="sum"

@@ -58,7 +58,7 @@ def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     """Run the measured loop over ``job`` as a rank does; return its events."""
     events: list[dict[str, Any]] = []
     trained = job.trained_parameters()
-    watch = GradientWatch(trained, num_steps=5)
+    watch = GradientWatch(trained, num_steps=5)  # as many as the worker watches
     parameters = ParameterCheck(
         digest=TensorDigest(trained),
         gradients=watch,

@@ -35,4 +35,5 @@ def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> Llama31Job
         world_size=world_size,
         device=CpuDevice(threads=1),
     )
+    # Seven samples for validation are fewer than a usual micro-batch.
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))
