@@ -90,7 +90,7 @@ def measure(acceptance: Acceptance, step_s: float) -> None:
     for number, factor in enumerate(VARIATION):
         for device, name in enumerate(names):
             result = RankResult(
-                rank=0,
+                rank=0,  # of the training of this device alone
                 device=device,
                 product=PRODUCT,
                 seconds={"step": [factor * step_s]},
@@ -163,5 +163,5 @@ def test_later_session_without_a_baseline_does_not_use_the_earlier_one(tmp_path:
     request = make_request(tmp_path / "out")
     with prepare_acceptance(request, read_baselines=lambda _: Baselines(source="x", times=())):
         assert load_baselines(tmp_path / "out") is not None
-    with prepare_acceptance(request):
+    with prepare_acceptance(request):  # a second session in the same folder
         assert load_baselines(tmp_path / "out") is None

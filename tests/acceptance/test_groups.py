@@ -77,6 +77,7 @@ class Cluster:
 def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
     """The model has 1 s for a node alone and 1.2 s for a pair: 0.2 s of communication."""
     assert MODEL.predict_s(2) == pytest.approx(1.2)
+    # Each of n nodes sends 2 (n - 1) / n times the gradients: a pair sends them once.
     assert MODEL.predict_s(4) == pytest.approx(1.0 + 0.2 * 2 * 3 / 4)
     assert MODEL.predict_s(1_000_000) == pytest.approx(1.0 + 0.2 * 2)
 

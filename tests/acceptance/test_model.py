@@ -102,6 +102,7 @@ def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
 
 
 def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
+    """The times alone decide: the only pair shows nothing of either node."""
     judgement = judge_measurements(
         make_exact_measurements(num_nodes=2, alone_s=[1.0, 1.2], pair_s={(0, 1): 3.0})
     )
@@ -209,6 +210,7 @@ def test_reported_number_of_rounds_decides() -> None:
 
 def test_larger_tolerance_lets_a_slow_node_pass() -> None:
     rounds = make_round_robin(16) * 2  # every pair twice
+    # Node 2 loses a tenth of its speed: its steps take 11% longer.
     measured = measure(16, rounds, Faults(nodes={2: 0.1}), np.random.default_rng(0))
 
     assert judge_measurements(measured).nodes.list_with_verdict(Verdict.SLOW) == [2]

@@ -276,7 +276,7 @@ def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path
     assert conclusion.result.wholes == ()
 
 
-def test_nodes_of_another_product_or_software_are_not_compared(tmp_path: Path) -> None:
+def test_nodes_of_another_product_are_not_compared(tmp_path: Path) -> None:
     # The last node is slow, but no other node has its product.
     for rank in range(4):
         product = "old" if rank == 3 else "gpu"
@@ -316,6 +316,7 @@ def test_node_clocks_minutes_apart_change_no_verdict(
     session = Session(tmp_path, number=1)
     session.scan()
 
+    # A node is alive by when its events arrive here, not by the times that they have.
     assert session.list_alive(range(4)) == [0, 1, 2, 3]
     assert judge_folder(tmp_path).list_names("pass") == list(NODES)
 

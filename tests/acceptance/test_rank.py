@@ -166,7 +166,9 @@ def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext])
     plan, context = planned_training
     training = Training(plan, context)
 
-    seconds = time_training(training, context.device, RankGroup(0, 1), windows=4, budget_s=0.01)
+    seconds = time_training(
+        training, context.device, RankGroup(rank=0, count=1), windows=4, budget_s=0.01
+    )
 
     assert len(seconds) == 4
     assert all(value > 0 for value in seconds)

@@ -70,6 +70,7 @@ def test_wrong_clock_breaks_the_contract(fault: str) -> None:
 
 
 def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:
+    # A plugin of pytest that makes each mark of the stand-in wait.
     (tmp_path / "waiting_marks.py").write_text(BROKEN)
     process = check_contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
     assert process.returncode == 1, process.stdout + process.stderr

@@ -65,12 +65,12 @@ def test_a_busy_host_does_not_make_marks_wrong(clock: FakeClock) -> None:
     """The host loses a second between the start of its clock and the first mark, once."""
 
     class Interrupted(AsyncDevice):
-        lost = False
+        was_interrupted = False
 
         def mark(self) -> int:
-            if not self.lost:
-                self.lost = True
-                self.clock.advance(1_000_000_000)
+            if not self.was_interrupted:  # at the first mark alone
+                self.was_interrupted = True
+                self.clock.advance(1_000_000_000)  # a second, in ns
             return super().mark()
 
     device = Interrupted(clock)

@@ -78,14 +78,15 @@ def get(_: list[str]) -> None:
         }
         for file in files
     ]
+    items = list(pods)
     if JOB.exists():
         phases = {pod["status"]["phase"] for pod in pods}
         conditions = []
         if phases <= {"Succeeded", "Failed"}:
             kind = "Failed" if "Failed" in phases else "Completed"
             conditions = [{"type": kind, "status": "True", "reason": "AllJobs"}]
-        pods.append({"kind": "JobSet", "status": {"conditions": conditions}})
-    print(json.dumps({"items": pods}))
+        items.append({"kind": "JobSet", "status": {"conditions": conditions}})
+    print(json.dumps({"items": items}))
 
 
 def delete(_: list[str]) -> None:

@@ -20,6 +20,6 @@ def test_two_ranks_train_random_weights_for_speed_only(trainmark, tmp_path):
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "pair")
     assert "performance-only" in record.labels
-    assert record.counts.samples == 12 * 12  # steps, and samples of a step
+    assert record.counts.samples == 12 * 2 * 6  # steps, ranks, and samples of a micro-batch
     assert record.environment["job"]["parallel"] == {"data": 2, "fsdp": True}
     assert "FSDP2" in (tmp_path / "pair" / "page.en.md").read_text()

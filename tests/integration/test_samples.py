@@ -168,4 +168,5 @@ def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_t
     wait_for_end(process)
     _ended, alive = psutil.wait_procs(processes)
     assert alive == []
+    # The sampler noticed the end of its launcher, and closed its file in order.
     assert read_events(run_dir)[-1]["event"] == "end"

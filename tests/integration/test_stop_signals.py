@@ -22,6 +22,7 @@ def test_run_stopped_by_a_signal_leaves_a_record(start_run, fifo, number):
     assert code == 1
     assert record.status == "interrupted"
     assert record.cause.signal == number.name
+    # What was trained before the signal is measured.
     assert record.figures["p_whole"].value is not None
 
 

@@ -57,7 +57,7 @@ def test_invalid_thread_count_is_refused_before_anything_starts(
     with pytest.raises(UsageError) as refused:
         local.launch(plan, StopRequest())
     assert refused.value.what == f"OMP_NUM_THREADS={thread_count}"
-    assert refused.value.rule
+    assert refused.value.rule  # which values are valid
     assert not run_dir.exists()
 
 

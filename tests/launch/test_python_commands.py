@@ -1,3 +1,5 @@
+"""Commands that run Python import nothing from the working directory, with any version of it."""
+
 from __future__ import annotations
 
 import subprocess
