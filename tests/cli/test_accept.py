@@ -118,7 +118,8 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused(cli, args: tuple[str, ...], where: str) -> None:
-    # ``where``: the option that the error names.
+    # An attached job is planned already, groups need nodes and pairs and more than one machine, and
+    # several nodes need a launcher. ``where``: the option that the error names.
     code, _, err = cli("accept", *args)
 
     assert code == 2

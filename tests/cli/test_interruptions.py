@@ -113,6 +113,7 @@ def test_ignored_signal_stays_ignored(run_interrupted):
     # As ``nohup`` does; the child inherits it.
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
+        # Event 300 is in the middle of the command.
         code, lines, _ = run_interrupted("SIGHUP", 300, "list", "cases")
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -56,6 +56,7 @@ def make_record(losses: list[float] | None = None, **changes: Any) -> Record:
 
 
 def make_runs(**second: Any) -> dict[int, Record]:
+    """Return sound runs by number of ranks, the one of two ranks with changes."""
     return {1: make_record(), 2: make_record(**second)}
 
 

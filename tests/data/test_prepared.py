@@ -124,7 +124,8 @@ def damage_state(raw):
 def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
-    # ``change`` spoils the source, an option, a written file or the notes of what is finished.
+    # ``change`` spoils the source, an option, a written file or the notes of what is finished; so
+    # the file that the first call had written is written again.
     assert write_prepared(raw, **change(raw)) == ["abc", "late"]
     assert (tmp_path / "data" / "sub" / "abc.txt").read_bytes() == b"abc"
 

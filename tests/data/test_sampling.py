@@ -14,7 +14,7 @@ SIZES = st.lists(st.integers(0, 12), max_size=40)
 
 
 def make_corpus(sizes):
-    """Return tokens numbered in order, so that each sample shows where it comes from."""
+    """Return documents of ``sizes`` tokens, numbered so that each sample shows its place."""
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
     return FakeReader(starts)
 

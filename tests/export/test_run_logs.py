@@ -159,6 +159,7 @@ def test_steps_that_the_record_does_not_have_are_an_error_with_their_line(form, 
     windows = [number for number, line in enumerate(lines, 1) if b'"window"' in line]
     # The windows once more, so the first line too many is the first copy.
     path.write_bytes(b"".join([*lines, *(lines[number - 1] for number in windows)]))
+    render_log, _ = FORMS[form]
     with pytest.raises(RecordError) as fault:
-        FORMS[form][0](record, folder)
+        render_log(record, folder)
     assert fault.value.where == f"{path}:{len(lines) + 1}"

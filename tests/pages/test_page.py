@@ -688,7 +688,7 @@ def test_page_rendering_reports_its_progress():
     pages = page.build_documents([make_record(), make_planned_record("b", case="other")])
     rendering.to_html(pages, progress=lambda *report: reports.append(report))
     assert len(pages) == 3  # an overview and a page for each case
-    # 6 reports: three for each of two cases.
+    # A report for each chart: loss, step times and quality of each of two cases.
     assert reports == [(number, 6) for number in range(1, 7)]
     assert list(pictures.list_charts(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
 

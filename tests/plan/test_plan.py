@@ -331,7 +331,7 @@ def test_two_ranks_without_collectives_are_refused(
 def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path, recipe: Recipe, world_size: int, memory: RankMemory) -> None:
         calls.append((world_size, memory))
-        if memory.rank_bytes < 40:
+        if memory.rank_bytes < 40:  # of 64 bytes, one rank gets 64, each of two ranks 32
             raise EnvironmentFault("does not fit")
 
     calls: list[tuple[int, RankMemory]] = []

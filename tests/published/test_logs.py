@@ -157,6 +157,7 @@ def test_each_run_in_a_log_is_a_row(import_text):
     first, second = import_text(text).rows
     assert read_values(first)["e2e_time"] == 361.5
     assert read_values(second) == {"p_train": 32.0, "last_loss": -1.0}
+    # The line of its totals; without totals, the line at which the run begins.
     assert (first.line, second.line) == (9, 10)
 
     def run(start_ms, speed):  # a run of 5 s in MLPerf's form
@@ -231,7 +232,8 @@ def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
     )
     assert first.failure.code == "run_aborted"
     assert (read_values(second)["p_train"], second.notes) == (32.0, [])
-    # The first attempt with the end of its block: 51,200 samples in 100 s.
+    # The first attempt, which has the first six lines, with the end of its block: 51,200 samples
+    # in 100 s.
     lines = TWO_ATTEMPTS.splitlines(keepends=True)
     block = format_mllog("block_stop", None, 161_200, samples_count=51_200)
     first, second = import_text("".join([*lines[:6], block, *lines[6:]])).rows

@@ -46,7 +46,11 @@ def make_row(fields: dict[str, Any], number: int) -> Row:
 
 
 def make_record(fields: dict[str, Any]) -> Record:
-    """Return the golden record with the values of ``fields`` at their dotted paths."""
+    """Return a golden record with the values of ``fields`` at their dotted paths.
+
+    Args:
+        fields: the key ``golden`` is the file to change instead; it is taken out of the mapping.
+    """
     golden = GOLDEN / fields.pop("golden", "record_toy.json")
     document = json.loads(golden.read_text(encoding="utf-8"))
     for path, value in fields.items():

@@ -536,7 +536,7 @@ def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
         "rows": 1000,
         "digest": point.scored["digest"],
         "mean": point.value,
-        "of": "",
+        "of": "",  # the mean is the quality itself, not one of its details
     }
     # Each evaluation scored the same rows.
     assert {evaluation.scored["digest"] for evaluation in record.quality.history} == {

@@ -173,7 +173,7 @@ def test_parts_of_steps_are_summed_per_window_and_parts_of_evaluations_dropped(
 
     def step(batches: Iterator[Batch]) -> Any:
         loss = job_step(batches)
-        if loss is not None:
+        if loss is not None:  # None: no batch was left
             with stages.stage("look up", device):
                 device.work(30)
             with stages.stage("wait", device):

@@ -22,6 +22,7 @@ def make_failed_record(kind: str, cause: Message, *, steps: int = 250, **recipe:
         steps: that were taken.
     """
     plan = read_golden_record().plan
+    # No changes by the user (``extra``, ``fix_hp``), which would be a piece of advice of their own.
     changed = plan.model_copy(update={"recipe": plan.recipe | recipe, "extra": {}, "fix_hp": {}})
     counts = read_golden_record().counts.model_copy(update={"steps": steps})
     cause_of_failure = Cause(kind=kind, message=cause, rank=0, traceback="tb")

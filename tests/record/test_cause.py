@@ -201,8 +201,9 @@ def test_missing_launcher_event_is_failure(find_ending: Any) -> None:
 def test_external_stop_takes_precedence_as_the_cause(
     find_ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
-    # The launcher stopped the run, which made the rank fail.
-    launcher = [make_event("stop", 8 * S, **stop), make_ranks_ended(make_failure(0, -15, 8))]
+    # The launcher stopped the run with SIGTERM at 8 s, which made the rank fail.
+    failure = make_failure(0, exit_code=-15, time_s=8)
+    launcher = [make_event("stop", 8 * S, **stop), make_ranks_ended(failure)]
     result = find_ending(launcher, make_failed_rank("error"))
     assert (result.status, result.cause["message"]) == (status, expected.as_dict())
 
@@ -220,5 +221,5 @@ def test_a_lost_window_is_a_failure(find_ending: Any) -> None:
     del events[3]  # the window of the second step
     result = find_ending([make_ranks_ended()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
-    # Steps in windows, and steps that the rank says it trained.
+    # Lost lines, steps in windows, and steps that the rank says it trained.
     assert result.cause["message"]["args"] == {"rank": 0, "lines": 0, "steps": 1, "trained": 2}

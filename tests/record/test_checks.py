@@ -260,7 +260,8 @@ def make_ranks_with_rates(*rates: float | None, last: str = "X1") -> list[Any]:
 def test_a_device_slower_than_its_siblings_is_doubted(
     plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
 ) -> None:
-    # ``slow``: rank, its TFLOP/s, and the median of the other ranks with the same device.
+    # ``slow``: rank, its TFLOP/s, and the median of the other ranks with the same device, of which
+    # it is more than 5% short.
     findings = [
         finding.args
         for finding in list_doubts(read_timeline(tmp_path, *ranks))

@@ -129,7 +129,8 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     assert partial_record.labels == ["partial"]
     assert partial_record.trust.grade == "do_not_quote"
     assert [rank.finished for rank in partial_record.ranks] == [True, False, True]
-    # What the ranks reported until then, over the slowest rank's time: two of 13 steps, one of 5.
+    # Samples reported until then over the slowest rank's time: two ranks took 13 steps of 64, the
+    # lost one took 5; 13 steps take 1.625 s.
     assert partial_record.figure("final_result") == (2 * 13 + 5) * 64 / 1.625
     assert [rank.steps for rank in partial_record.ranks] == [16, 8, 16]
     record.write_record(partial_record, run_dir)

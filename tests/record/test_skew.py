@@ -55,6 +55,7 @@ def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
 
 def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_skew: Any) -> None:
     # Milliseconds of a step and of waiting in it, for six ranks on three nodes.
+    # Two ranks are slow, both on node 2; the slowest takes 30% longer than the median of the rest.
     assert find_skew((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
         (
             "slow_rank",

@@ -75,6 +75,7 @@ def test_each_reason_gives_its_grade(changes: dict[str, Any], grade: str, codes:
 
 def test_each_listed_finding_gives_its_grade() -> None:
     for known, grade in ((trust._NOISY, "noisy"), (trust._SERIOUS, "do_not_quote")):
+        # ``trust_``: reasons that come from the run itself, without a finding.
         for code in {code for code in known if not code.startswith("trust_")}:
             # Given twice, a finding is one reason.
             assert grade_single_launch(findings=[message(code)] * 2) == (grade, [code])

@@ -69,6 +69,7 @@ def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs)
 
 
 def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_many):
+    # From the lowest p_core; r2 has none.
     assert list_runs(index_of_many, columns=["run_id"], sort="p_core").rows == [
         ["r1"],
         ["r0"],
@@ -131,6 +132,7 @@ def test_index_is_updated_with_the_files(tmp_path):
 
 
 def test_run_whose_launcher_was_killed_gets_its_record(tmp_path):
+    # The launcher's events do not end, as after a kill.
     write_run(tmp_path / "a", [launch_event()], rank_events())
     (tmp_path / "a" / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     listing = list_runs(open_index(tmp_path), columns=["case", "status"])

@@ -124,7 +124,8 @@ def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
         [make_start_line(0), *make_device_lines(0, times_s=times)],
         ranks=make_ranks_with_devices(1),
     )
-    # 5.9375 s is read at 100 W, 6.125 s at 400 W: 6.25 J and 50 J on a line over 0.1875 s.
+    # 5.9375 s is read at 100 W, 6.125 s at 400 W: 6.25 J and 50 J on a line over 0.1875 s. The
+    # training begins at 6 s, so ``before`` is not its energy, and ends 3.625 s later.
     before = (6.25 + 50) * (0.0625 / 0.1875)
     energy = summary.devices[0].over["train"].energy
     assert energy.joules == pytest.approx(6.25 + 400 * 3.625 - before)

@@ -146,6 +146,8 @@ class Recorder(SyncDevice):
 def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
     clock: FakeClock, depth: int, moved: int
 ) -> None:
+    # ``Recorder`` adds 1 to what it pins and 100 to what it moves; without a thread (depth 0),
+    # nothing is pinned.
     tensor = torch.zeros(())
     # A tensor in each container that is searched, beside values that stay as they are.
     value = [(tensor, "a"), Pair(tensor, 3), {"z": [tensor]}, Choices(tensor, 5), None, 0.5]

@@ -51,7 +51,8 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
     job = tiny_gpt.new_job(rank=0, world_size=1)
     digests = StepDigests(job.trained_parameters(), job.stepper)
     (first, second, *_) = iterate_batches(job, SyncDevice(FakeClock()), 0, depth=0)
-    job.step(iter([first]))  # with a learning rate of 0
+    # The first step has a learning rate of 0, so only the second one changes weights.
+    job.step(iter([first]))
     digests.start()
 
     loss = float(job.step(iter([second])))

@@ -254,6 +254,7 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_i
     ):
         with pytest.raises(TrainmarkError, match=what):
             resume_plan(plan, folder)
-    cut = plan_run_in({"bs": "8"}, nproc=2)  # the same samples of a step on other ranks
-    write_earlier_run(plan_run_in, tmp_path / "b", 100)
-    assert resume_plan(cut, tmp_path / "b").resumed
+    # With a checkpoint, even other ranks can resume it if a step has the same samples.
+    two_ranks = plan_run_in({"bs": "8"}, nproc=2)
+    write_earlier_run(plan_run_in, tmp_path / "b", 100)  # a checkpoint after step 100
+    assert resume_plan(two_ranks, tmp_path / "b").resumed

@@ -50,6 +50,7 @@ def make_measurement(
         PrintedValues(quantity=name, lines=len(values), values=values, raw="line")
         for name, values in printed.items()
     ]
+    # The last step is faster than the others: a program may print only its best step.
     times_ns = [300_000_000] * WARMUP + [100_000_000] * 9 + [80_000_000]
     return SimpleNamespace(
         printed=summarize_printed(
@@ -190,6 +191,7 @@ def test_output_without_a_known_form_is_said():
 
 
 def test_speed_that_agrees_has_no_reason():
+    # The values of the warm-up do not count; the mean of the others is the measured 1e4.
     measurement = make_measurement({"tokens_per_second": [1.0] * 10 + [9.9e3, 1.01e4] * 5})
     (comparison,) = compare_printed(measurement, make_figures())
     assert comparison.agrees

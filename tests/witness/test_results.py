@@ -43,7 +43,7 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 def test_launches_of_one_program_compare(runs):
     process = call("compare", str(runs / "first"), str(runs / "second"))
     assert process.returncode == 3  # too few launches to tell
-    assert process.stdout.count("witnessed") == 2
+    assert process.stdout.count("witnessed") == 2  # both sides are marked as witnessed programs
 
 
 def test_another_command_is_other_work(runs):
@@ -59,6 +59,7 @@ def test_case_is_other_work(runs):
 
 def test_gate_holds_a_program_against_its_earlier_runs(runs):
     words = ["gate", str(runs / "second"), "--baseline", str(runs / "first"), "--worse-by", "1"]
+    # A loss of 100% is allowed, so that noise cannot fail the gate.
     process = call(*words, "--figure", "mem")
     assert process.returncode == 0, process.stderr
     assert "witnessed" in process.stdout

@@ -25,7 +25,8 @@ def test_plain_loop_is_measured_in_full(tmp_path):
     assert record.counts.micro_batches == 60
     assert record.steps.warmup == 5
     assert all(loss is not None for loss in record.steps.loss)
-    # Two layers of 16 x 64 and 64 x 2, 8 rows, 2 micro-batches; the first has no input gradient.
+    # Two layers of 16 x 64 and 64 x 2, 8 rows, 2 micro-batches. Each matmul (forward, gradients of
+    # the weights and of the input) has 2 FLOPs a weight; the first layer has no input gradient.
     flops = 2 * 8 * (4 * 16 * 64 + 6 * 64 * 2)
     assert record.ranks[0].phases["train"].model_flops == 25 * flops  # without the 5 of the warm-up
     job = record.environment["job"]
@@ -45,6 +46,7 @@ def test_batch_that_contradicts_the_file_is_found(tmp_path):
 
 
 def test_batches_are_counted_as_the_file_declares(tmp_path):
+    # Dimension 0 of each batch counts its samples; the file does not say how many a step has.
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "plain.py", "--steps", "20", "--accumulate", "3", work=work)
     assert (record.status, list_lasting_codes(record)) == ("passed", set())

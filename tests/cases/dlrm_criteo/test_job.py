@@ -151,6 +151,7 @@ def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(fol
     )
     with pytest.raises(EnvironmentFault, match="do not fit into the memory of 1 rank") as caught:
         build(context, load_data(context))
+    # Tables may take 80% of the memory: 3,200 bytes of each machine.
     assert "use at least 3 machines like this one" in str(caught.value)
 
 

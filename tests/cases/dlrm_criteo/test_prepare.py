@@ -98,6 +98,12 @@ def encode_plainly(rows, splits, threshold=15, *, logarithm=encode_number):
     return files, cardinalities
 
 
+def encode_files(rows, splits, threshold=15, **options):
+    """Return only the files of ``encode_plainly``, which takes these arguments."""
+    files, _ = encode_plainly(rows, splits, threshold, **options)
+    return files
+
+
 def read_files(folder, suffix=".bin"):
     paths = folder.rglob(f"*{suffix}")
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
@@ -134,6 +140,7 @@ def small_batches(monkeypatch):
     """Make batches and column groups so small that few rows need many of them."""
     monkeypatch.setattr(stages, "BUCKET_ROWS", 150)
     monkeypatch.setattr(prepare_tables, "BATCH_ROWS", 64)
+    # Of a category: so many that the memory for joins holds only few categories at once.
     monkeypatch.setattr(prepare_tables, "ENTRY_BYTES", 1 << 24)
 
 
@@ -170,7 +177,7 @@ def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
         (raw_days / f"{name}.gz").write_bytes(gzip.compress((raw_days / name).read_bytes()))
         (raw_days / name).unlink()
     run_prepare(raw_days, tmp_path / "data", workers=3)
-    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS)[0]
+    assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS)
     # Two faults: a number of day_1 (row 137, counted from 0), and a day_2 that ends in its header.
     # The error names the earlier file, although other workers read the later one at the same time.
     (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, FAULTS["number"][0])))
@@ -186,7 +193,7 @@ def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(raw_days, tmp_pa
         content = (raw_days / name).read_bytes()
         (raw_days / name).write_bytes(mark + content.replace(b"\n", b"\r\n"))
     run_prepare(raw_days, tmp_path / "data")
-    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS)[0]
+    assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS)
 
 
 def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(raw_days, tmp_path):
@@ -214,7 +221,7 @@ def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
     data = tmp_path / "data"
     run_prepare(raw_days, data, log_offset=1, seed=7)
     splits = {"train": shuffle_rows(DAYS[:2], seed=7), **SPLITS_OF_LAST_DAY}
-    assert read_files(data) == encode_plainly(ALL_ROWS, splits, logarithm=compute_log)[0]
+    assert read_files(data) == encode_files(ALL_ROWS, splits, logarithm=compute_log)
     # The seed is no changed rule: it only orders the rows.
     assert read_spec(data).changed_rules == {"log_offset": "1"}
 
@@ -225,7 +232,7 @@ def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
     for workers in (1, 3):
         data = tmp_path / f"data{workers}"
         run_prepare(raw_days, data, frequency_threshold=3, workers=workers)
-        assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS, 3)[0]  # the same threshold
+        assert read_files(data) == encode_files(ALL_ROWS, SPLITS, 3)  # the same threshold
 
 
 def break_row(position, change):
@@ -326,7 +333,7 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     resumed = True
     run_prepare(raw_days, data)
     assert saved_stages == STAGES  # no stage was done twice
-    assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS)[0]
+    assert read_files(data) == encode_files(ALL_ROWS, SPLITS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert run_prepare(raw_days, data)[-1].startswith(f"{data} is already prepared")
 
@@ -341,7 +348,7 @@ def test_interrupted_preparation_restarts_with_other_rules(raw_days, tmp_path):
         prepare(raw_days, tmp_path / "data", stop, workers=2)
     run_prepare(raw_days, tmp_path / "data", frequency_threshold=3)
     # Nothing of the first call, which had the usual threshold, was used.
-    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS, 3)[0]
+    assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS, 3)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -357,4 +364,4 @@ def test_preparation_restarts_without_its_scratch_database(raw_days, tmp_path):
         prepare(raw_days, tmp_path / "data", Stopping(print), workers=2)
     (tmp_path / ".data.partial" / "work" / prepare_tables.SCRATCH).unlink()
     run_prepare(raw_days, tmp_path / "data")
-    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS)[0]
+    assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS)

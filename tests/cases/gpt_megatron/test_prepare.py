@@ -215,7 +215,7 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
         run_with(raw, tmp_path / "data", tokenizer, Stopping(stop_at))
     with (tmp_path / ".data.partial" / "corpus_text_document.bin").open("ab") as stream:
         stream.write(b"written after the last save")
-    second_call = Stopping(0)
+    second_call = Stopping(0)  # never stops
     run_with(raw, tmp_path / "data", tokenizer, second_call)
     # What the second call found done when it began the stage.
     (done,) = (done for stage, done in second_call.begun if stage.startswith("tokenising"))

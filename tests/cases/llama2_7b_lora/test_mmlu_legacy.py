@@ -169,6 +169,7 @@ def test_answers_equal_those_of_each_published_prompt_alone(
     write_model(tmp_path / "model")
     model = open_model(tmp_path / "model")
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
+    # ``batch_tokens``: so few that each prompt is a batch of its own.
     result = score_mmlu(model, mmlu, plan, batch_tokens=1, legacy=True)
     right = 0
     for item in result.items:

@@ -89,6 +89,7 @@ def test_the_page_has_the_published_columns() -> None:
 def test_the_page_lists_batch_sizes_and_strategies() -> None:
     record = make_record()
     english = render_markdown([record], "en")
+    # Samples of a micro-batch, tokens of a sample, micro-batches of a step, samples of a step.
     assert [line.rsplit(": ", 1)[1] for line in read_section(english, "Batch sizes")] == [
         "4",
         "512",
