@@ -292,9 +292,9 @@ class _Matrix:
                 self.data = stored
         except (KeyError, ValueError) as error:
             where = f"{file.filename} ({error}), {name}"
-            raise _make_fault("the matrix has no rows", where=where) from None
+            raise _make_fault("the matrix cannot be read by rows", where=where) from None
         if not is_valid:
-            raise _make_fault("the matrix has no rows", where=self.place)
+            raise _make_fault("the matrix cannot be read by rows", where=self.place)
         if self.is_sparse:
             _refuse_invalid_starts(
                 self.starts,
