@@ -49,6 +49,7 @@ def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
 
     # Without a baseline nodes are compared with one another, and these are equally fast.
     assert judge_measurements(measured).nodes.verdict == [Verdict.PASS] * 8
+    # ``count``: the number of measurements whose median the baseline is.
     nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
     assert nodes.verdict == [Verdict.SLOW] * 8
     assert nodes.slower.tolist() == pytest.approx([0.1] * 8)

@@ -276,4 +276,4 @@ def test_interval_covers_the_true_effect() -> None:
         nodes = judge_measurements(measured).nodes
         num_covered += nodes.low[5] < slowdown < nodes.high[5]
 
-    assert num_covered >= 49
+    assert num_covered >= 49  # of 50

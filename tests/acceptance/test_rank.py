@@ -177,7 +177,8 @@ def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext])
 def test_one_slow_step_before_the_windows_does_not_shorten_them(
     planned_training: tuple[Plan, JobContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = FakeClock(pauses={2: 0.1, 40: 0.1})  # the second step is before the first window
+    # The second step is a warm-up step; the fastest of these decides how many steps a window has.
+    clock = FakeClock(pauses={2: 0.1, 40: 0.1})
     monkeypatch.setattr("trainmark.acceptance.rank.perf_counter", clock.read)
     _plan, context = planned_training
 

@@ -43,7 +43,8 @@ def test_one_node_has_no_rounds() -> None:
 
 
 def test_default_is_round_robin_for_few_nodes_and_random_rounds_for_many() -> None:
-    by_num_nodes = {1: 0, 2: 1, 5: 5, 64: 63, 65: 36, 1024: 36}  # of five nodes one rests a round
+    # Up to 64 nodes all meet; of five, one rests in each round. More nodes have 36 random rounds.
+    by_num_nodes = {1: 0, 2: 1, 5: 5, 64: 63, 65: 36, 1024: 36}
 
     assert {num_nodes: choose_num_rounds(num_nodes) for num_nodes in by_num_nodes} == by_num_nodes
 

@@ -44,5 +44,6 @@ def test_precision_flags_match_the_error_of_a_product(vendor, device, precision)
     flags = set_precision(vendor, device, precision)
     assert flags["tf32"] is (precision == "tf32")
     assert flags["autocast"] == (precision if precision in AUTOCAST_DTYPES else None)
+    # A smaller error shows a finer precision than the flags say, a larger one a coarser.
     low, high = BOUNDS[precision]
     assert low <= measure_product_error(device, precision) <= high

@@ -66,7 +66,7 @@ def test_vendors_are_distinguished_by_their_pci_id(
     assert vendor.count() == 0
     add_kfd_node(machine / "root", 2, vendor=pci_vendor, minor=129)
     assert vendor.count() == 1
-    assert vendor.product_names() == ["unknown"]
+    assert vendor.product_names() == ["unknown"]  # no tool is here that would name it
 
 
 def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> None:

@@ -86,6 +86,7 @@ def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeyp
 def test_python_api_raises_the_error_of_the_case(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    # The warning says where the record is.
     with pytest.warns(UserWarning, match="record: "), pytest.raises(UnplannableError) as raised:
         trainmark.run("broken", {"broken": "data_check"}, out=tmp_path / "run", device="cpu")
     assert isinstance(raised.value.__cause__, CaseError)
@@ -126,5 +127,6 @@ def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
     assert "evidence_disagrees" not in [
         finding.code for finding in verify_evidence(record, run_dir)
     ]
+    # With it they can, and the record agrees with its evidence.
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     assert verify_evidence(record, run_dir) == []

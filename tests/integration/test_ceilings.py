@@ -48,7 +48,7 @@ def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
     assert "all reduce" in show(blocks(document))
     assert (document["schema"], document["device"]) == ("trainmark-ceilings-1", "cpu")
     assert [rank["collectives"] for rank in document["ranks"]] == ["gloo", "gloo"]
-    # What is collective is the same for both: the slowest rank's time.
+    # The last five kinds are collectives. Both ranks have the same result: the slowest one's time.
     names = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send_receive"]
     first, second = (rank["measurements"][-5:] for rank in document["ranks"])
     assert first == second

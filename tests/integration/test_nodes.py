@@ -71,15 +71,16 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
         record = submission.launch(
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
+        # What was killed may take a moment to end.
         processes = [psutil.Process(pid) for ids in _list_processes(plan.run_id) for pid in ids]
-        _ended, alive = psutil.wait_procs(processes)  # the kernel ends them in turn
+        _ended, alive = psutil.wait_procs(processes)
         assert alive == []
         return record
 
     return run
 
 
-def test_record_of_two_nodes_equals_that_of_one(run_two_nodes: Any, tmp_path: Path) -> None:
+def test_run_on_two_nodes_leaves_a_complete_record(run_two_nodes: Any, tmp_path: Path) -> None:
     record = run_two_nodes(Here())
     run = tmp_path / "run"
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
@@ -97,7 +98,8 @@ def test_record_of_two_nodes_equals_that_of_one(run_two_nodes: Any, tmp_path: Pa
     assert record.environment["cpu"]
     assert record.telemetry is not None
     assert len(record.telemetry.hosts) == 2
-    # Nodes of one machine have one clock: the barrier gives it to within the time it takes.
+    # The difference of the nodes' clocks is estimated at a barrier. Here both have the same clock,
+    # so that only the time of the barrier itself remains.
     timeline = read_run(run, world_size=2, nodes=2)
     assert abs(timeline.nodes[1].shift_ns) < 1_000_000_000
 

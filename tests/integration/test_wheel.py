@@ -34,8 +34,8 @@ def run_successfully(*args: str | Path, cwd: Path) -> str:
 def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the programs' folder of an environment that holds the wheel.
 
-    What the wheel depends on is seen where these tests have it: as a path, whose own path
-    files, the editable install's among them, are not followed.
+    Its dependencies are those of this test's own environment, whose folders a path file names.
+    Path files in these folders are not followed, so that the editable install is not seen.
     """
     place = tmp_path_factory.mktemp("wheel")
     source = place / "source"

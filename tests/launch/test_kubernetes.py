@@ -266,7 +266,7 @@ def start_cluster_job(
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     plan, site, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
-    assert EngineJob(plan, site).id == job.id
+    assert EngineJob(plan, site).id == job.id  # as another process finds it
     (Path(plan.run_dir) / JOB_FILE).unlink()  # it has the name of the job
     with pytest.raises(RecordError):
         Kubernetes().read_state(EngineJob(plan, site))

@@ -117,7 +117,9 @@ def test_loopback_that_does_not_work_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "variables"), [((), {"GLOO_SOCKET_IFNAME": "eth9"}), (("--repeat", "2"), {})]
+    # One run, and several launches of one: both are refused as a whole.
+    ("words", "variables"),
+    [((), {"GLOO_SOCKET_IFNAME": "eth9"}), (("--repeat", "2"), {})],
 )
 def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
     """A variable names no interface; or, of a run without variables, the loopback is down."""

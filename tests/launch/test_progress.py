@@ -125,7 +125,10 @@ def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
 
 
 def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_path: Path) -> None:
-    """Of 80 steps of 1,000 s each the first eight are evaluated; the limit is 10,000 s."""
+    """80 steps of 1,000 s each, evaluated after every eighth; the limit is 10,000 s.
+
+    The target may be reached at the first evaluation, after 8,000 s.
+    """
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 10_000.0}
     progress = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
@@ -178,6 +181,7 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
         "step 2/80  28.0 samples/s  loss 0.2500  1:18 left"
     )
     assert progress.limit_warning == "", "two seconds of training tell too little"
+    # This window, too, ends 2 s after the start, as ``WINDOW`` has it: 58 s of 60 are left.
     events.emit("window", **WINDOW)
     progress.poll()
     assert "take 1:16 more at this speed, but its time limit ends in 0:58" in progress.limit_warning

@@ -323,7 +323,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
 ) -> None:
     """As after SIGKILL of the launcher, which an engine's job outlives."""
     text = "runs:\n- {case: toy, name: a, launcher: slurm, device: cpu, repeat: 2}\n"
-    plan = check_plan_text(tmp_path, text)[0].missing[0]
+    plan = check_plan_text(tmp_path, text)[0].missing[0]  # of the first launch
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
@@ -488,6 +488,7 @@ def leave_events(plan: Plan) -> Path:
     folder.mkdir(parents=True)
     plan.save(folder)
     agent = make_event("ranks_ended", 13 * S, failures=[])
+    # Soon after the plan was made, as the checks of a record require.
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     write_run(folder, [launch_event(started=started), agent], rank_events())
     records.write_record(reduce.reduce(folder), folder)

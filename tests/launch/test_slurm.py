@@ -32,7 +32,7 @@ def make_site(**settings: object) -> Cluster:
 def read_job_state(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, output: str, *, fails: bool = False
 ) -> JobState:
-    """Return the state of a job for this output of Slurm's programs; ``fails``: of their errors."""
+    """Return the state of a job if Slurm's programs print this; ``fails``: if they fail with it."""
 
     def answer_program(*_: str) -> str:
         if fails:

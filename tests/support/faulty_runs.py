@@ -115,7 +115,8 @@ def _wait_until_waiting(run_dir: Path, rank: int) -> None:
 def _wait_until_quiet(run_dir: Path) -> None:
     """Return once the run has been quiet for four times as long as its longest window.
 
-    A run that reached its limit earlier counts as still training.
+    A run that reaches its time limit earlier is recorded as one that still trained, not as hung: a
+    window is reported only at its end.
     """
     windows = [
         event for event in EventFile(run_dir / name_rank_file(0)) if event["event"] == "window"

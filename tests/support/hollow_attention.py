@@ -63,7 +63,7 @@ def format_table() -> str:
         if row.in_32_bits_of_2_11 is not None:
             in_32_bits += f"; torch 2.11: {row.in_32_bits_of_2_11}"
         in_16_bits = row.in_16_bits
-        if "precision" in row.fields:
+        if "precision" in row.fields:  # the row is for this precision alone
             in_16_bits += f" ({row.fields['precision']})"
         lines.append(f"| {row.case} | {dropout:g} | {in_32_bits} | {in_16_bits} |")
     return "\n".join(lines)

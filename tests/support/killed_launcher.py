@@ -38,7 +38,7 @@ def launch_and_die(plan: Plan, moment: int) -> None:
     run_ranks = local.run_ranks
 
     def run_counted_ranks(*arguments: Any, **more: Any) -> bool:
-        """Count from here on: calls and returns of functions."""
+        """Start the ranks, and count calls and returns of functions from here on."""
         sys.setprofile(count)
         return run_ranks(*arguments, **more)
 

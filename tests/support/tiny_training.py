@@ -91,6 +91,7 @@ def make_batches(sharding: Sharding, epoch: int) -> Iterator[Batch]:
     """Yield the micro-batches of a rank in an epoch, as its sharding cuts the rows."""
     features, targets = make_rows()
     for part in sharding.micro_batches(epoch):
+        # Rows without weight only keep a rank in step with the others.
         count = 0 if part.weightless else len(part.rows)
         tensors = features[part.rows], targets[part.rows]
         yield Batch(

@@ -59,6 +59,7 @@ class FaultyJob(ToyJob):
         if fault == "evaluation_of_training_rows":
             train, size = self.data["train"], len(split)  # as many rows as the validation has
             split = Clouds(train.features[:size], train.labels[:size])
+        # Of 300 rows the last batch is not full.
         batches = list(
             scored_rows(evaluation_batches(split, size=300, rank=rank, world_size=world))
         )
@@ -84,10 +85,10 @@ class FaultyJob(ToyJob):
         """Allocate on the device of a tensor until it refuses."""
         if like.device.type == "cpu":
             # Refused at once: a host whose memory is full would end other programs.
-            like.new_empty(1 << 50)  # numbers: petabytes
+            like.new_empty(1 << 50)  # 4 PiB in fp32
         tensors = []
         while True:
-            tensors.append(like.new_zeros(1 << 27))  # numbers: 512 MiB in fp32
+            tensors.append(like.new_zeros(1 << 27))  # 512 MiB in fp32
 
     def fault(self, kind):
         """Do what goes wrong; return a factor of the step's loss, None for a usual step."""
