@@ -129,3 +129,14 @@ def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> N
     (run / "events.node1.jsonl").unlink()
     timeline = read_run(run, world_size=2, nodes=2)
     assert timeline.launch_ns == min(rank.start_ns or 0 for rank in timeline.ranks) > 0
+
+
+def test_stop_of_the_launcher_is_not_compared_across_clocks(tmp_path: Path) -> None:
+    # The launcher stopped a run none of whose nodes wrote an event; its clock shows 10 ** 18 more.
+    stop = make_event("stop", 10**18 + 9 * S, reason="timeout", timeout_s=9.0, stacks=[])
+    unfinished = rank_events()[:-1]  # without its end
+    run = write_run(tmp_path / "run", [launch_event(10**18), stop], unfinished, unfinished)
+    timeline = read_run(run, world_size=2, nodes=2)
+    assert timeline.launcher.stop.t_ns == timeline.launch_ns
+    # When the nodes saw the end is not known, so no time is added to that of the ranks' events.
+    assert [rank.unfinished_ns for rank in timeline.ranks] == [0, 0]

@@ -68,7 +68,7 @@ def test_contradiction_of_label_and_file_is_noted(label, config_file, code):
 )
 def test_world_of_columns_is_compared_with_label(label, columns, device, world, codes):
     # ``columns``: the world that other columns of the row give.
-    label_facts = labels.read_label(label, columns=columns)
+    label_facts = labels.read_label(label, world_of_columns=columns)
     assert (label_facts.device, (label_facts.nnodes, label_facts.nproc)) == (device, world)
     assert [note.code for note in label_facts.notes] == codes
 

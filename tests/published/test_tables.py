@@ -9,7 +9,7 @@ import pytest
 
 from trainmark.published.importers import files
 from trainmark.published.importers.headers import read_header, read_headers
-from trainmark.published.importers.labels import find_device, split_devices
+from trainmark.published.importers.labels import divide_into_machines, find_device
 from trainmark.published.importers.units import parse_unit
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def test_device_in_a_heading_applies_to_its_table(heading: str, device: str | No
     ("count", "world"), [(1, (1, 1)), (8, (1, 8)), (64, (8, 8)), (12, (1, 12))]
 )
 def test_devices_are_grouped_into_machines_of_eight(count: int, world: tuple[int, int]) -> None:
-    assert split_devices(count) == world
+    assert divide_into_machines(count) == world
 
 
 def test_folder_without_results_is_listed_as_unread(cli, tmp_path) -> None:

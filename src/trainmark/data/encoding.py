@@ -155,13 +155,13 @@ class CorpusPosition(NamedTuple):
         file: index of the current file among the sources.
         line: number of lines read from that file.
         lines: number of lines read from all files.
-        read_bytes: number of bytes read from all files, as stored on disk.
+        bytes_read: number of bytes read from all files, as stored on disk.
     """
 
     file: int = 0
     line: int = 0
     lines: int = 0
-    read_bytes: int = 0
+    bytes_read: int = 0
 
 
 CORPUS_BEGIN = CorpusPosition()  # the start of a corpus
@@ -360,7 +360,7 @@ class _PairWriter:
         """
         report = self.partial_folder.report
         counts = self.counts
-        report.begin(f"tokenising {self.name}", self.total_bytes, done=self.position.read_bytes)
+        report.begin(f"tokenising {self.name}", self.total_bytes, done=self.position.bytes_read)
         saved_tokens = counts["tokens"]  # at the last save
         with (
             _open_to_append(self.tokens_file, self._count_token_bytes(counts)) as tokens_stream,
@@ -375,7 +375,7 @@ class _PairWriter:
                 counts["tokens"] += len(encoded.tokens)
                 largest = int(encoded.tokens.max(initial=0))
                 counts["largest_token_id"] = max(counts["largest_token_id"], largest)
-                report.advance(block.after.read_bytes - self.position.read_bytes)
+                report.advance(block.after.bytes_read - self.position.bytes_read)
                 self.position = block.after
                 if counts["tokens"] - saved_tokens >= SAVE_EVERY_TOKENS:
                     saved_tokens = counts["tokens"]
@@ -478,9 +478,9 @@ def read_blocks(
                 first = file_lines + 1
                 file_lines += len(lines)
                 total_lines += len(lines)
-                read_bytes = earlier_bytes + raw.tell()  # of the files as stored, for the progress
+                bytes_read = earlier_bytes + raw.tell()  # of the files as stored, for the progress
                 after = CorpusPosition(
-                    file=number, line=file_lines, lines=total_lines, read_bytes=read_bytes
+                    file=number, line=file_lines, lines=total_lines, bytes_read=bytes_read
                 )
                 yield Block(lines, path, first, after)
         earlier_bytes += path.stat().st_size

@@ -149,13 +149,18 @@ def _find_reference(
 
 
 def merge_launch_events(
-    launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path
+    launcher: dict[str, Any],
+    nodes: Sequence[NodeTimeline],
+    run_dir: Path,
+    *,
+    first_start_ns: int | None,
 ) -> LaunchEvents:
     """Return the launch as if it were on one machine, on the clock of the first node.
 
     Args:
         launcher: the last event of each name of the process that submitted the run.
         nodes: empty: that process started the ranks itself, on one machine.
+        first_start_ns: start of the first rank, on the first node's clock; None: no rank started.
     """
     # The processes that started ranks: those of the nodes, or the launcher on a single machine.
     parents = [node.events for node in nodes] if nodes else [launcher]
@@ -177,16 +182,17 @@ def merge_launch_events(
     # The launcher's own times are on the clock of another machine. The launch of the first node,
     # which is within seconds of the launcher's, and the last end of a node stand for them.
     # If the first node wrote none, that of the next one that did is used. If no node did, the
-    # launcher's stays, and `read_run` sets its time to the start of the first rank.
+    # launcher's stays, at the start of the first rank.
     launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
-        launch_of_node = launches[0]
         # The command stays the user's: that of a node is its process's own.
-        launch = replace(launch_of_node, argv=launch.argv)
-        if stop is not None:
-            ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
-            stop = replace(stop, t_ns=max(ends_ns, default=launch_of_node.t_ns))
-    if stop is None:
+        launch = replace(launches[0], argv=launch.argv)
+    elif first_start_ns is not None:
+        launch = replace(launch, t_ns=first_start_ns)
+    if stop is not None:
+        ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
+        stop = replace(stop, t_ns=max(ends_ns, default=launch.t_ns))
+    else:
         stop = _find_stop_of_nodes(nodes, ranks_ended)
     return LaunchEvents(
         launch=launch,

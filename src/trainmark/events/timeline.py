@@ -36,6 +36,7 @@ from trainmark.events.values import Phase, PhaseName, RankSums
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from trainmark.events.schema import (
@@ -141,8 +142,8 @@ class RankTimeline(RankSums):
     def train_ns(self) -> int | None:
         """Return the time from training start to end, without the checks of what was computed.
 
-        If the rank did not finish, it ends with its last window, repeat or evaluation. None: it did
-        not train.
+        If the rank did not report the end of its training, this ends with its last window, repeat
+        or evaluation. None: it did not train.
         """
         checks_ns = self.check_ns + self.named_ns["replay"]
         if self.trained is not None:
@@ -335,27 +336,32 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         del steps  # a million steps take 32 MB, and the next rank's as much again
     node_timelines = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align_clocks(node_timelines, [rank.clock_sync for rank in ranks])
-    launch_events = merge_launch_events(launcher, node_timelines, run_dir)
-    _set_launch_times(ranks, launch_events, node_timelines)
+    # Difference of the first node's clock from that of each rank; empty on a single machine.
+    shifts_ns = {number: node.shift_ns for node in node_timelines for number in node.ranks}
+    starts_ns = [
+        rank.start_ns + shifts_ns.get(rank.rank, 0) for rank in ranks if rank.start_ns is not None
+    ]
+    launch_events = merge_launch_events(
+        launcher, node_timelines, run_dir, first_start_ns=min(starts_ns, default=None)
+    )
+    _set_launch_times(ranks, launch_events, shifts_ns)
     return RunTimeline(ranks, series, launch_events, node_timelines)
 
 
 def _set_launch_times(
-    ranks: list[RankTimeline], launch_events: LaunchEvents, nodes: list[NodeTimeline]
+    ranks: list[RankTimeline], launch_events: LaunchEvents, shifts_ns: Mapping[int, int]
 ) -> None:
-    """Set the time of the launch on each rank's clock, and the time that unfinished ranks took."""
-    # Difference of the first node's clock from that of each rank; empty on a single machine.
-    shifts_ns = {number: node.shift_ns for node in nodes for number in node.ranks}
-    starts_ns = [
-        rank.start_ns + shifts_ns.get(rank.rank, 0) for rank in ranks if rank.start_ns is not None
-    ]
-    if starts_ns and nodes and not any("launch" in node.events for node in nodes):
-        # The launcher's own time is on the clock of another machine.
-        launch_events.launch.t_ns = min(starts_ns)
+    """Set the time of the launch on each rank's clock, and the time that unfinished ranks took.
+
+    Args:
+        launch_events: on the clock of the first node.
+        shifts_ns: difference of that clock from each rank's, by rank; empty on a single machine.
+    """
     ends = [end for end in (launch_events.stop, launch_events.ranks_ended) if end is not None]
     ends_ns = [end.t_ns - launch_events.launch.t_ns for end in ends]
     observed_end_ns = max(ends_ns, default=0)  # from the launch
     for rank in ranks:
+        # From here on, ``rank.wall_ns`` counts from the launch.
         rank.launch_ns = launch_events.launch.t_ns - shifts_ns.get(rank.rank, 0)
         # A rank that ended or failed has written so itself; of any other, the launcher saw the end.
         if not rank.finished and rank.error is None and rank.wall_ns is not None:

@@ -32,7 +32,7 @@ class PrintedSpeed(Frozen):
     """
 
     quantity: str
-    lines: Count
+    lines: Count  # number of lines with a value
     mean: Number | None
     median: Number | None
     mean_of_all: Number | None
@@ -53,6 +53,7 @@ def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list
     summaries = []
     speeds = [] if event is None else event.speeds
     for reading in speeds:
+        # A value of 0 or less is no speed, and a harmonic mean cannot have it.
         values = [value for value in reading.values if value > 0]
         num_skipped = ceil(len(values) * warmup / steps) if steps else 0
         values_after_warmup = values[num_skipped:] or values[-1:]  # at least the last value

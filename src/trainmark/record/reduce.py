@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.telemetry.summary import Telemetry
 
-_OUTPUT_PATTERNS = (
+_RUN_FILE_PATTERNS = (
     "events.*.jsonl",
     "telemetry*.jsonl",
     "log.*.txt",
@@ -142,7 +142,7 @@ def describe_evidence(path: Path) -> Evidence:
     return Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest)
 
 
-def list_outputs(run_dir: Path) -> list[Path]:
+def list_run_files(run_dir: Path) -> list[Path]:
     """Return plan, scripts, events, samples and all output of a run, without its record."""
-    paths = {path for name in _OUTPUT_PATTERNS for path in run_dir.glob(name) if path.is_file()}
+    paths = {path for name in _RUN_FILE_PATTERNS for path in run_dir.glob(name) if path.is_file()}
     return sorted(path for path in paths if path.name != RECORD_FILE)

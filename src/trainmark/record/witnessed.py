@@ -167,8 +167,10 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
         for violation in facts.get("violations", ()):
             yield message(violation["code"], **violation["args"])
     losses = measurement.steps.loss
+    # None: some rank saw no loss of the step, or its loss was not finite.
     num_missing = sum(loss is None for loss in losses)
     # A step without a backward pass has no loss that could be seen: it is missing, not infinite.
+    # A step's loss is missing if a single rank saw none: at least the largest number of a rank.
     num_unseen = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
     num_non_finite = num_missing - num_unseen
     if num_non_finite > _MAX_NON_FINITE * len(losses):

@@ -1,8 +1,9 @@
 """Pack runs into a bundle, one file that others can verify without a network, and verify it.
 
-Owns the content of a bundle: redacted copies of the evidence, which are the plans and events of the
-launches, and the records computed from them; and the checks of bundles and runs: bytes, recomputed
-records, audit. A run has one launch, or several if it was repeated.
+Owns the content of a bundle: redacted copies of all files of the launches but their records (plans,
+scripts, events, samples, logs and stacks), and the records computed from the copies; and the checks
+of bundles and runs: bytes, recomputed records, audit. A run has one launch, or several if it was
+repeated.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
 
 def _refuse_large_files(folder: Path) -> None:
     """Raise a BundleError for a file of a launch that is too large for a bundle."""
-    for path in reduce.list_outputs(folder):
+    for path in reduce.list_run_files(folder):
         size = path.stat().st_size
         if size > archive.MAX_FILE_BYTES:
             raise BundleError(
@@ -130,7 +131,8 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
     target = bundle / name / subfolder
     target.mkdir(parents=True)
     redactor = redaction.make_run_redactor(plan, folder)
-    for path in reduce.list_outputs(folder):
+    # All that the run wrote but its record, which is computed from the copies.
+    for path in reduce.list_run_files(folder):
         with (target / path.name).open("wb") as out:
             out.writelines(redaction.redact_file(path, redactor))
     record.write_record(reduce.reduce(target), target)

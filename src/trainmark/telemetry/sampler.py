@@ -132,7 +132,10 @@ class BackgroundReading:
             self._thread.start()
 
     def report_hang(self, after_s: float) -> None:
-        """Report that a reading hangs if it has been under way for ``after_s`` or longer."""
+        """Report that a reading hangs if it has been under way for ``after_s`` or longer.
+
+        The log writes the fault only once, although this is called again while the reading hangs.
+        """
         elapsed_s = self._compute_elapsed_s()
         has_ended = self.wait(0)
         if not has_ended and elapsed_s >= after_s:

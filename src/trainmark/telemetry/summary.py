@@ -327,7 +327,7 @@ class Samples:
             used_devices[index].ranks.append(rank)
         if not self.hosts:  # this is the first machine: all machines of a run read the same
             self.began = began
-        self.hosts.append(host)
+        self.hosts.append(host)  # without a file too: the index of a host is the number of its node
         self.devices += used_devices.values()
 
     def _add_kernel_messages(self, node: int, event: events.KernelEvent) -> None:

@@ -64,7 +64,9 @@ class GptJob(NextTokenJob):
         model = build_model(recipe, seed=recipe.seed, kernels=self.kernels)
         context.device.place(model)  # moves a module itself
         if ranks.tensor_size > 1:
-            assert ranks.mesh is not None
+            assert (
+                ranks.mesh is not None
+            )  # tensor parallelism always has one; ``with_mesh`` is FSDP's
             apply_tensor_parallelism(model, ranks.mesh["tensor"])
         super().__init__(
             context,

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from trainmark.data.prepared import Say
 
-PREFIX = "corpus_text_document"
+_PAIR_NAME = "corpus_text_document"
 
 
 def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
     """Write ``data`` from a file of JSON lines or a folder of them; see ``write_pairs``."""
-    pairs = {PREFIX: find_source_files(raw)}
+    pairs = {_PAIR_NAME: find_source_files(raw)}
     write_pairs(raw, data, say, case="gpt_megatron", pairs=pairs, **options)

@@ -165,11 +165,13 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     tokens = recipe.micro_batch_size * recipe.seq_length
     stream = tokens * recipe.hidden_size * FULL
     result = tokens * number_bytes * recipe.head_dim * recipe.num_heads  # of attention
-    # Under autocast, copies of the input for query, key, value, router and experts.
+    # Under autocast, copies of the input for query, key, value, router and experts. In fp32 there
+    # are none, and one stream is counted as a reserve.
     inputs = 5 * tokens * recipe.hidden_size * HALF if is_half else stream
     # Two norms save their input and result: four times the stream. Attention saves its result. By
     # windows, it also saves queries and result, and keys and values twice, because the queries of a
-    # window attend to its keys and to those of the window before.
+    # window attend to its keys and to those of the window before. There, keys and values are
+    # repeated for all heads that share them, so they are as large as the queries.
     attention = 4 * stream + inputs + result + (2 + 2 * 2) * result
     # Of the experts' rows: both halves of the first product, five intermediates of the gate, the
     # result. If ranks share experts, rows exist in the orders of sending, receiving and computing.

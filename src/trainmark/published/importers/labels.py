@@ -64,16 +64,17 @@ class Label(NamedTuple):
     notes: list[Message]
 
 
-def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
+def read_label(label: str, config_file: str = "", world_of_columns: str = "") -> Label:
     """Return the device and world that a label names, with a note if it contradicts itself.
 
     Args:
         config_file: name of the configuration file, which may have the world, too.
-        columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
+        world_of_columns: the world of other columns of the row, in the form of a label: ``(1x8)``;
+            that of the label itself is preferred, and that of the file's name is not.
     """
     text = _ROW_NUMBER.sub("", strip_markup(label)).replace("×", "x")  # without `[1] ` before it
     world_in_label = _WORLD.search(text) or _BARE_WORLD.search(text)  # in brackets, or not
-    printed_world = world_in_label or _WORLD.fullmatch(columns)
+    printed_world = world_in_label or _WORLD.fullmatch(world_of_columns)
     head = text[: world_in_label.start()].rstrip() if world_in_label else text  # before the world
     counting_words = _find_counting_words(head, printed_world)
     file_name = _CONFIG_FILE_NAME.fullmatch(strip_markup(config_file))
@@ -140,7 +141,7 @@ def _count_nodes_and_cards(counting_words: re.Match[str]) -> tuple[int, int]:
     nodes_text, cards_text = counting_words.groups()
     cards = _NUMERALS.get(cards_text) or int(cards_text)
     if not nodes_text:  # as few machines as hold the cards
-        return split_devices(cards)[0], cards
+        return divide_into_machines(cards)[0], cards
     return _NUMERALS.get(nodes_text) or int(nodes_text), cards
 
 
@@ -177,7 +178,7 @@ def _read_counted_label(text: str, device: str) -> Label:
         return Label(device or None, nnodes=None, nproc=None, notes=[])
     if is_machine(name):  # `2x DGX A100`: how many devices a machine has is not known
         return Label(name, nnodes=count, nproc=None, notes=[])
-    nnodes, nproc = split_devices(count)
+    nnodes, nproc = divide_into_machines(count)
     return Label(name, nnodes, nproc, notes=[])
 
 
@@ -211,7 +212,7 @@ def split_count(text: str) -> tuple[str, int]:
     return name.partition(",")[0].strip(), int(count)  # behind a comma there are other facts
 
 
-def split_devices(count: int) -> tuple[int, int]:
+def divide_into_machines(count: int) -> tuple[int, int]:
     """Return the machines and the devices of each; up to 8 devices are in one machine.
 
     So is a number of devices that cannot be divided equally.

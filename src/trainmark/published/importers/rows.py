@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainmark.published.importers.cells import CellError, read_cell
 from trainmark.published.importers.labels import (
     count_devices,
+    divide_into_machines,
     find_device,
     find_precision,
     is_machine,
@@ -21,7 +22,6 @@ from trainmark.published.importers.labels import (
     read_flags,
     read_label,
     split_count,
-    split_devices,
 )
 from trainmark.published.importers.models import find_case
 from trainmark.published.importers.vocabulary import (
@@ -214,8 +214,11 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     configuration = facts.get("configuration") or device or ""
     world = _read_world(facts)
     text_of_world = f"({world.nnodes}x{world.nproc})" if world.nnodes and world.nproc else ""
-    label = read_label(configuration, facts.get("config_file", ""), text_of_world)
-    # Columns, the device's name and the page, in this order, say what the label does not.
+    # The label takes its world from its own text, else from columns that state both numbers, else
+    # from the name of the file. What stands before the world in its text is the device.
+    label = read_label(configuration, facts.get("config_file", ""), world_of_columns=text_of_world)
+    # None of them states a whole world: columns with one of its numbers, the device's name and the
+    # page, in this order, may know more.
     if label.nnodes is None:
         is_world_known = bool(world.nnodes or world.nproc)
         if device and not is_world_known:
@@ -223,12 +226,16 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
             if count:  # `8x A100`
                 device = name
                 # `2x DGX A100` counts machines, whose number of devices is not known.
-                world = _World(count, None) if is_machine(name) else _World(*split_devices(count))
+                world = (
+                    _World(count, None)
+                    if is_machine(name)
+                    else _World(*divide_into_machines(count))
+                )
                 is_world_known = True
         # The page counts the devices of its own product; a row of another one may have others.
         is_device_of_page = not device or not page.device or device == page.device
         if page.devices and is_device_of_page and not is_world_known:
-            world = _World(*split_devices(page.devices))
+            world = _World(*divide_into_machines(page.devices))
         label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
     if "configuration" not in facts:  # the device was read as the label, which may name its world
         device = label.device or device
@@ -248,7 +255,7 @@ def _read_world(facts: dict[str, str]) -> _World:
     nproc = counts.get("nproc")
     devices = counts.get("devices")
     if devices and nnodes is None and nproc is None:
-        return _World(*split_devices(devices))
+        return _World(*divide_into_machines(devices))
     if devices and nnodes and nproc is None:
         # A number of devices that the machines cannot share equally is that of each machine.
         is_total = devices % nnodes == 0 and devices >= nnodes

@@ -213,18 +213,18 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
 def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
     """Yield the rows of a line, one for each precision of its columns, and its unread cells."""
     pairs = pair_cells(table.columns, line.cells)
-    precisions: list[str | None] = []
+    row_precisions: list[str | None] = []  # those that columns of figures name
     for column in table.columns:
-        if column.is_figure and column.precision and column.precision not in precisions:
-            precisions.append(column.precision)
+        if column.is_figure and column.precision and column.precision not in row_precisions:
+            row_precisions.append(column.precision)
     rows: list[Row] = []
     unread_cells: list[Unread] = []
-    # A line has a row for each precision; None: the headers name no precision.
-    for precision in precisions or [None]:
+    # A line has a row for each precision; None: no column of figures names one.
+    for precision in row_precisions or [None]:
         pairs_of_precision = [
             (column, cell)
             for column, cell in pairs
-            if _is_column_of_precision(column, precision, precisions)
+            if _is_column_of_precision(column, precision, row_precisions)
         ]
         row, unread_cells_of_row = read_row(line, pairs_of_precision, precision, table)
         for unread_cell in unread_cells_of_row:
@@ -241,19 +241,20 @@ def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
 
 
 def _is_column_of_precision(
-    column: Column, precision: str | None, precisions: Iterable[str | None]
+    column: Column, precision: str | None, row_precisions: Iterable[str | None]
 ) -> bool:
     """Tell whether a column belongs to the row of a precision.
 
     Args:
-        precision: of the row; None: no column names one.
-        precisions: those that columns of the table name.
+        precision: of the row; None: no column of figures names one.
+        row_precisions: those that columns of figures name: each has a row of its own.
     """
     if precision is None or column.precision in (None, precision):
         return True
-    # Mixed precision is one of 16 bits, unless that has a row of its own.
+    # A setting or label of 16 bits belongs to the row of mixed precision, which is one of 16 bits,
+    # unless its own precision has a row.
     has_16_bits = column.precision in ("fp16", "bf16")
-    return precision == "amp" and has_16_bits and column.precision not in precisions
+    return precision == "amp" and has_16_bits and column.precision not in row_precisions
 
 
 def _explain_missing_figure(pairs: Sequence[Cell]) -> Message:
