@@ -69,6 +69,7 @@ def list_faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
 
 
 def test_valid_case_has_no_fault() -> None:
+    # Sound runs, and what the inspection of a sound job reports.
     checks = apply_rules(CaseEvidence(make_runs(), PROBED))
     assert [check.check for check in checks] == list(CHECKS)
     assert list_faults(checks) == {}

@@ -85,7 +85,7 @@ def test_model_flops_are_what_the_counter_counts(
     # One batch as a whole step, whatever the recipe's accumulation.
     batch = replace(next(iter(job.batches(0))), closes_step=True)
     # Fused kernels compute scores a second time in the backward pass.
-    with sdpa_kernel(SDPBackend.MATH), StepWatch(dict) as watch:
+    with sdpa_kernel(SDPBackend.MATH), StepWatch(flags=dict) as watch:
         job.step(iter([batch]))
     counted = watch.flops.total()
     assert counted > 1e7  # enough for a comparison to mean something

@@ -115,6 +115,7 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
 
 def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> None:
     offset = 5_000 * S  # of the second node; the clock of the launcher differs from both
+    # Only node 1 has a file of events.
     run = write_run(tmp_path / "run", [launch_event(10**18)], make_rank(0), make_rank(offset))
     write_events(
         run / "events.node1.jsonl", make_node_events(1, offset, 0, make_exit(12 * S + offset))

@@ -24,7 +24,7 @@ from trainmark.results.store.columns import COLUMNS
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return a record and its folder, without evidence, which would be invented."""
+    """Return a record and its folder; records are not checked against their events here."""
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     return write_two_ranks(tmp_path / "run")
 

@@ -754,6 +754,7 @@ def test_different_work_gets_a_table_and_one_page_each():
 
 
 def test_interrupted_run_has_a_page(tmp_path):
+    # The events of both ranks end after seven, in the middle of the training.
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
     # ``Reader`` raises if the HTML is not well-formed.
     for document in page.build_documents([make_record(), broken]):
@@ -902,7 +903,8 @@ def test_page_shows_the_gain_of_balanced_experts():
 def test_balanced_run_of_other_work_does_not_show_the_gain():
     plan = make_balanced_record().plan
     longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
-    # A run of more steps, and a failed bound.
+    # The gain is shown beside a run of the same work whose tokens were spread evenly over experts
+    # (the bound), but not beside one of more steps or one that failed.
     for other in (make_record(run_id="x", plan=longer), make_balanced_record(status="failed")):
         document = page.build_document([make_moe_record()], [other])
         assert "Speedup from perfect balance" not in to_markdown([document])

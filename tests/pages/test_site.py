@@ -117,7 +117,7 @@ def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
 
 def test_run_has_the_same_badge_in_the_list_and_on_its_page():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
-    # Few launches are a reason of doubt, until there are five.
+    # Few launches are a reason of doubt, until there are five. The last part is the badge's tone.
     tones = [lists._choose_badge([entry] * launches)[2] for launches in (1, 5)]
     assert lists._choose_badge([entry | {"status": "imported"}])[2] == "plain"
     assert [*tones, lists._choose_badge([entry | {"trust": "do_not_quote"}])[2]] == [

@@ -307,6 +307,7 @@ def test_the_references_choose_the_column_set():
         return reference.References(columns=columns)
 
     assert tables.list_columns(make_references()) == tables.PERFORMANCE
+    # The first part of a founding page is its columns.
     assert (
         tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["llama2_7b_lora"][0]))
         == FINE_TUNING

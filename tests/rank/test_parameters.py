@@ -91,21 +91,21 @@ def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
 
 @dataclass
 class FakeDigest:
-    """A digest that a test sets: ``seen`` for the sampled elements, ``all_`` for the sums."""
+    """A digest that a test sets: ``sampled`` for the sampled elements, ``sum_of_all`` for all."""
 
     clock: FakeClock
-    seen: int = 0
-    all_: int = 0
+    sampled: int = 0
+    sum_of_all: int = 0
     sums_taken: int = 0
 
     def sample(self) -> bytes:
         self.clock.advance(5)
-        return bytes([self.seen])
+        return bytes([self.sampled])
 
     def compute_sums(self) -> dict[str, int]:
         self.clock.advance(100)  # what the sums of all elements cost
         self.sums_taken += 1
-        return {"weight": self.all_, "bias": 7}  # the bias never changes
+        return {"weight": self.sum_of_all, "bias": 7}  # the bias never changes
 
 
 def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
@@ -126,9 +126,9 @@ def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
     check, digest, updates = make_check()
     for step in range(5):
         updates[0] += 1
-        digest.all_ += 1
+        digest.sum_of_all += 1
         check.check_window(first_step=step, steps=1)
-    # At the start, and for each window, as no sampled element changed (``seen``).
+    # At the start, and for each window, as no sampled element changed (``sampled``).
     assert digest.sums_taken == 1 + 5
     assert check.take_ns() == 5 * (5 + 100)  # the samples and the sums of each window
     assert check.take_ns() == 0  # the time was taken
@@ -137,7 +137,9 @@ def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bool) -> None:
     check, digest, updates = make_check()
-    updates[0] = digest.seen = digest.all_ = 1
+    # The first window has an update that changes sampled elements, which is proof enough: exact
+    # sums are only taken if they are asked for. Later updates change nothing.
+    updates[0] = digest.sampled = digest.sum_of_all = 1
     check.check_window(first_step=0, steps=1, exact=exact)
     # Without exact sums at the end of the first window, the second one cannot be judged yet.
     first = 1
@@ -162,7 +164,7 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     check.check_window(first_step=0, steps=10)  # without an update
     check.check_window(first_step=10, steps=10)
     # The third window has an update, which changes the digest.
-    updates[0] = digest.seen = digest.all_ = 1
+    updates[0] = digest.sampled = digest.sum_of_all = 1
     check.check_window(first_step=20, steps=10)
     assert check.end() == {
         "changed": {"weight": True, "bias": False},

@@ -91,7 +91,7 @@ def server(tmp_path_factory):
     yield started
     started.process.send_signal(signal.SIGTERM)
     assert started.process.wait() == 0
-    started.kill()
+    started.kill()  # it has ended: this reads the last of its output
     assert "Traceback" not in "".join(started.lines)
 
 

@@ -160,6 +160,7 @@ def test_hung_reading_is_not_started_again(
     background.report_hang(after_s=1.5)
     assert read_events(tmp_path) == []  # it does not hang yet
     clock.advance(round(HANGS_AFTER_S * 1e9))
+    # Each call finds that it hangs, but only the first one reports it.
     background.start()
     background.start()
     (event,) = read_events(tmp_path)
@@ -210,6 +211,7 @@ def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sampler, "KernelReader", lambda write: KernelReader(write, SilentKernel))
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
+    # Two ticks, then it is told to stop and reads once more.
     events = sample_run(tmp_path, [False, True])
     assert sorted(event["event"] for event in events) == [
         "end",

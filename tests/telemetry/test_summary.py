@@ -139,7 +139,7 @@ def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
     ("changed", "reason"),
     [
         ({"energy_j": None}, "counter_untold"),
-        ({"energy_j": 7.0}, "counter_wrong"),
+        ({"energy_j": 7.0}, "counter_wrong"),  # it stands still although power is drawn
     ],
 )
 def test_an_energy_without_a_counter_is_estimated_under_another_name(

@@ -44,6 +44,7 @@ def test_dimension_that_the_file_names_is_counted():
 
 
 def test_evaluation_batches_are_not_counted_as_trained():
+    # A batch counts once a backward pass follows it. ``MARKS``: times of its fetch, of no matter.
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()

@@ -29,6 +29,7 @@ def _measure_nodes(tmp_path, monkeypatch):
     """
 
     def measure(command, **changes):
+        """Return the record; ``changes`` are those of ``plan.witness``."""
         # Nodes are processes of this machine.
         monkeypatch.setattr(launchers, "load_launcher", lambda _: Here())
         # ``ddp.py`` prints no line with a speed, which ``speed_line`` would have to match.

@@ -80,6 +80,7 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
     assert f"{NAME}.bin: the token ids range from 0 to 99" in error
     assert "[0, 95)" in error
     assert "[0, 98)" in read_fault(folder, replace(RECIPE, vocab_size=98))  # the scan is cached
+    # Eight of the ten documents train: 80 tokens in samples of 4, which need one token more.
     assert data.check(folder, replace(RECIPE, vocab_size=100)).train_samples == 19
 
 

@@ -187,7 +187,7 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
     job = tiny_gpt_oss.new_job(sliding_window=12)  # as wide as the sequence
     assert job.num_parameters == job.recipe.parameters
     (batch, *_) = job.batches(0)
-    with StepWatch(dict) as watch:
+    with StepWatch(flags=dict) as watch:
         job.step(iter([batch]))
     counted, claimed = sum(watch.flops.values()), job.model_flops(batch.counts)
     # Heads of 16 are computed as 24 wide, for the sinks, over one position more.
