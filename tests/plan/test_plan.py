@@ -467,7 +467,7 @@ def test_feature_missing_from_the_installed_torch_is_refused(
     request = RunRequest(case="gpt_megatron", recipe="tiny", nproc=nproc, overrides={field: value})
     recipe = choose_work(request).recipe
     vendor = FakeVendor("cpu", devices=4)
-    vendor.collective_backend = "gloo"
+    vendor.collective_backend = "gloo"  # with which FSDP of torch 2.7.1 gets wrong gradients
     refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)  # raises nothing
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, but 2\.7\.1") as caught:

@@ -524,7 +524,8 @@ def test_wrong_evaluation_fails_the_run(
 ) -> None:
     kind, found_code, details = read_cause(run_job(job_type, target_value="none", max_epochs=1))
     assert (kind, found_code) == ("wrong_evaluation", code)
-    # Those arguments of the message that are known exactly.
+    # Those arguments of the message that are known exactly. ``number`` is that of the evaluation,
+    # ``known`` counts the training rows whose keys were noted.
     assert {name: details[name] for name in args} == args
 
 

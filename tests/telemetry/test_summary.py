@@ -85,7 +85,7 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     assert (train.readings, memory.readings, memory.longest_gap_s) == (5, 5, 1.0)
     assert (memory.mean, memory.highest) == (14.0 * GIB, 14.0 * GIB)
     # The clock was lower in the readings at 9 s and at 9.625 s.
-    slow_s = WEIGHTS_S[9.0] + WEIGHTS_S[9.625]
+    slow_s = WEIGHTS_S[9.0] + WEIGHTS_S[9.625]  # seconds for which these readings count
     assert clock.mean == pytest.approx((1500 * (3.625 - slow_s) + 1200 * slow_s) / 3.625)
     assert (clock.lowest, clock.highest) == (1200.0, 1500.0)
     # Over the whole run idle readings count: up to 5 s, halfway between 4 and 6.

@@ -150,6 +150,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
         steps=NUM_STEPS,
         begin=(
             places[1] / f"step-{RESUMED_AT}",
+            # Of 8 samples a step.
             Progress(steps=RESUMED_AT, epoch=0, steps_of_epoch=RESUMED_AT, samples=32),
         ),
     )

@@ -188,6 +188,7 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
     # Backward: so do their gradients; each part has two layers with weight and bias.
     assert notes == [*["top grad"] * 4, "begin", *["bottom grad"] * 4, "wait"]
     assert not torch.equal(tables.local.weight, before)  # the tables took their step
+    # Forward: look-ups, then the exchange of vectors; backward: that of gradients, then the update.
     assert timed == ["embedding", "exchange", "exchange", "embedding"]
 
 
