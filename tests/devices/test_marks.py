@@ -49,6 +49,7 @@ def make_product(device: AsyncDevice) -> Callable[[], object]:
 
 @pytest.mark.parametrize("kind", [HostMarks, Ticks, Microseconds])
 def test_wrong_marks_are_refused(kind: Any, clock: FakeClock) -> None:
+    """Marks of the host's time, and marks whose unit is not a nanosecond."""
     device = kind(clock)
     with pytest.raises(EnvironmentFault) as refused:
         refuse_wrong_marks(device, make_product(device), clock=clock)

@@ -142,7 +142,7 @@ def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> T
     first = {"metax": 128, "ascend": 12}.get(vendor.name, 0)
     for number in range(first, first + len(case.names)):
         write_text_file(bare_machine / case.node.format(number))
-        # The PCI vendor of render nodes, which MetaX's vendor reads: it is MetaX.
+        # MetaX's vendor counts the render nodes that have its own number on the PCI bus.
         write_text_file(bare_machine / f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
     # Files of the drivers of MetaX, Ascend, Cambricon and Kunlunxin.
     for file in ("mxcd", "davinci_manager", "cambricon_ctl", "xpuctrl"):

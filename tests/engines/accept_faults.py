@@ -176,7 +176,7 @@ def check(hosts: Hosts, out: Path) -> dict[str, bool]:
         # Without one end of the link it is not used any more; the other end can stay.
         "link": is_link_named(result, ends) and len(blamed & ends) == 1,
         "healthy": blamed - ends == {names[QUOTA], names[HUNG], names[CRASHES]},
-        # No node waited for the hung one again after it had missed its first deadline.
+        # No node waited for the hung one longer than a deadline.
         "one_deadline": find_longest_wait_s(out, names[HUNG]) <= DEADLINE_S,
     }
 

@@ -139,9 +139,8 @@ class Visit:
 
         Of buttons of one group only the chosen one is reached; its mark may be at its label.
         """
-        num_controls = self.page.evaluate(
-            _CONTROLS
-        )  # also keeps them for the script ``_UNREACHED``
+        # The script also keeps the controls, for the script ``_UNREACHED``.
+        num_controls = self.page.evaluate(_CONTROLS)
         unmarked = []
         # A few times more, so that the loop ends at a control that was reached before.
         for _ in range(num_controls + 5):

@@ -72,6 +72,7 @@ def list_processes_left(run_dir):
     Each host runs it below the folder ``root``, under the run's id.
     """
     run_id = Plan.read(run_dir).run_id
+    # A list for each part of the run; callers only ask whether there are any.
     process_ids = [
         ids for name, ids in processes.find_alive_runs().items() if name.startswith(run_id)
     ]

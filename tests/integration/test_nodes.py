@@ -133,7 +133,7 @@ def test_other_packages_on_a_node_are_named_before_training(
     record = run_two_nodes(Here({1: f"export PYTHONPATH='{path}'\n"}))
     assert record.status == "failed"
     assert record.cause.message.code == "packages_differ"
-    message_args = record.cause.message.args
+    message_args = record.cause.message.args  # ``here``: the version on the node
     assert (message_args["node"], message_args["package"], message_args["here"]) == (
         1,
         "peft",

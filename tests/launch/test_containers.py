@@ -178,6 +178,7 @@ def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
 
 
 def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
+    # The run of a user's own program, which need not read the data that the plan names.
     spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
     witness = Witness(spec=spec, command=("python",), folder="/users/mine", starts_ranks=False)
     witnessed = plan.model_copy(update={"witness": witness})
