@@ -40,9 +40,8 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     assert record.plan.data.train_samples == samples
     assert record.counts.samples == 2 * samples
     assert record.counts.tokens == 2 * samples * 16
-    assert record.counts.steps == 2 * -(
-        -samples // 4
-    )  # of 4 samples: two tensor ranks are one replica
+    # Steps of 4 samples: two tensor ranks are one replica.
+    assert record.counts.steps == 2 * -(-samples // 4)
     # The samples of a replica count on its first rank.
     assert [rank.counts.samples for rank in record.ranks] == [2 * samples, 0]
     assert record.environment["job"]["parallel"] == {"data": 1, "tensor": 2, "fsdp": False}
