@@ -127,6 +127,7 @@ def train_and_evaluate(name: str, folder: Path, recipe: Any) -> tuple[list[float
         for _ in range(STEPS):
             batch = next(batches)
             counts.append(batch.counts)
+            # Each micro-batch is a step of its own.
             losses.append(float(job.step(iter([replace(batch, closes_step=True)]))))
     return losses, counts, job.evaluate()
 

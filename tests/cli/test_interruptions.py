@@ -94,11 +94,9 @@ def test_signal_during_a_run_gives_no_traceback(run_interrupted, number):
 
 
 def test_signal_before_the_first_launch_prevents_it(cli, monkeypatch):
-    class Stopped(StopRequest):
-        """A stop request that came between the plan and the first launch."""
-
+    # The signal came between the plan and the first launch.
     monkeypatch.setattr(
-        "trainmark.launch.processes.StopRequest", lambda: Stopped(signal_name="SIGTERM")
+        "trainmark.launch.processes.StopRequest", lambda: StopRequest(signal_name="SIGTERM")
     )
     # A launch would fail the test.
     monkeypatch.setattr(local, "launch", lambda *_: pytest.fail("launched"))

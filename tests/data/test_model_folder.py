@@ -109,9 +109,8 @@ def test_a_value_outside_its_range_is_named(
     ],
 )
 def test_keys_without_effect_are_ignored(tmp_path: Path, changes: dict[str, Any]) -> None:
-    # They have the only value that this model can have, or no value, or are only about
-    # generating text
-    # and storage.
+    # They have the only value that this model can have, or no value, or are only about generating
+    # text and storage.
     assert read_model_config(tmp_path, {**SOUND, **changes}).raw == {
         "model_type": "small",
         "hidden_size": 8,

@@ -336,7 +336,8 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
     assert figures["MFU"].reason == message(
         "peak_unknown", precision="bf16", product="NVIDIA H100 80GB HBM3e"
     )
-    # It needs only the rate that was measured, not a published one.
+    # It needs only the rate that was measured, not a published one: 4e14 FLOPs in 4.5 s on two
+    # devices, over 4e14 FLOP/s of matmuls.
     assert figures["MAMFU"].value == pytest.approx(100 * 4e14 / 4.5 / 2 / 4e14)
 
 

@@ -199,7 +199,7 @@ def test_wandb_offline_run_has_all_values(run_dir: Path, tmp_path: Path) -> None
     pytest.importorskip("wandb", reason=MISSING)
     from wandb.proto import wandb_internal_pb2
 
-    for _ in range(2):
+    for _ in range(2):  # following again writes nothing twice
         output = follow(run_dir, "wandb=speed", WANDB_MODE="offline")
         assert "16 steps" in output
     (path,) = run_dir.glob("wandb/offline-run-*/*.wandb")
@@ -238,7 +238,7 @@ def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) ->
 
     collected = tmp_path / "collected"
     collected.mkdir()
-    for _ in range(2):
+    for _ in range(2):  # following again replaces the file
         follow(run_dir, "openmetrics", f"openmetrics={collected}")
     run_id = read_plan(run_dir).run_id
     assert [path.name for path in collected.iterdir()] == [f"trainmark_{run_id}.prom"]
@@ -296,4 +296,5 @@ def test_unusable_destination_is_one_fault(
     # The database's own message is too long to be in the remark.
     assert fault in remarks[0] or package == "alembic", remarks
     assert "Traceback" not in output
+    # Except for wandb's own folder, nothing was left in the run.
     assert sorted(path.name for path in run_dir.glob("[!.]*") if path.name != "wandb") == before

@@ -145,6 +145,7 @@ def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> N
     (point,) = select_points(
         read_points(write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)), "eval/step"
     )
+    # After step 16, the last one; the evaluation ended at 11 s.
     assert (point.number, point.unix_ns) == (16, UNIX_NS + 11 * S)
     assert point.values == {
         "eval/acc": 0.9375,

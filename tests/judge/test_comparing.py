@@ -410,6 +410,7 @@ def test_scaling_is_shown_with_allowed_differences(key: str) -> None:
         compare(a, b)
     comparison = compare(a, b, allow=[key])  # the field's name or its short name
     assert comparison.sentence.code == "compare_weak_scaling"
+    # 3.6 times the rate on 4 times the ranks.
     assert comparison.sentence.args["efficiency"] == pytest.approx(0.9)
     assert [difference.name for difference in comparison.allowed] == ["max_epochs"]
 

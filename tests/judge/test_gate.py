@@ -149,6 +149,7 @@ def judge_rates(
 def test_few_launches_are_judged_by_their_range(
     rates: list[float], verdict: str, code: str
 ) -> None:
+    # With a single launch in the baseline, 3% worse is regressed and 10% better is improved.
     judgement = judge_rates(rates, make_baseline([100.0]))
     assert (judgement.verdict, judgement.message.code) == (verdict, code)
     assert judgement.message.args["launches"] == len(rates)

@@ -409,6 +409,7 @@ def test_unmeasured_figure_has_its_reason_as_a_tooltip():
     reason = message("no_train_time")
     entry = read_record().figures["p_core"].model_copy(update={"value": None, "reason": reason})
     page_text = to_page_html(make_record(figures=read_record().figures | {"p_core": entry}))
+    # As on the founding pages, a slash stands for a figure without a value.
     assert '<abbr title="a rank did not report its training time">/</abbr>' in page_text
 
 

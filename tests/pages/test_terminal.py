@@ -92,6 +92,7 @@ def test_table_cells_wrap_at_blanks_if_that_suffices():
             ]
         ],
     )
+    # The long path is shortened to a pattern by which a shell finds it.
     text = build_listing_table(listed, "zh", width=45)
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 

@@ -236,7 +236,8 @@ def test_useless_window_repeats_are_refused(
 
 
 def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
-    # 41 steps after the warm-up are five windows, the last of a single step.
+    # 41 steps after the warm-up are five windows, the last of a single step: just enough, as each
+    # fifth window is repeated. With fewer windows the plan would be refused.
     args = ["max_steps=51", "warmup_steps=10", "window_steps=10", "target_value=none"]
 
     plan = resolve(assignments=["replay_every_windows=5", *args])

@@ -42,10 +42,11 @@ def test_arguments_of_the_public_tool_give_its_record(analyze):
 
 
 def test_option_names_of_the_public_tool_are_accepted(analyze):
-    # name=value as --name value.
+    # name=value as --name value; the first of ``PUBLIC`` is the log.
     args = [word for pair in PUBLIC[1:] for word in pair.split("=")]
     args[::2] = [f"--{name}" for name in args[::2]]
     assert analyze("--filename", "train.log", *args)[:2] == (0, RECORD)
+    # args[2:]: without --keyword and its value.
     assert analyze("train.log", "--keyword=ips:", *args[2:])[:2] == (0, RECORD)
 
 

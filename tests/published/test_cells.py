@@ -87,7 +87,7 @@ def test_invalid_figure_is_refused_with_reason(header, cell, code):
         (["1,234", "0.5"], [1234.0, 0.5]),  # the point is the decimal one
     ],
 )
-def test_commas_are_decimal_if_other_textsof_the_column_show_it(texts, numbers):
+def test_commas_are_decimal_if_other_texts_of_the_column_show_it(texts, numbers):
     # 12,5 can only be decimal, 12,500 and 0.5 show that a comma groups thousands.
     (marked_column,) = cells.mark_decimal_commas(
         [make_column("p_core")], [[cell] for cell in texts]

@@ -22,7 +22,7 @@ LOGS = sorted((GOLDEN / "logs").glob("*.log"))  # the first lines of logs, made 
 
 
 def analyze_sample(name, more="", **options):
-    """Analyze a sample log with additional lines at its end."""
+    """Analyze a sample log, copied to ``train.log``, with additional lines at its end."""
     Path("train.log").write_bytes((GOLDEN / f"logs/{name}.log").read_bytes() + more.encode())
     return analyze("train.log", Options(**{"preset": "auto"} | options))
 
@@ -47,11 +47,11 @@ def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
 
 
 def test_explicit_options_override_the_preset():
+    # Step times of 2 s: as tokens/s of 1,024 a device on 8, as steps/s, and another time as it is.
     analyzed = analyze_sample(
         "megatron", base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s"
     ).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (8 * 1024 / 2, "tokens/s")
-    # Step times of 2 s: as tokens/s of 1,024 a device on 8, as steps/s, and another time as it is.
     analyzed = analyze_sample("megatron", model_mode=2, skip_steps=1).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.5, "steps/s")
     analyzed = analyze_sample("megatron", keyword="forward:", model_mode=4).record

@@ -230,7 +230,7 @@ class StopsAfterWarmup(ToyJob):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.taken, self.take_step = 0, self.step
+        self.taken, self.take_step = 0, self.step  # steps so far; the honest step
         self.step = self.step_at_first
         self.updates = lambda: self.taken  # it claims an update for each step
 
@@ -392,7 +392,7 @@ class EverySecondStep(ToyJob):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.taken, self.take_step = 0, self.step
+        self.taken, self.take_step = 0, self.step  # steps so far; the honest step
         self.step = self.half_of_them
 
     def half_of_them(self, batches: Iterator[Batch]) -> torch.Tensor | None:

@@ -43,6 +43,8 @@ class ScriptedState:
 class ScriptedDigests:
     """Digests of a training; ``faults`` gives passes that add a number to the result of a step.
 
+    A window that is repeated has several passes: the usual one, and each repeat.
+
     Args:
         faults: by number of the pass, counted from 0: step of the pass, part, number.
     """
@@ -59,6 +61,7 @@ class ScriptedDigests:
 
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
         assert len(losses) == self.steps  # a digest of each step
+        # -1 is no step: a pass without a fault.
         step, part, number = self.faults.get(self.passes, (-1, "", 0))
         if losses:  # a window without steps is no pass
             self.passes += 1
@@ -178,7 +181,8 @@ def test_epoch_that_ends_at_a_window_start_repeats_the_next_window(
 
     events, _ = run_loop(sync_device, [epoch, epoch], every_windows=2)
 
-    # The first window of the second epoch is repeated, after a window without steps.
+    # The second measured window is due to be repeated, but begins at the epoch's end and has no
+    # steps. So the next one is repeated, which is the first of the second epoch.
     assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [(5, 3)]
 
 

@@ -194,6 +194,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     refuted = replace_plan_fields(refuted, about=about)
     # The two entries are those of speed and of memory; a flag of 1 says that the run failed.
     assert [item.JOB_FAIL_FLAG for item in list_index_records(refuted)] == [0, 0]
+    # Another value than the events give.
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     # The findings of the verification of the edited file.
     forged = add_reasons(refuted, verify.verify_evidence(record.read_record(run_dir), run_dir))

@@ -96,6 +96,7 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     bundle.pack([[run_dir]], path)
     texts = read_contents(path)
     assert {f"1-toy/{name}" for name in REDACTED} < texts.keys()
+    # Nor the folder of the run, the host of ssh.nodes.json and the user of cluster.json.
     assert find_leaks(texts, str(tmp_path), '"n1"', '"bo"') == []
     assert texts["1-toy/log.rank0.txt"].endswith("<secret>\nlast line\n")
     assert json.loads(texts["1-toy/cluster.json"])["user"] == "<user>"

@@ -82,6 +82,7 @@ def test_record_of_several_machines_has_their_names_in_the_order_of_nodes(tmp_pa
 
 
 def test_record_of_an_earlier_version_has_no_names(tmp_path: Path) -> None:
+    # Its launch events did not have ``node_name``.
     run_dir = write_run(tmp_path / "run", [launch_event()], [make_event("start", 1, pid=1)])
 
     assert "node_names" not in measure(read_run(run_dir, 1)).environment

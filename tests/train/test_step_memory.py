@@ -187,10 +187,13 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
 def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
     sync_device: SyncDevice,
 ) -> None:
+    # 8 GiB in total.
     sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "process")  # type: ignore[method-assign]
     plan: Any = SimpleNamespace(
         case="toy", world_size=1, nproc=2, data=SimpleNamespace(folder="none")
     )
+    # ``nproc`` ranks of this machine share its memory. A world of 1 needs no exchange of the value
+    # over ranks, which this process cannot make.
     memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(None)), sync_device)
     assert memory == RankMemory(4 * GIB, machine_bytes=8 * GIB)
 
@@ -352,9 +355,10 @@ def predict_published_memory(case: str, recipe: Any, world_size: int) -> Predict
 def test_published_recipes_are_within_a_tenth_of_what_the_allocator_reserved(
     case: str, name: str, changes: dict[str, Any], *, world_size: int, reserved_gib: float
 ) -> None:
-    """Torch's CUDA allocator, three or four steps of real shapes on a simulated card.
+    """``reserved_gib``: of torch's CUDA allocator after three or four steps on a simulated card.
 
-    2.15 where the recipe stands twice, 2.11 for the mixture of experts, and else 2.13.
+    The steps had the real shapes. Torch 2.11 was used for the mixture of experts, 2.13 for the
+    others, and 2.15 for the second of two entries of one recipe.
     """
     recipe = replace(cases.load(case).recipes[name], **changes)
     estimate = predict_published_memory(case, recipe, world_size)

@@ -62,6 +62,7 @@ def test_killed_program_is_the_cause(tmp_path):
 
 def test_missing_output_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # The program writes its steps to a file, which ``WORK`` does not name.
     record = measure(tmp_path, "bad.py", "redirects", work=WORK)
     assert record.status == "passed"
     assert "printed_nothing" in {finding.code for finding in record.findings}

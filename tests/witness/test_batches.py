@@ -64,7 +64,7 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
         counter.add(VALID, torch.zeros(2, 3), MARKS)
         counter.note_backward()
         fetched = counter.take_step()
-    assert [fetch.counts for fetch in fetched] == [Counts(2, 2)]
+    assert [fetch.counts for fetch in fetched] == [Counts(samples=2, sequences=2)]
 
 
 def test_first_epoch_rows_have_equal_digests_only_if_equal():

@@ -70,8 +70,8 @@ def test_distributed_tables_train_as_on_one_rank(
     rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
     spread = SPREADS[name]
-    tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
     # bfloat16 rounds the vectors that ranks exchange.
+    tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
     single_rank = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
     # A spread may use fewer than the four ranks.
     rank_results = [item[name] for item in rank_results_by_spread[: spread.ranks]]

@@ -152,7 +152,6 @@ def test_weights_are_drawn_as_megatron_draws_them() -> None:
         assert drawn[name].std().item() == pytest.approx(std, rel=0.03), name
     # Norms begin as 1, biases as 0.
     assert torch.all(drawn[f"{block}input_layernorm.weight"] == 1)
-    # Norms begin as 1, biases as 0.
     assert torch.all(drawn[f"{block}mlp.experts.gate_up_proj_bias"] == 0)
 
 

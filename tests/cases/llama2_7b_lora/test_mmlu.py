@@ -267,7 +267,7 @@ def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mml
             super().__init__()
             # ``score_mmlu`` asks the parameters for the device.
             self.weight = torch.nn.Parameter(torch.zeros(1))
-            self.modes, self.calls = [], 0
+            self.modes, self.calls = [], 0  # of each call: whether it was in training mode
 
         def forward(self, input_ids, use_cache, logits_to_keep):
             # One prompt in each call, and only its last logits.
