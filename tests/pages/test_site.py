@@ -426,6 +426,7 @@ def list_single_class_rules(sheet):
 
 
 def test_site_style_sheet_uses_no_class_of_the_report():
+    """A page of the site has both style sheets, so a rule of the site would change the report."""
     templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
     markup = "".join(rendering.read_shipped_file(name) for name in templates)
     classes_in_use = {

@@ -19,7 +19,7 @@ def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
             torch.nn.Parameter(distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)]))
             for _ in range(2)
         ]
-        with StepWatch(flags=dict) as watch:
+        with StepWatch(flags=dict) as watch:  # ``dict``: there are no flags to note
             for weight in weights:
                 (weight @ weight.T).sum().backward()
             norm = torch.nn.utils.clip_grad_norm_(weights, 1.0, foreach=True)
@@ -45,7 +45,7 @@ def test_attention_kernel_that_ran_is_recorded():
 def test_flops_of_grouped_query_attention_count_query_heads():
     query = torch.randn(1, 4, 8, 16, requires_grad=True)
     key = torch.randn(1, 2, 8, 16, requires_grad=True)
-    with StepWatch(flags=dict) as watch:
+    with StepWatch(flags=dict) as watch:  # ``dict``: there are no flags to note
         attention = torch.nn.functional.scaled_dot_product_attention(
             query, key, key, enable_gqa=True
         )

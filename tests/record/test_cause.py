@@ -164,7 +164,8 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None
 
 
 def test_of_simultaneous_failures_the_most_specific_is_the_cause(find_ending: Any) -> None:
-    # Rank 0 notices the broken connection first; rank 1 ran out of memory.
+    # Rank 0 notices the broken connection first; rank 1 ran out of memory. Failures that are less
+    # than 3 s apart count as simultaneous, as one makes the others fail.
     launcher = [make_ranks_ended(make_failure(0, 1, 4), make_failure(1, 1, 4.8))]
     result = find_ending(
         launcher, make_failed_rank("error", 4, "connection closed"), make_failed_rank("oom", 4.8)

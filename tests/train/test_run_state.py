@@ -46,6 +46,7 @@ def train(
         begin: the checkpoint that it continues, and how far that is; None: it starts anew.
     """
     events: list[dict[str, Any]] = []
+    # Windows of one step, to see each one, and more epochs than the steps take.
     recipe = replace(job.recipe, max_steps=steps, max_epochs=9, window_steps=1, warmup_steps=2)
     checkpoints = Checkpoints(job, job.context, folder, lambda _: nullcontext())
     if begin is not None:

@@ -128,7 +128,7 @@ def test_shares_divide_the_step_time(tmp_path: Path) -> None:
     ("parts_ns", "resource"),
     [
         ({"embedding": S, "exchange": S // 5}, "memory"),
-        ({"embedding": S // 5, "exchange": S // 5}, "compute"),
+        ({"embedding": S // 5, "exchange": S // 5}, "compute"),  # the rest of the 2 s
         ({"embedding": S // 5, "exchange": S}, "exchange"),
     ],
 )
