@@ -426,7 +426,7 @@ def list_single_class_rules(sheet):
 
 
 def test_site_style_sheet_uses_no_class_of_the_report():
-    """A page of the site has both style sheets, so a rule of the site would change the report."""
+    """Pages of the site contain blocks of the report, which such a rule would change."""
     templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
     markup = "".join(rendering.read_shipped_file(name) for name in templates)
     classes_in_use = {

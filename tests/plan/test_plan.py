@@ -493,7 +493,7 @@ def test_old_torch_has_no_fsdp_on_devices_that_gloo_serves(
     vendor = FakeVendor(torch_type="acme", collective_backend=backend)
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     if not is_refused:
-        refuse_missing_features(recipe, vendor, ranks=2)
+        refuse_missing_features(recipe, vendor, ranks=2)  # raises nothing
         return
     with pytest.raises(EnvironmentFault) as caught:
         refuse_missing_features(recipe, vendor, ranks=2)

@@ -175,7 +175,7 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     )
     memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")
     sync_device.memory = lambda: memory  # type: ignore[method-assign]
-    monitor: Any = Silent(None)
+    monitor: Any = Silent(None)  # planning did not know the memory
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but has 8\.0 GiB"):
         agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device)
     monitor.known = RankMemory(1)  # planning knew the memory and accepted it

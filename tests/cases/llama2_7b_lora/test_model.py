@@ -49,6 +49,7 @@ def write_folder(
     (folder / "config.json").write_text(json.dumps(raw))
     config = ModelConfig.model_validate(raw)
     torch.manual_seed(5)
+    # Those of norms, of one dimension, are near 1.
     weights = {
         name: (1 + 0.1 * torch.randn(shape) if len(shape) == 1 else 0.2 * torch.randn(shape))
         for name, shape in compute_expected_shapes(config).items()
