@@ -136,6 +136,10 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "folder name"]),
         (f"runs:\n- {{case: toy, name: {'x' * 101}}}\n", ["runs[1]: name", "100 characters"]),
         ("runs:\n- {case: toy, name: A}\n- {case: toy, name: a}\n", ["name a is used twice"]),
+        (
+            "runs:\n- {case: toy, seed: 1, set: {seed: [2]}}\n",
+            ["runs[1]: set", "seed is given twice"],
+        ),
         ("runs:\n- {case: []}\n", ["runs[1]", "the list is empty"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),
     ],

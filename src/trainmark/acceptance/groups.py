@@ -324,13 +324,13 @@ def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
     # A reference of two nodes proves nothing: predictions are made from pairs.
     if len(reference) < _MIN_REFERENCE_NODES:
         return undecided
-    slow_sets = _find_parts_with_fault(parts, reference, sets)
-    num_members = sum(len(part) for part in slow_sets)
+    faulty_parts = _find_parts_with_fault(parts, reference, sets)
+    num_members = sum(len(part) for part in faulty_parts)
     # If half of the nodes or more are slow with the reference, the reference itself may have the
     # fault, and the others may be the normal ones.
-    if not slow_sets or 2 * num_members >= len(whole):
+    if not faulty_parts or 2 * num_members >= len(whole):
         return undecided
-    groups = _join_groups(slow_sets, sets)
+    groups = _join_groups(faulty_parts, sets)
     return GroupSearch(outcome="found", whole=slowdown, groups=tuple(groups))
 
 
@@ -397,20 +397,22 @@ def _find_parts_with_fault(
     }
 
 
-def _join_groups(slow_sets: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> list[SlowGroup]:
+def _join_groups(faulty_parts: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> list[SlowGroup]:
     """Return the groups: one if all parts with a fault are fast together, else one a part.
 
     Args:
-        slow_sets: by part the node set in which it was slow.
+        faulty_parts: by part the node set in which it was slow.
     """
-    if len(slow_sets) > 1:
-        union = _sort_names(name for part in slow_sets for name in part)
+    if len(faulty_parts) > 1:
+        union = _sort_names(name for part in faulty_parts for name in part)
         sets.require_measured([union])
         # Nodes of one group, such as those behind one switch, are slow only with nodes outside it.
         if not sets.is_slow(union):
-            slowest = max(slow_sets.values(), key=sets.get_effect)  # shows the fault most clearly
+            slowest = max(
+                faulty_parts.values(), key=sets.get_effect
+            )  # shows the fault most clearly
             return [sets.make_group(union, slowest)]
-    return [sets.make_group(part, node_set) for part, node_set in slow_sets.items()]
+    return [sets.make_group(part, node_set) for part, node_set in faulty_parts.items()]
 
 
 def _choose_disjoint(node_sets: Iterable[NodeSet]) -> tuple[NodeSet, ...]:

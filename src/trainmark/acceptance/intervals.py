@@ -68,8 +68,9 @@ def count_more_rounds(
 ) -> Integers:
     """Return how many further measurements would bring each interval to one side of the limit.
 
-    The width of an interval falls with the square root of the number of measurements. The number
-    means nothing for an interval that is decided already; callers use it for undecided ones only.
+    A round gives each node or link that it measures one measurement. The width of an interval falls
+    with the square root of the number of measurements. The number means nothing for an interval
+    that is decided already; callers use it for undecided ones only.
 
     Args:
         half_width: how far the interval of ``count`` measurements reaches to each side.
@@ -82,5 +83,5 @@ def count_more_rounds(
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = np.ceil(count * (half_width / distance) ** 2 - count)
     is_practical = needed <= MAX_ROUNDS  # false for NaN, too
-    # At least one: by the formula, only intervals that are decided already need 0 or less.
+    # At least one: an interval whose lower end is the limit itself is undecided, but would need 0.
     return np.where(is_practical, np.maximum(needed, 1), NO_ROUNDS).astype(np.int64)

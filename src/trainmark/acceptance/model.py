@@ -161,8 +161,10 @@ def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]
     suspect_nodes = [
         node for node, cause in enumerate(judgement.nodes.cause) if cause in SHAREABLE_CAUSES
     ]
-    # Two have only one pair, and the pairs of very many would take too long.
+    # A group that shares a fault has at least three nodes (``node_verdicts._MIN_GROUP``): the only
+    # pair of two suspects shows none. The pairs of very many would take too long.
     if _MIN_SUSPECTS <= len(suspect_nodes) <= _MAX_SUSPECTS:
+        # ``first`` is the lower node of a link, as it is in the pairs of ``combinations``.
         measured = set(zip(links.first.tolist(), links.second.tolist(), strict=True))
         pairs += [pair for pair in combinations(suspect_nodes, 2) if pair not in measured]
     return pairs

@@ -142,7 +142,7 @@ class _CheckPlanner:
     generated_root: Path | None
 
     def plan(self, num_ranks: int, **changes: str) -> Plan:
-        """Return the plan of a run.
+        """Return the plan of a run; only one of each number of ranks, which names its folder.
 
         Args:
             changes: recipe fields with their values as text.

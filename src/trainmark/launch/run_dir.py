@@ -223,8 +223,9 @@ def _emit_printed(run_dir: Path, events: EventWriter) -> None:
     if program is None:
         return
     if program.spec.speed_line is not None:
-        speeds = read_printed(run_dir, program)
+        speeds = read_printed(run_dir, program)  # has thinned out the values itself
     else:  # without a pattern, known forms of lines are looked for
+        # Imported here, because only such a program needs it.
         from trainmark.published.analysis.speeds import read_logged_speeds
 
         logged_speeds = read_logged_speeds(list_outputs(run_dir, program))

@@ -208,9 +208,13 @@ class RankGroup:
         return int(self.find_max(perf_counter_ns()))
 
     def measure_ns(self, device: Device, run: Callable[[], object]) -> int:
-        """Return the time of the slowest rank; all begin together."""
+        """Return the time of the slowest of several ranks; all begin together.
+
+        A single rank has joined no group and cannot call this.
+        """
         import torch.distributed
 
+        # Of the default group: through the backend of the device, as the measured collective.
         torch.distributed.barrier()
         return int(self.find_max(rates.measure_ns(device, run)))
 
@@ -248,7 +252,7 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch
     import torch.distributed
 
-    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
+    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)  # each rank's part is equally large
     numbers = rates.make_pattern(size_bytes)
     # The offset tells the numbers of each rank apart. This rank gets its part of every rank's.
     sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
@@ -267,7 +271,7 @@ def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> 
     import torch
     import torch.distributed
 
-    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
+    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)  # each rank's part is equally large
     numbers = rates.make_pattern(size_bytes)
     count = ranks.count
     sent = device.place(numbers + ranks.rank)
@@ -275,6 +279,7 @@ def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> 
     # Rank r adds r to each number: the sum over ranks of r is count (count - 1) / 2.
     expected = device.place(part_of_rank * count + count * (count - 1) // 2)
     received = torch.zeros_like(expected)
+    # The names since and before torch 2.13.
     reduce_scatter = _find_collective("reduce_scatter_single", "reduce_scatter_tensor")
     return rates.Work(
         partial(reduce_scatter, received, sent), lambda: ranks.find_fault(received, expected)
@@ -286,7 +291,7 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch
     import torch.distributed
 
-    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
+    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)  # each rank's part is equally large
     parts = rates.make_pattern(size_bytes).chunk(ranks.count)
     # The offset tells the numbers of each rank apart.
     sent = device.place(parts[ranks.rank] + _RANK_OFFSET * ranks.rank)
@@ -294,6 +299,7 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
         torch.cat([part + _RANK_OFFSET * rank for rank, part in enumerate(parts)])
     )
     received = torch.zeros_like(expected)
+    # The names since and before torch 2.13.
     all_gather = _find_collective("all_gather_single", "all_gather_into_tensor")
     return rates.Work(
         partial(all_gather, received, sent), lambda: ranks.find_fault(received, expected)

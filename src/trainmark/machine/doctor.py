@@ -381,6 +381,7 @@ def examine(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
             text = error.what if isinstance(error, TrainmarkError) else repr(error)
             fix = getattr(error, "fix", None)
+            # ``text`` is the message code of a sentence that is given as it is.
             conditions.append(
                 make_condition("text", "unknown", fix=fix, text=text, check_code=code)
             )

@@ -49,11 +49,17 @@ def _format_name(words: str) -> str:
     return "-".join(parts).lstrip("._-") or "plan"
 
 
+def _is_folder_name(name: object) -> bool:
+    """Tell whether a name is a valid folder name as it is; a number, for example, is not."""
+    return _format_name(str(name))[:_MAX_NAME_CHARACTERS] == name
+
+
 def _check_folder_name(name: str) -> str:
     """Refuse a name that is not a valid folder name as it is."""
-    if _format_name(name)[:_MAX_NAME_CHARACTERS] != name:
+    if not _is_folder_name(name):
         raise ValueError(
-            "it must be a valid folder name: at most 100 characters, no /, no leading ."
+            f"it must be a valid folder name: at most {_MAX_NAME_CHARACTERS} characters, no /, "
+            "no leading ."
         )
     return name
 
@@ -182,13 +188,18 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
     if not isinstance(settings, dict):
         raise UsageError("not of the form KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
     # Refused, not shortened: ``_make_entry_name`` shortens only what it adds to a name.
-    if "name" in run and _format_name(str(run["name"]))[:_MAX_NAME_CHARACTERS] != run["name"]:
+    if "name" in run and not _is_folder_name(run["name"]):
         raise UsageError(
             f"{run['name']!r} is not a valid folder name",
             where=f"{where}: name",
-            rule="at most 100 characters, no /, no leading .",
+            rule=f"at most {_MAX_NAME_CHARACTERS} characters, no /, no leading .",
         )
     options = {key: value for key, value in run.items() if key != "set"}
+    shared_keys = sorted(options.keys() & settings.keys())  # `seed` may be either of the two
+    if shared_keys:
+        raise UsageError(
+            f"{shared_keys[0]} is given twice", where=f"{where}: set", fix="remove it from `set`"
+        )
     listed = {
         key: values
         for key, values in (options | settings).items()

@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, fields
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -159,18 +159,26 @@ def _count_ranks(world: str) -> int:
     return int(nnodes) * int(nproc)
 
 
-def compare_with_standard(
-    resolved: Recipe, *, named: Recipe, standard: Recipe
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
+class RecipeChanges(NamedTuple):
+    """What a recipe changes of its standard one, by field name.
 
-    ``fix_hp`` has the changes that the closed rules allow, ``extra`` those that make it other work.
+    Args:
+        allowed: changes that the closed rules allow, ``fix_hp`` of a plan.
+        other_work: changes that make it other work, ``extra`` of a plan; with any of them, only the
+            open rules apply.
+    """
+
+    allowed: dict[str, Any]
+    other_work: dict[str, Any]
+
+
+def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) -> RecipeChanges:
+    """Return what ``resolved`` changes of ``standard``.
 
     Args:
         named: the shipped recipe that was chosen; its own settings of scope fields are no change.
     """
-    fix_hp = {}
-    extra = {}
+    changes = RecipeChanges(allowed={}, other_work={})
     for item in fields(resolved):
         rule = item.metadata.get("rule", "open")
         value = getattr(resolved, item.name)
@@ -179,10 +187,10 @@ def compare_with_standard(
         # What remains has the rule ``closed``, ``open`` or ``scope`` (how much is trained and
         # evaluated); see ``recipe_field``.
         if rule == "closed":
-            fix_hp[item.name] = value
+            changes.allowed[item.name] = value
         elif rule == "open" or value != getattr(named, item.name):
-            extra[item.name] = value
-    return fix_hp, extra
+            changes.other_work[item.name] = value
+    return changes
 
 
 def format_fix_hp(values: Mapping[str, Any]) -> str:

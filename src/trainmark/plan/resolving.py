@@ -173,6 +173,7 @@ def resolve(
             request, remote=remote, started=started, run_token=token, dry_run=dry_run
         )
     choice = choose_work(request)
+    # Ranks that are more than the cores of a processor run, with a label; see ``_choose_labels``.
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     root = generated_root or cases.get_cache_root()
     folder, recipe = _locate_data(choice, request, root)
@@ -240,14 +241,17 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
     recipe = resolution.recipe
     remote = resolution.remote
     case = choice.case
+    # The recipe with which this one is compared; it may be the chosen one itself.
     standard_name = find_standard_recipe(case, choice.recipe_name, world=choice.world)
-    fix_hp, extra = compare_with_standard(
+    changes = compare_with_standard(
         recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard_name]
     )
     data_facts = asdict(resolution.facts)
     changed_rules = data_facts.pop("changed_rules")
-    # Data that was prepared by other rules than the published ones is different work.
-    extra |= {f"prepare.{name}": value for name, value in changed_rules.items()}
+    # Data that was prepared by other rules than the published ones is different work, too.
+    other_work = changes.other_work | {
+        f"prepare.{name}": value for name, value in changed_rules.items()
+    }
     return Plan(
         suite_version=__version__,
         run_id=run_id,
@@ -257,9 +261,9 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         recipe_name=choice.recipe_name,
         recipe=asdict(recipe),
         compared_with=standard_name,
-        fix_hp=fix_hp,
-        extra=extra,
-        rules="open" if extra else "closed",
+        fix_hp=changes.allowed,
+        extra=other_work,
+        rules="open" if other_work else "closed",
         labels=_choose_labels(resolution),
         device=PlannedDevice.from_vendor(
             resolution.vendor, choice.nproc, is_remote=remote is not None

@@ -54,7 +54,7 @@ _KNOWN_FIELDS = (
     "target_value",
     "timeout_s",
 )
-_MAX_CHECK_S = 120.0
+_MAX_CHECK_S = 120.0  # for a Python to import the probe
 
 
 def resolve_witnessed(
@@ -76,8 +76,11 @@ def resolve_witnessed(
     witness = _describe_program(spec, request.command)
     nproc = _choose_nproc(request, witness)
     choice = _choose_work(request, spec, nproc)
+    # As for a case, ranks that are more than the cores run, but compete for them.
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
-    if remote is None and not dry_run:  # other machines have programs of their own
+    # The check starts the program's Python. A dry run starts nothing, and other machines have
+    # programs of their own.
+    if remote is None and not dry_run:
         _check_interpreter(witness)
 
     run_id = format_run_id(choice.case.name, started, run_token)

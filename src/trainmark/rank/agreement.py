@@ -58,8 +58,8 @@ def refuse_other_packages(description: str | None, nnodes: int) -> None:
 def refuse_other_quality(world_size: int, result: Evaluation) -> None:
     """Compare the result of an evaluation with that of rank 0; it must be over all ranks.
 
-    This is one broadcast; every rank must call it. Otherwise ranks that do not agree would train
-    different numbers of steps and wait for each other until the time limit.
+    Without this check, ranks that do not agree would train different numbers of steps and wait for
+    each other until the time limit. It is one broadcast, so every rank must call it.
 
     Raises:
         ContradictionError: results differ, so the scores were not summed over ranks.

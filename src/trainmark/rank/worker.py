@@ -57,8 +57,10 @@ class RankReporter:
     Attributes:
         place: the current span or phase.
         precision: flags of torch after the precision was set.
-        rows: digests of rows of the first epoch.
-        trained_keys: keys of some of these rows.
+        row_digests: digest of the first row of each batch of the first epoch, up to a limit; by
+            these the record finds rows that come twice.
+        trained_keys: keys (see ``evaluation.compute_row_keys``) of some rows of the first epoch, by
+            which evaluations are searched for trained rows.
         evaluation_unchecked: the job does not tell which rows it scored.
     """
 
@@ -66,7 +68,7 @@ class RankReporter:
         self.events = EventWriter(run_dir / name_rank_file(rank), clock)
         self.place = "start"
         self.precision: dict[str, Any] = {}
-        self.rows: list[int] = []
+        self.row_digests: list[int] = []
         self.trained_keys: list[int] = []
         self.evaluation_unchecked = False
 
@@ -180,6 +182,7 @@ def _prepare_rank(
         matmul = measure_matmul(device, recipe.precision)
         context = JobContext(
             recipe=recipe,
+            # A node may have the data in another folder than the machine that planned.
             data_dir=Path(os.environ.get(DATA_VARIABLE) or plan.data.folder),
             rank=number,
             world_size=plan.world_size,
@@ -258,7 +261,7 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         job,
         device,
         depth=recipe.read_ahead_batches,
-        rows=reporter.rows,
+        rows=reporter.row_digests,
         keys=reporter.trained_keys,
     )
     outcome = MeasuredLoop(
@@ -344,9 +347,10 @@ def _report_results(
     precision_changes += first_step_watch.list_changes(reporter.precision, precision)
     with reporter.emit_span("finish"):
         facts = dict(job.facts())
-    # After all calls of the job, to detect changes by any of them.
     with reporter.emit_span("check"):
-        reporter.events.emit("parameters", updates=job.updates(), **parameters.end())
+        updates = job.updates()
+        # After all calls of the job, to detect changes by any of them.
+        reporter.events.emit("parameters", updates=updates, **parameters.end())
     with reporter.emit_span("finish"):
         memory = device.memory()
         reporter.events.emit(
@@ -354,7 +358,7 @@ def _report_results(
             job=facts,
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
-            rows=reporter.rows,
+            rows=reporter.row_digests,
             evaluation_unchecked=reporter.evaluation_unchecked,
             precision_changed=precision_changes,
             flops_counted=sum(first_step_watch.flops.values()) or None,  # None: not watched

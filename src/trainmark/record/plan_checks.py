@@ -165,7 +165,7 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
     world = f"{plan.nnodes}x{plan.nproc}"
     standard = find_standard_recipe(case, plan.recipe_name, world=world)
     yield ComparedValue("plan.compared_with", plan.compared_with, standard)
-    fix_hp, extra = compare_with_standard(
+    changes = compare_with_standard(
         recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard]
     )
     # Changed rules of data preparation are in ``extra`` too, but are no fields of the recipe.
@@ -174,9 +174,9 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
     }
     if "precision" not in plan.fix_hp:
         # It need not be named as a change, because pages show it in a column of its own.
-        fix_hp.pop("precision", None)
-    yield ComparedValue("plan.fix_hp", plan.fix_hp, fix_hp)
-    yield ComparedValue("plan.extra", recipe_extra, extra)
+        changes.allowed.pop("precision", None)
+    yield ComparedValue("plan.fix_hp", plan.fix_hp, changes.allowed)
+    yield ComparedValue("plan.extra", recipe_extra, changes.other_work)
     yield ComparedValue("plan.rules", plan.rules, "open" if plan.extra else "closed")
 
 

@@ -49,7 +49,7 @@ def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
     return [
         {
             "quantity": name,
-            "lines": len(numbers),
+            "lines": len(numbers),  # a line with several values counts once for each
             "values": thin_out(numbers),
             "raw": first_lines.get(name, ""),
         }

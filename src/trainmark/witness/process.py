@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainmark.witness.rank import StatedStep, WitnessedRank
 
 clock = time.perf_counter_ns  # of all events of this process
+_MAX_TEXT_CHARS = 4_000  # of an error of the probe
 
 
 class EarlyBatch(NamedTuple):
@@ -127,8 +128,13 @@ class WitnessedProcess:
             self.rank.note_optimizer_end(optimizer)
 
     def _refuse(self, number: int, code: str, **args: int) -> None:
-        """Report why this process is not measured; the program continues."""
-        self._is_watching = False
+        """Report why this process is not measured; the program continues.
+
+        Args:
+            number: of the rank that it claimed.
+            args: of the message with the code ``code``.
+        """
+        self.stop()
         events = self._events or EventWriter(self.run_dir / name_rank_file(number), clock)
         events.emit("error", **_make_witness_error(code, **args))
 
@@ -168,7 +174,7 @@ class WitnessedProcess:
             sys.stderr.write(f"trainmark: the probe failed: {type(error).__name__}: {error}\n")
             return
         report = describe_failure(error, "witness")
-        text = f"{type(error).__name__}: {error}"[:4000]
+        text = f"{type(error).__name__}: {error}"[:_MAX_TEXT_CHARS]
         # The message says that the probe has failed, and not the program.
         report["message"] = {"code": "witness_failed", "args": {"text": text}}
         with suppress(OSError):

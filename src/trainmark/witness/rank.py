@@ -129,8 +129,8 @@ class WitnessedRank:
     compiled: Callable[[], int]
     place: str = "train"
     steps: int = 0
-    _start_ns: int = 0
-    _end_ns: int = 0
+    _start_ns: int = 0  # of training
+    _end_ns: int = 0  # of the last window or pause: of training so far
     _window: _Window | None = None
     _step: _Step = field(default_factory=_Step)
     _stepped_ids: set[int] = field(default_factory=set)  # optimizers that stepped in this step
@@ -152,7 +152,8 @@ class WitnessedRank:
         """Start the first window.
 
         Args:
-            start_ns: time of the request for the first batch, or of the first backward pass.
+            start_ns: time of the request for the first batch; the current time if the program has
+                requested none.
         """
         self._start_ns = start_ns
         self._end_ns = start_ns

@@ -409,30 +409,34 @@ def _judge_by_history(
     unit = _read_unit(launches[0], name)
     if not values:
         return _make_judgement(launches, name, "missing", unit=unit)
-    newest = history.assess_newest([*run_means.values(), summarize_launches(values).mean])
+    values_of_runs = [*run_means.values(), summarize_launches(values).mean]
+    # After a recent step, ``expected`` and ``value`` are the levels before and after it, and
+    # ``noise`` is 0. Without one, they are the usual level and the mean of this run. ``noise`` and
+    # ``drift`` are relative.
+    assessment = history.assess_newest(values_of_runs)
     sign = _get_sign(launches[0], name)
-    change = sign * (newest.value / newest.expected - 1)
-    worse_by = max(MIN_WORSE, newest.noise)
+    change = sign * (assessment.value / assessment.expected - 1)
+    worse_by = max(MIN_WORSE, assessment.noise)
     args: dict[str, Any] = {
-        "expected": newest.expected,
-        "value": newest.value,
+        "expected": assessment.expected,
+        "value": assessment.value,
         "unit": unit,
         "change": change + 0.0,  # adding 0.0 turns -0.0 into 0.0
         "worse_by": worse_by,
     }
     # The newest value is that of the run to judge, behind those of the earlier runs.
     run_ids = [*run_means, launches[0].run_id]
-    step_run_id = None if newest.step_index is None else run_ids[newest.step_index]
+    step_run_id = None if assessment.step_index is None else run_ids[assessment.step_index]
     verdict: GateVerdict = "passed"
-    if change > max(MIN_BETTER, newest.noise):
+    if change > max(MIN_BETTER, assessment.noise):
         verdict = "improved"
     elif change < -worse_by:
         # A step is confirmed by several runs; without one, several launches must agree.
         is_unconfirmed = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
         verdict = "noisy" if is_unconfirmed else "regressed"
     # Only a drift to the worse counts, and only if the newest value alone says nothing.
-    elif newest.drift is not None and sign * newest.drift < 0:
-        args["change"] = sign * newest.drift
+    elif assessment.drift is not None and sign * assessment.drift < 0:
+        args["change"] = sign * assessment.drift
         args["runs"] = history.DRIFT_RUNS
         return _make_judgement(launches, name, "regressed", code="drift", **args)
     is_step = step_run_id is not None and verdict != "passed"

@@ -93,6 +93,7 @@ def change_points(times: Sequence[Any], values: ArrayLike) -> list[Change]:
     if len(data) < MIN_RUNS:
         return []
     edges = trace_edges(find_last_starts(data))
+    # A level is a median: the segments were found in values without outliers, ``data`` has them.
     medians = [float(np.median(data[first:end])) for first, end in pairwise(edges)]
     step_indexes = edges[1:-1]
     return [
@@ -179,7 +180,7 @@ def _estimate_slope_sigma(ramp: NDArray[np.float64], residuals: NDArray[np.float
 
     Args:
         ramp: ``(n,)``, with the mean 0.
-        residuals: ``(n,)`` of the fit.
+        residuals: ``(n,)`` of the fit; more than 4, which ``_estimate_drift`` ensures.
     """
     count = len(residuals)
     sum_squares = float(residuals @ residuals)

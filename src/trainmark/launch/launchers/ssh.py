@@ -109,6 +109,7 @@ def locate_remote_folder(plan: Plan, cluster: Cluster) -> Path:
 
 def summarize_ssh_output(output: str) -> str:
     """Return the last lines that ssh printed about a connection that failed, as one line."""
+    # ssh frames its warning about a changed host key with @.
     lines = [line.strip("@ \r") for line in output.splitlines()]
     text = "; ".join([line for line in lines if line][-3:])
     return f"ssh: {(text or 'no message').removeprefix('ssh: ')}"
