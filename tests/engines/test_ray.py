@@ -18,10 +18,11 @@ if find_program_folder() is None:
 
 @pytest.fixture(scope="module")
 def cluster():
-    # Ray hands the variables of its own processes on to what it runs.
-    os.environ["TRAINMARK_CASE_PATH"] = str(CASES)
-    with start_ray_cluster() as ray:
-        yield ray
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # Ray hands the variables of its own processes on to what it runs.
+        monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
+        with start_ray_cluster() as ray:
+            yield ray
 
 
 @pytest.fixture

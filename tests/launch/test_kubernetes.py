@@ -176,16 +176,16 @@ def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
     ("job", "pods", "phase", "message"),
     [
         ("jobset_suspended", (), "waiting",
-         "0 of 2 pods are running; SuspendedJobs (jobset is suspended)"),
+         "0 of 2 pods have started; SuspendedJobs (jobset is suspended)"),
         ("jobset", ("unschedulable", "starting"), "waiting",
-         "0 of 2 pods are running; node 0: Unschedulable (0/3 nodes are available: 3 Insufficient "
+         "0 of 2 pods have started; node 0: Unschedulable (0/3 nodes are available: 3 Insufficient "
          "nvidia.com/gpu.); node 1: ContainerCreating"),
         ("jobset", ("running", "pulling"), "waiting",
-         '1 of 2 pods are running; node 1: ImagePullBackOff (Back-off pulling image "trainer:1")'),
-        ("jobset", ("running", "running"), "running", "2 of 2 pods are running"),
+         '1 of 2 pods have started; node 1: ImagePullBackOff (Back-off pulling image "trainer:1")'),
+        ("jobset", ("running", "running"), "running", "2 of 2 pods have started"),
         # The other pods may still write: with a failed job, until they are gone.
         ("jobset_failed", ("failed", "running"), "running",
-         "2 of 2 pods are running; node 0: Error (exit code 1)"),
+         "2 of 2 pods have started; node 0: Error (exit code 1)"),
         (None, ("running",), "running", "its pods are being deleted"),
     ],
 )  # fmt: skip

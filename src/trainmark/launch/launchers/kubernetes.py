@@ -178,7 +178,7 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
         text = "; ".join([_format_reason(failure), *descriptions])
         return JobState(phase="lost" if is_lost else "ended", description=text)
     num_waiting = sum(pod.phase == "waiting" for pod in pods)
-    sentences = [f"{len(pods) - num_waiting} of {nnodes} pods are running"]
+    sentences = [f"{len(pods) - num_waiting} of {nnodes} pods have started"]
     if "Suspended=True" in conditions:
         sentences.append(_format_reason(conditions["Suspended=True"]))
     text = "; ".join([*sentences, *descriptions])
