@@ -110,7 +110,7 @@ class Recipe:
     )
     replay_every_windows: PositiveInt | None = recipe_field(
         None,
-        "after this many measured windows, repeat the last one and compare both bit by "
+        "after this many measured windows, repeat the last one and compare both passes bit by "
         "bit; none: repeat no window",
         rule="free",
     )

@@ -143,7 +143,7 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
         ),
         (
             make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),
-            f"no available function tells the device's memory: {NO_ALLOCATOR}",
+            f"no available function reports the device's memory: {NO_ALLOCATOR}",
         ),
         (
             make_torch(SimpleNamespace(), synchronize=make_failing_call("no stream")),

@@ -184,7 +184,8 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
     # This window, too, ends 2 s after the start, as ``WINDOW`` has it: 58 s of 60 are left.
     events.emit("window", **WINDOW)
     progress.poll()
-    assert "take 1:16 more at this speed, but its time limit ends in 0:58" in progress.limit_warning
+    expected = "take 1:16 more at this speed, but only 0:58 of its time limit remain"
+    assert expected in progress.limit_warning
 
 
 def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def test_result_not_to_be_quoted_has_a_hint():
     odd = read_golden_record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
     # Whichever side is not to be quoted.
     for chosen, others in (([read_golden_record()], [odd]), ([odd], [read_golden_record()])):
-        for lang, words in (("en", "For orientation only: p_train"), ("zh", "仅供参考：p_train")):
+        for lang, words in (("en", "For guidance only: p_train"), ("zh", "仅供参考：p_train")):
             assert any(x.startswith(words) for x in list_first_lines(chosen, others, lang))
-    (line,) = [x for x in list_first_lines([read_golden_record()], [odd]) if "orientation" in x]
+    (line,) = [x for x in list_first_lines([read_golden_record()], [odd]) if "guidance" in x]
     assert line.endswith("(own run, do not quote)")
 
 

@@ -229,10 +229,10 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     ("fields", "what"),
     [
         # ``fields``: what the resuming command changes.
-        ({"overrides": {"num_layers": "4"}}, "num_layers was 2, but is 4 now"),
-        ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015, but is 0.0001 now"),
-        ({"seed": 2}, "seed was 1, but is 2 now"),
-        pytest.param({"nproc": 2}, "samples of a step was 16, but is 32 now", marks=needs_fsdp),
+        ({"overrides": {"num_layers": "4"}}, "num_layers was 2, but is now 4"),
+        ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015, but is now 0.0001"),
+        ({"seed": 2}, "seed was 1, but is now 2"),
+        pytest.param({"nproc": 2}, "samples of a step was 16, but is now 32", marks=needs_fsdp),
         ({"overrides": {"steps": "100"}}, "100 of max_steps=100 steps are already done"),
         ({"repeat": 2}, "the command asks for 2 launches"),
     ],

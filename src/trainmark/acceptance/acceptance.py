@@ -67,8 +67,8 @@ def plan_acceptance(
             "the groups phase cannot run on one machine",
             where="--phases",
             rule=(
-                "the groups phase compares nodes; the nodes phase already trains all devices of "
-                "one node together"
+                "the groups phase compares nodes; the nodes phase already trains on all devices "
+                "of one node together"
             ),
             fix="remove groups from --phases, or add --launcher",
         )

@@ -232,7 +232,7 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
     for name, value in now.items():
         if name not in _UNRELATED_TO_STEPS and before.get(name) != value:
             raise UsageError(
-                f"{name} was {before.get(name)}, but is {value} now",
+                f"{name} was {before.get(name)}, but is now {value}",
                 where=f"--baseline {source}",
                 rule="the baseline must use the same case and recipe",
                 fix="use the case, recipe and changes of the baseline, or choose another baseline",
@@ -250,6 +250,6 @@ def _require_times(baselines: Baselines) -> Baselines:
             "the baseline has no step time of a single device or a single node that passed",
             where=f"--baseline {baselines.source}",
             rule="a baseline must be of one device, or of all devices of one node",
-            fix="choose runs with --nnodes 1, or an acceptance in which something passed",
+            fix="choose runs with --nnodes 1, or an acceptance in which a node passed",
         )
     return baselines

@@ -101,7 +101,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         # Options that are free to change do not change what is measured.
         if name not in _FREE_TO_CHANGE and was != now:
             raise UsageError(
-                f"{name} was {was}, but is {now} now",
+                f"{name} was {was}, but is now {now}",
                 where=str(folder),
                 rule="a second accept in the same folder must measure the same work",
                 fix="repeat the first command, or choose another --out",

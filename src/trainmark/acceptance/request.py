@@ -108,7 +108,7 @@ class AcceptRequest(Frozen):
             raise UsageError(
                 "the groups phase needs the phases nodes and pairs",
                 where="--phases",
-                rule="the expected time of a group is predicted from its nodes alone and in pairs",
+                rule="the time of a group is predicted from those of its single nodes and pairs",
                 fix="add nodes,pairs; results of an earlier session are reused",
             )
         return [name for name in PHASES if name in chosen]

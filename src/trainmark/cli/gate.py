@@ -43,7 +43,7 @@ def gate(
         typer.Option(
             min=0,
             max=1,
-            help="Allowed loss (0.05 = 5%); default: computed from the baseline's spread.",
+            help="How much worse a figure may be (0.05 = 5%); default: from the baseline's spread.",
         ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,

@@ -79,7 +79,7 @@ class Backend:
             trial=self._time_nothing,
         )
         self.free_and_total_bytes = self._require(
-            "tells the device's memory",
+            "reports the device's memory",
             _Call(shared, "get_memory_info", (index,)),
             _Call(device_module, "mem_get_info", (index,)),
         )

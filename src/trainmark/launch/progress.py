@@ -228,9 +228,9 @@ class RunProgress:
         if needed_s > limit_s and is_speed_known:
             self.limit_warning = self.limit_warning or (
                 f"this run will not finish: its steps {self._format_end_condition()}take "
-                f"{_format_duration(needed_s)} more at this speed, but its time limit "
-                f"ends in {_format_duration(limit_s)}; start it again with a larger "
-                "--timeout or a smaller max_steps"
+                f"{_format_duration(needed_s)} more at this speed, but only "
+                f"{_format_duration(limit_s)} of its time limit remain; start it again with a "
+                "larger --timeout or a smaller max_steps"
             )
 
     def _find_earliest_end(self) -> int:

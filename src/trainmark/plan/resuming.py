@@ -83,7 +83,7 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
     for name in settings | earlier_settings:
         if settings.get(name) != earlier_settings.get(name):
             raise UsageError(
-                f"{name} was {earlier_settings.get(name)}, but is {settings.get(name)} now",
+                f"{name} was {earlier_settings.get(name)}, but is now {settings.get(name)}",
                 where=where,
                 rule=(
                     "a resumed run must keep its model, data, schedule and samples per step; "

@@ -208,7 +208,7 @@ def _refuse_impossible_spec(spec: WitnessSpec, file: str, *, world_size: int) ->
         raise UsageError(
             f"step.samples is {spec.step.samples}, but there are {world_size} ranks",
             where=f"{file}: step.samples",
-            rule="step.samples counts the samples of all ranks, and each rank trains at least one",
+            rule="step.samples counts the samples of all ranks, and each rank needs at least one",
             fix="set the number of samples of all ranks",
         )
 
@@ -225,7 +225,7 @@ def _check_interpreter(witness: Witness) -> None:
             f"there is no program {program!r}",
             where="the command after --",
             rule="the first word must be a program on the PATH, or a path to one",
-            fix="write `python` before a Python file",
+            fix="put `python` before the name of a Python file",
         )
     interpreter = [path] if Path(path).name.startswith("python") else _read_shebang(Path(path))
     if not interpreter:

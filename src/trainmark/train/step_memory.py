@@ -328,7 +328,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     )
     fitting_settings = list(_iterate_fitting_settings(predict, recipe, memory))
     if fitting_settings:
-        fix = f"{' or '.join(fitting_settings)} fits; else {fix}"
+        fix = f"{' or '.join(fitting_settings)} fits; otherwise {fix}"
     raise EnvironmentFault(
         f"a rank needs about {_format_bytes(needed_bytes)}, but has "
         f"{_format_bytes(memory.rank_bytes)}",

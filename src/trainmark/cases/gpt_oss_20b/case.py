@@ -61,7 +61,7 @@ class GptOssRecipe(LanguageRecipe):
     expert_parallel: PositiveInt = recipe_field(
         1,
         "number of neighbouring ranks that share the experts of each layer; each rank trains "
-        "its own samples",
+        "on its own samples",
         rule="closed",
     )
     lr_warmup_steps: PositiveInt = recipe_field(  # yaml:61

@@ -40,8 +40,8 @@ class LlamaRecipe(Recipe):
     short_row: Literal["drop", "train"] = recipe_field(
         "drop",
         (
-            "what happens to the last training row if it is shorter than seq_length: dropped as "
-            "published, or trained"
+            "what to do with the last training row if it is shorter than seq_length: drop it, as "
+            "published, or train on it"
         ),
     )
     lora_rank: Annotated[int, Gt(0), Le(65_536)] = recipe_field(8, "rank of an adapter")

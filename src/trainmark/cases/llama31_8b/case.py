@@ -93,7 +93,7 @@ class Llama31Recipe(LanguageRecipe):
             divisions.append(Division("tensor_parallel", self.tensor_parallel, name, number))
         refuse_undivided(
             divisions,
-            "heads, columns and classes must divide evenly over the ranks of a replica",
+            "heads, columns and classes must divide evenly among the ranks of a replica",
         )
         has_divided_replicas = 1 < self.tensor_parallel < world_size
         if not self.fsdp and (self.sequence_parallel or has_divided_replicas):

@@ -89,7 +89,7 @@ _INDEXES_OF_LARGEST = {2, 6}  # `index` of memory or batch: the result is the la
 _MEANS = {
     "time": "mean over time: the log has the time of each value",
     "work": "mean over work, with times from the log's values",
-    "value": "mean over values: the log has neither time nor work of each",
+    "value": "mean over values: the log has neither time nor work of each value",
 }
 
 

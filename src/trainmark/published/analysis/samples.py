@@ -203,7 +203,8 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
     sample.notes.append(
         f"{readings.source.key} in the log falls from {first_rate:g} to "
         f"{readings.last_rate:g}: it divides the work since the start by the time "
-        "since the run was resumed; the differences of its total and the clock are used instead"
+        "since the run was resumed; the increase of its total divided by the time elapsed is used "
+        "instead"
     )
 
 
@@ -249,7 +250,7 @@ def _take_last_value(
     what = (
         "a line at the end"
         if is_from_closing_line
-        else "a running mean, of which the last value counts,"
+        else "a running mean of which only the last value counts"
     )
     if skip:
         notes.append(f"{readings.source.name} is {what}: skip_steps has no effect on it")

@@ -80,7 +80,10 @@ def find_sources(raw: Path) -> dict[str, Path]:
     wrong_stems = [stem for stem in expected_stems if stems.count(stem) != 1]
     if wrong_stems:
         # Twice: plain and gzip. At most 8 are named, so that the error stays short.
-        problems = [f"{'twice' if stem in stems else 'no'} {stem}" for stem in wrong_stems[:8]]
+        problems = [
+            f"{stem} is given twice" if stem in stems else f"{stem} is missing"
+            for stem in wrong_stems[:8]
+        ]
         fix = "download what is missing, remove the duplicate, or set --from to a single log"
         raise DataError(", ".join(problems), where=str(raw), rule=LOG_RULE, fix=fix)
     sources: dict[str, Path] = {}

@@ -116,7 +116,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             f"the vocabulary has {size} tokens, including {PIECE_START} and {PIECE_END}",
             where=str(file),
             rule=f"the recipe's vocab_size is {vocab_size}",
-            fix=f"set vocab_size to at least {size}, or: {FIX}",
+            fix=f"set vocab_size to at least {size}, or {FIX}",
         )
     if vocab_size is not None:
         refuse_short_vocabulary(
@@ -125,7 +125,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             vocab_size=vocab_size,
             of="the recipe",
             multiple=PADDED_TO,  # the model's table may have this many rows more, rounded up
-            fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {FIX}",
+            fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or {FIX}",
         )
     ids = library.get_vocab()
     tokens = BlockTokens(

@@ -145,8 +145,8 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
             f"all dialogues together do not fill one row of {recipe.seq_length} tokens",
             where=", ".join(map(str, layout.files["train"])),
             rule=(
-                "short_row=drop (the default, as in the published results) discards a last row "
-                "that is not full"
+                "short_row=drop (the default, as in the published results) discards the last row "
+                "if it is incomplete"
             ),
             fix="add short_row=train, set a smaller seq, or use more dialogues",
         )
