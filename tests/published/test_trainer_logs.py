@@ -303,8 +303,11 @@ def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:
 def test_perflog_is_analyzed_with_its_devices(tmp_path: Path) -> None:
     text = (GOLDEN / "export_perflog.txt").read_text()
     for preset in ("auto", "perflog"):
-        record = analyze_text(tmp_path, text, preset=preset).record
+        analysis = analyze_text(tmp_path, text, preset=preset)
+        record = analysis.record
         assert (record.FINAL_RESULT, record.UNIT, record.LOSS_RESULT) == (384.0, "samples/s", 0.125)
+        # The total at the end counts, not the speed by the samples and times of the steps.
+        assert analysis.figures["read_from"] == "throughput(ips)_no_eval"
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def __getattr__(name: str) -> Any:
 
 def list_members(protocol: type) -> list[str]:
     """Return the attributes and methods that ``protocol`` requires."""
+    # Names with an underscore are those of ``typing.Protocol`` itself, such as ``__init__``.
     methods = [name for name, value in vars(protocol).items() if callable(value)]
     return [*protocol.__annotations__, *(name for name in methods if not name.startswith("_"))]
 

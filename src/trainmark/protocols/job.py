@@ -192,8 +192,8 @@ class Job(Protocol):
     def trained_parameters(self) -> Mapping[str, Any]:
         """Return the trained parameters that this rank holds, by name: tensors or DTensors.
 
-        The tensors themselves, not copies, without frozen ones. A table or parameter that is
-        sharded over ranks has the same name on each. Called before the first step; the loop
+        The tensors themselves, not copies, without frozen ones. A parameter or an embedding table
+        that is sharded over ranks has the same name on each. Called before the first step; the loop
         inspects the returned tensors until the run ends.
         """
 

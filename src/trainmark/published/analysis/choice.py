@@ -260,7 +260,8 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
         scope_ranks = {"device": 0, "": 1, "job": 2, "node": 3}
     else:
         scope_ranks = {"job": 0, "": 1, "device": 2, "node": 3}
-    # Of several progress bars, that of training runs longest.
+    # Of several progress bars, that of training runs longest; weights are the seconds between its
+    # readings.
     seconds = float(sample.weights.sum()) if is_progress_bar else 0.0
     return (
         kind_rank,

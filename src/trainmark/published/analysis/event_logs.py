@@ -12,6 +12,7 @@ from trainmark.published.analysis.samples import Sample
 from trainmark.published.analysis.sources import Source
 from trainmark.published.importers.event_runs import FORMS
 from trainmark.published.importers.logs import (
+    TOTAL_SPEED,
     describe_run,
     get_training_speed,
     list_notes,
@@ -99,8 +100,13 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     speed = get_training_speed(run)
     assert speed is not None
     quantity = Quantity("speed", "samples/s", scope="job")
-    # As ``EventRun.speed``: the logged speeds, if there are any.
-    key = "tracked_stats" if run.speeds else f"samples and times of {FORMS[run.mark]} events"
+    # As ``get_training_speed``: the printed total, else the logged speeds, if there are any.
+    if isinstance(run.facts.get(TOTAL_SPEED), int | float):
+        key = TOTAL_SPEED
+    elif run.speeds:
+        key = "tracked_stats"
+    else:
+        key = f"samples and times of {FORMS[run.mark]} events"
     if run.line:
         first_text = f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}"
     else:  # the run has no end

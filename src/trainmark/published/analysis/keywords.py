@@ -220,7 +220,7 @@ class KeywordReader:
 
     def _find_pair(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
         """Return the pair of the value: the first with its text behind the keyword."""
-        start = max(line.find(self.keyword), 0)
+        start = line.find(self.keyword)  # every line with a value has it; an empty one is at 0
         for pair in pairs:
             if pair.text == text and pair.start >= start:
                 return pair

@@ -139,6 +139,7 @@ def _is_other_work(line: LogLine) -> bool:
         return True
     if any(quantities.is_evaluation(token) for token in _WORD_OF_HEAD.findall(head)):
         return True
+    # `eval_loss: 0.5` has no such token, but its key begins with such a word.
     key_words = split_words(line.pairs[0].key) if line.pairs else ()
     return bool(key_words) and quantities.is_evaluation(key_words[0])
 
@@ -158,7 +159,8 @@ def _find_speeds(line: LogLine, *, has_step: bool) -> None:
             continue
         # Several may stand on a line; which of them counts is decided for the whole log.
         line.speeds.append((pair, quantity))
-        # The first time of this very step; a mean of many steps is not its time.
+        # The first time of this very step; a mean of many steps is not its time. A time without a
+        # key, such as `2.5s/it`, may be that of a progress bar, which is a mean too.
         is_time = quantity.kind == "step_time" and not quantity.is_summary
         if is_time and line.step_time_s is None and pair.key:
             line.step_time_s = pair.value * quantity.seconds / quantity.steps

@@ -151,7 +151,10 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         following: the word behind it, whatever it is.
     """
     words = split_words(key)
-    if not _NOT_TRAINING_WORDS.isdisjoint(words) or _FLOPS.search(key) or _FLOPS.search(following):
+    if not _NOT_TRAINING_WORDS.isdisjoint(words):
+        return None
+    # FLOP/s and bytes, in the key or behind the number, are other quantities.
+    if _FLOPS.search(key) or _FLOPS.search(following):
         return None
     unit_quantity = _read_unit(unit)
     quantity = _read_key(words, unit_quantity)
@@ -265,7 +268,7 @@ def _read_count(match: re.Match[str] | None) -> int:
 
 def _get_unit_seconds(words: tuple[str, ...], unit_quantity: Quantity | None) -> float:
     """Return the seconds of a time's unit: that in the key, else behind the number, else 1."""
-    if len(words) > 1 and words[-1] in _SECONDS_BY_ENDING:
+    if len(words) > 1 and words[-1] in _SECONDS_BY_ENDING:  # `time_ms`
         return _SECONDS_BY_ENDING[words[-1]]
     if unit_quantity is not None and unit_quantity.kind == "step_time":
         return unit_quantity.seconds
@@ -346,7 +349,10 @@ def is_work_of_step(key: str) -> bool:
 def read_counter_unit(key: str) -> str:
     """Return the unit of a counter of all work trained, ``tokens/s``; empty: not a counter."""
     match = _WORK_SO_FAR.fullmatch(" ".join(split_words(key)))
-    return _UNIT_BY_WORK[match["item"] or match["item2"]] if match else ""
+    if match is None:
+        return ""
+    # The work may stand behind the verb or before it: `consumed samples`, `samples seen`.
+    return _UNIT_BY_WORK[match["item"] or match["item2"]]
 
 
 @lru_cache(maxsize=4096)

@@ -211,7 +211,7 @@ class Readings:
             # The clock has not ticked: the speed is computed at the next reading, from `last` on.
             self._last_counter = last
             return
-        elapsed_s = clock_s - last.clock_s
+        elapsed_s = clock_s - last.clock_s  # also the weight of the speed, so it needs no work
         if context.resumed_at and not self._is_resume_skipped:
             # The first difference includes the steps from before the resume.
             self._is_resume_skipped = True
@@ -231,7 +231,7 @@ class Readings:
         """
         last = self._last_counter
         self._last_counter = None  # the bar is full: the next one begins at 0
-        if last is None or last.done >= done:
+        if last is None or last.done >= done:  # there was no reading of this bar
             last = _CounterReading(done=0.0, clock_s=0.0)
         elapsed_s = clock_s - last.clock_s
         if elapsed_s > 0:
@@ -280,8 +280,9 @@ class LogReader:
         self._wanted_loss_pattern: re.Pattern[str] | None = None
         if loss_keyword:
             self._wanted_loss_pattern = re.compile(make_number_pattern(loss_keyword))
+        # Runs of logs of events, such as MLPerf's; all other lines give values.
         self._events = EventReader()
-        self._ended_runs: list[EventRun] = []
+        self._ended_runs: list[EventRun] = []  # those that another run has followed
         self.context = LogContext()
         self.readings: dict[SourceKey, Readings] = {}
         self.recognised: Counter[str] = Counter()

@@ -117,7 +117,10 @@ class Result:
 
 
 def _apply_factor(factor: float, mean: float, *, divides: bool) -> float:
-    """Return the result of a mean: the factor times the mean, or divided by it."""
+    """Return the result of a mean: the factor times the mean, or divided by it.
+
+    A mean of 0 has no quotient: its result is 0, which the record counts as failed.
+    """
     if not divides:
         return round_result(factor * mean)
     return round_result(factor / mean) if mean else 0.0
@@ -158,7 +161,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     # A rule that divides has the mean, and so its scale, in the denominator.
     factor = factor / scale if rule.divides else factor * scale
     log_unit = ""  # not known: then the user's `ips_unit` is taken
-    if mode == Mode.SPEED_OF_DEVICES:
+    if mode == Mode.SPEED_OF_DEVICES:  # the result counts what the values count
         log_unit = sample.unit
     elif is_batch_of_log:
         log_unit = "samples/s"
@@ -173,7 +176,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
 
 def _take_value_as_is(sample: Sample, options: Options) -> Result:
     """Return a memory, a largest batch or a profile: a value of the log."""
-    if options.index in _INDEXES_OF_LARGEST:
+    if options.index in _INDEXES_OF_LARGEST:  # of memory and of batches
         name = "largest"
         value = float(sample.values.max())
     else:
@@ -202,7 +205,8 @@ def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_g
 def is_of_job(sample: Sample, options: Options) -> bool:
     """Tell whether a speed is taken as that of the whole job, which is not multiplied."""
     quantity = sample.source.quantity
-    # With a mode of the user, or with a keyword alone, the public tool's formula holds as it is.
+    # With a mode of the user, or with a keyword alone (its source has no preset), the public tool's
+    # formula holds as it is.
     is_known = bool(sample.source.preset) and options.model_mode is None
     return is_known and quantity.kind == "speed" and quantity.scope != "device"
 

@@ -113,6 +113,7 @@ def take_sample(
     """Return the values of a source that count; None: there are none.
 
     Args:
+        context: what the lines of the log say besides values, such as where runs begin and end.
         skip: values to leave out at the beginning of a run.
         is_from_closing_line: values are from a line at the end, so the last one is of the whole
             run.
@@ -126,6 +127,7 @@ def take_sample(
     if _is_time_since_start(source, np.frombuffer(run.values)):  # they are no times of steps
         return None
     if only_last_counts:
+        # ``skip`` is passed only for a note that it has no effect.
         return _take_last_value(
             readings, run, notes, is_from_closing_line=is_from_closing_line, skip=skip
         )
@@ -277,7 +279,7 @@ def _choose_run(
         skip: values at the beginning of a run that do not count.
     """
     runs = readings.runs
-    if _are_epochs(context):  # all belong to one run
+    if _are_epochs(context):  # all belong to one run; the caller skips its first values
         return _join(list(runs.values())), []
     numbers_with_values = [number for number, run in runs.items() if len(run.values) > skip]
     if not numbers_with_values:
@@ -323,7 +325,8 @@ def _join(runs: list[RunValues]) -> RunValues | None:
 def _is_time_since_start(source: Source, values: Array) -> bool:
     """Tell whether a number behind a word such as ``time`` is the time since the start.
 
-    Such a time always rises, and far; the times of steps do not.
+    Such a time always rises, and to more than twice its first value; the times of steps do not.
+    Fewer than three values do not show it.
     """
     # Only the weak keys of times, such as `time`, may mean it.
     if not source.quantity.is_weak or source.quantity.kind != "step_time":
@@ -360,6 +363,7 @@ def _remove_other_work(
     for index in np.flatnonzero(holds_other):
         time = float(times[index])
         training_time = time - float(pauses[index])
+        # From a rate the pause cannot be subtracted: the time that it covers is not known.
         is_pause_known = pauses[index] > 0 and not is_rate and training_time > 0
         # The printed time may be that of work which the value does not include.
         is_closer = usual_time is None or abs(training_time - usual_time) < abs(time - usual_time)

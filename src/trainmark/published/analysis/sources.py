@@ -104,7 +104,7 @@ def list_sources_by_key() -> dict[str, list[Source]]:
     """Return the sources of all presets by the key of their number."""
     sources: dict[str, list[Source]] = {}
     for name, preset in PRESETS.items():
-        for rank, form in enumerate(preset.forms):
+        for rank, form in enumerate(preset.forms):  # the best first
             quantity = form.make_quantity()
             source = Source(name, form.key, quantity, rank=rank, form=form)
             sources.setdefault(form.key, []).append(source)

@@ -112,7 +112,7 @@ def _collect_flops(
     """
     for number, text in lines:
         yield number, text
-        if not any(part in text.lower() for part in _QUICK_PARTS):
+        if not any(part in text.lower() for part in _QUICK_PARTS):  # a quick test
             continue
         line = read_line(number, text)
         for quantity, value in _find_flops(line):

@@ -104,7 +104,7 @@ def audit(subjects: AuditSubjects) -> list[Finding]:
     """Return the findings of all rules: errors first, then by file and line."""
     findings = []
     for name, rule in RULES.items():
-        for subject, reason in rule.check(subjects):
+        for subject, reason in rule.check(subjects):  # its code decides the severity
             findings.append(Finding(name, rule.get_severity(reason.code), reason, subject))
     findings.sort(key=lambda x: (SEVERITIES.index(x.severity), x.subject.file, x.subject.line))
     return findings

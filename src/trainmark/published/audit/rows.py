@@ -107,7 +107,7 @@ def check_label(subjects: AuditSubjects) -> Hits:
         if subject.is_mixed:  # the other kind of 16 bits may be meant
             continue
         code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
-        for precision in _REDUCED_PRECISIONS:
+        for precision in _REDUCED_PRECISIONS:  # those that older cards lack
             if precision in subject.precisions and subject.lacks_precision(precision):
                 yield subject, message(code, precision=precision, device=subject.device)
 
@@ -212,7 +212,13 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
 
 
 def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
-    """Tell whether a rate of samples is printed as 0 because it is below the last digit."""
+    """Tell whether a rate of samples is printed as 0 because it is below the last digit.
+
+    The true rate is that of tokens divided by the tokens of a sample.
+
+    Args:
+        name: of a figure that is printed as 0 or less.
+    """
     if name not in SAMPLE_RATES or subject.printed[name] < 0:
         return False
     token_rate = subject.figures.get("p_train_tokens")  # of all devices
@@ -303,11 +309,12 @@ def check_ordering(subjects: AuditSubjects) -> Hits:
     training must not take longer than the whole run.
     """
     for subject in subjects:
-        # ``SAMPLE_RATES`` are in the order of the time that they include.
+        # ``SAMPLE_RATES`` are in the order of the time that they include, the least first.
         names = [name for name in SAMPLE_RATES if name in subject.figures]
         for above, below in pairwise(names):
             above_rate = subject.figures[above]
             below_rate = subject.figures[below]
+            # Figures with all their digits, as in our own CSV, differ by errors of their sums.
             slack = 1 + subject.compute_rounding(above, below) + _SUM_ERROR
             if below_rate > above_rate * slack:
                 rates = {"above_rate": above_rate, "below_rate": below_rate}
@@ -379,6 +386,7 @@ def _compare_batch_and_step(subject: AuditSubject) -> Hits:
     if not seconds or not rate:
         return
     min_batch, max_batch = _compute_batch_bounds(subject)
+    # Step time and throughput may be means over different steps.
     slack = 1 + _STEP_TOLERANCE + subject.compute_rounding("step_time")
     samples = seconds * rate
     if samples * slack < min_batch or samples > max_batch * slack:
@@ -512,7 +520,8 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
             "each": times_per_rank,
             "world_size": subject.world_size,
         }
-        yield subject, message("audit_per_rank", once=expected_samples / subject.seconds, **args)
+        once = expected_samples / subject.seconds  # the rate if each sample is counted once
+        yield subject, message("audit_per_rank", once=once, **args)
     else:
         yield subject, message("audit_passes", passes=passes, **args)
 
@@ -542,6 +551,7 @@ def check_peak(subjects: AuditSubjects) -> Hits:
     for subject in subjects:
         flop_rate = subject.estimate_device_flops()
         bound = subject.find_bound()
+        # A rate may be a little above the peak: clocks may be, and FLOPs of a sample are estimates.
         if bound is None or flop_rate <= _MAX_PEAK_RATIO * bound.flops:
             continue
         args = {
@@ -554,6 +564,7 @@ def check_peak(subjects: AuditSubjects) -> Hits:
         if subject.precision == "fp32" and flop_rate <= tf32_tflops * 1e12:
             yield subject, message("audit_tf32", tf32=tf32_tflops, device=subject.device, **args)
         else:
+            # Sure: the peak is from a vendor's document, so the row is wrong, and not the peak.
             code = "audit_peak" if bound.is_sure else "audit_peak_unsure"
             yield subject, message(code, precision=bound.precision, device=subject.device, **args)
 

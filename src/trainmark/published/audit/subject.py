@@ -160,6 +160,7 @@ class AuditSubject:
         standard = self.workload.sequence_length
         if standard is None:
             return None
+        # Otherwise the run may have used shorter samples, but hardly any below the minimum.
         return standard if self._has_standard_settings else min(standard, MIN_SEQUENCE)
 
     @property
@@ -199,7 +200,7 @@ class AuditSubject:
         return 0.0
 
     def read_setting(self, name: str) -> float | None:
-        """Return the value of a setting; None: the row lacks it, or it is not a number."""
+        """Return the value of a setting; None: the row lacks it, or it is not a whole number."""
         text = self.changes.get(name, "")
         return float(text.replace(",", "")) if _WHOLE_NUMBER.fullmatch(text) else None
 
@@ -429,6 +430,7 @@ def view_row(row: Row) -> AuditSubject:
     printed_precision = row.cells.get("precision") or row.precision or ""
     words = re.findall(r"[a-z]+\d*", printed_precision.lower())
     precision_words = [word for word in words if word in _PRECISION_BY_WORD]
+    # Words such as `amp` say only that the precision is mixed: `bf16` beside them says which it is.
     exact_words = [word for word in precision_words if word not in _MIXED_WORDS]
     return AuditSubject(
         file=row.file,

@@ -123,8 +123,8 @@ def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...
         for name, value in sorted(subject.figures.items()):
             if name != "mem_total":  # which is the same in all rows of a card
                 figures.append((subject.precision, name, value))
-    has_time = any(name in _TIME_FIGURES for _, name, _ in figures)
-    return tuple(figures) if has_time and len(figures) > 1 else ()
+    has_time_or_rate = any(name in _TIME_FIGURES for _, name, _ in figures)
+    return tuple(figures) if has_time_or_rate and len(figures) > 1 else ()
 
 
 def _is_same_text(first: AuditSubject, other: AuditSubject) -> bool:
@@ -141,7 +141,10 @@ def _describe_printed_work(subject: AuditSubject) -> object:
 
 
 def check_ratios(subjects: AuditSubjects) -> Hits:
-    """Yield rows of a card whose figures are those of another card, all times the same factor."""
+    """Yield rows of a card whose figures are those of another card, all times the same factor.
+
+    Measured speeds of two cards differ by another factor in each row: such rows were computed.
+    """
     for rows_a, rows_b in combinations(group_subjects(subjects, _get_card_key), 2):
         if rows_a[0].name != rows_b[0].name:  # other models on two cards cannot be compared
             continue
@@ -334,6 +337,8 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     if min_samples > max_samples:
         return True  # no number is possible for both, whatever their start-up times
     longest_s = max(row.seconds for row in rows)
+    # Start-up times of one table may differ by a factor and by these seconds: by a constant, and
+    # because the samples of the longer run may be a little more or fewer.
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
     first_candidate = min_samples / SAME_WORK_RATIO  # numbers within this ratio count as equal
     for index in range(_NUM_CANDIDATES + 1):

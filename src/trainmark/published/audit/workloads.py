@@ -185,6 +185,7 @@ def read_parameter_count(text: str) -> float | None:
     if not _COUNT.fullmatch(text):
         return None
     count = float(text.replace(",", ""))
+    # A small number without a unit counts something else.
     return count if count >= _MIN_PRINTED_COUNT else None
 
 

@@ -104,7 +104,10 @@ class EventChecks:
             self._feed_samples(event)
 
     def _feed_time(self, event: Event) -> None:
-        """Add a contradiction if the time of an event is before that of an earlier line."""
+        """Add a contradiction if the time of an event is before that of an earlier line.
+
+        Processes that print into one log may do so out of order by a few seconds.
+        """
         latest = self._latest_time
         if event.time_s < latest.time_s - _MAX_DISORDER_S:
             seconds = latest.time_s - event.time_s
@@ -181,7 +184,7 @@ class EventChecks:
         return unchecked
 
     def _compare_steps(self) -> Message | None:
-        """Compare samples with steps times batch.
+        """Return that samples are more or fewer than steps times batch; None: they agree.
 
         The last batch of each epoch may be smaller, and a program may count each of several
         accumulated batches as a step.
@@ -200,7 +203,10 @@ class EventChecks:
         return message(code, samples=samples, steps=steps, batch=batch)
 
     def _compare_epochs(self) -> Message | None:
-        """Compare samples with epochs times training samples; a batch an epoch may be padded."""
+        """Return that samples are more than epochs times training samples; None: they are not.
+
+        In each epoch, the last batch may be padded to its full size.
+        """
         rows = self._numbers.get("train_samples", 0.0)
         batch = self._numbers.get("global_batch_size", 0.0)
         _, samples, epochs = self._at_last_epoch
@@ -209,16 +215,20 @@ class EventChecks:
         return message("log_samples_and_epochs", samples=samples, epochs=epochs, rows=rows)
 
     def _compute_planned_batch(self, world_size: int | None) -> float | None:
-        """Return micro-batch x accumulation x devices; None: one of them is not known."""
+        """Return micro-batch x accumulation x devices; None: micro-batch or devices are not known.
+
+        A log that states no accumulation has none.
+        """
         micro = self._numbers.get("micro_batch_size")
         if micro is None or not world_size:
             return None
         return micro * self._numbers.get("gradient_accumulation_steps", 1.0) * world_size
 
     def _compare_batch(self, world_size: int | None) -> Message | None:
-        """Compare the batch with micro-batch, accumulation and devices.
+        """Return that the batch is larger than micro-batch x accumulation x devices.
 
-        Devices that share one model train one batch together, so it may be smaller.
+        None: it is not, or a number is not known. Devices that share one model train one batch
+        together, so it may be smaller.
         """
         batch = self._numbers.get("global_batch_size")
         planned_batch = self._compute_planned_batch(world_size)
@@ -235,7 +245,11 @@ class EventChecks:
 
 
 def _compare_speeds(speeds: Speeds) -> Message | None:
-    """Compare the speed as printed with samples divided by seconds."""
+    """Return that the speed as printed is not that of samples divided by seconds.
+
+    None: the two agree, or one of them is not known. They may differ by evaluations, warm-up and
+    rounding, but not by half.
+    """
     measured = speeds.measured
     if not speeds.logged or not measured:
         return None

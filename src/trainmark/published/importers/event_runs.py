@@ -181,7 +181,7 @@ class EventRun:
             if self._interval_start is None:
                 self._interval_start = _Instant(event.time_s, event.samples)
         elif name == "STEP_BEGIN":
-            if self._interval_start is None:
+            if self._interval_start is None:  # such events state no samples
                 self._interval_start = _Instant(event.time_s, self._trained_samples)
         elif name in {"STEP_END", "block_stop"}:
             end = _Instant(event.time_s, event.samples)

@@ -135,6 +135,7 @@ class Column:
         if self.printed_unit is not None:
             return self.printed_unit
         unit = parse_unit(self.unit)
+        # Records give rates of one device in `tokens/s`: only the figure's name says `per device`.
         if unit is not None and self.name in _DEVICE_RATES:
             return replace(unit, per_device=True)
         return unit
@@ -274,7 +275,9 @@ def _get_record_unit(name: str) -> str:
     """Return the unit in which rows have a figure; empty: it has none, or is not known."""
     if name in FIGURES:
         return FIGURES[name].unit
-    return name if name in ("steps", "epochs") else _FIGURE_UNITS.get(name, "")
+    if name in ("steps", "epochs"):  # counts, whose unit has the same name
+        return name
+    return _FIGURE_UNITS.get(name, "")
 
 
 def _make_setting_column(header: str, text: str, name: str) -> Column:
@@ -289,7 +292,7 @@ def _make_setting_column(header: str, text: str, name: str) -> Column:
         # `8` under `Params (B)` is `8 B`; the initial stands for `billions` or `millions`, too.
         initial = multiple[1][0].upper()
         return Column(header, "setting", name, unit=initial)
-    if name == "global_batch_size" and _TOKEN_WORDS.search(header):
+    if name == "global_batch_size" and _TOKEN_WORDS.search(header):  # counted in tokens
         name = "global_batch_tokens"
     return Column(header, "setting", text if name == "other" else name)
 
@@ -311,9 +314,10 @@ def split_unit(text: str) -> _SplitHeader:
         if unit is not None:
             name = f"{text[: match.start()]} {text[match.end() :]}"
             return _SplitHeader(re.sub(r"\s+", " ", name).strip(" -,"), unit)
+    # Brackets without a unit belong to the name; they are put behind it again.
     bracketed = " ".join(match.strip() for match in _BRACKETS.findall(text))
     body = _BRACKETS.sub(" ", text).partition("@")[0].strip()  # `ms/iter @ step 10`
-    words = re.split(r"(?<=[a-zA-Z0-9])_(?=[a-zA-Z])|[ ,]+", body)
+    words = re.split(r"(?<=[a-zA-Z0-9])_(?=[a-zA-Z])|[ ,]+", body)  # `time_ms` has two words
     max_words = min(_MAX_UNIT_WORDS, len(words))
     for num_words in range(max_words, 0, -1):  # the longest end of the header that is a unit
         tail = " ".join(words[-num_words:])
@@ -344,7 +348,7 @@ def _classify_header(header: str, name: str, unit: Unit | None, unknown: str) ->
         unit: the unit in the header; None: it has none.
         unknown: role of the column if neither its name nor its unit is known.
     """
-    if has_phrase(name, _PHRASES["derived"]):
+    if has_phrase(name, _PHRASES["derived"]):  # follows from other figures, such as a speedup
         return Column(header, "derived", name)
     # A rate or a time is a figure even if its name has words of a setting: `batch time (ms)`.
     if unit is not None and unit.quantity == "rate":

@@ -213,9 +213,10 @@ def split_count(text: str) -> tuple[str, int]:
 
 
 def divide_into_machines(count: int) -> tuple[int, int]:
-    """Return the machines and the devices of each; up to 8 devices are in one machine.
+    """Return the machines and the devices of each, as a guess from their total number.
 
-    So is a number of devices that cannot be divided equally.
+    Up to 15 devices are in one machine; 16 and more in machines of 8 or a few more. A number that
+    cannot be divided equally is taken for that of one machine.
     """
     machines = max(1, count // _MAX_PER_MACHINE)
     if count % machines != 0:
@@ -248,7 +249,7 @@ def find_device(text: str) -> str | None:
         name = _read_product(words, index)
         if name is None:
             continue
-        num_products = len(peaks.find_products(name))
+        num_products = len(peaks.find_products(name))  # that the name can mean: fewer is more exact
         # Of equally exact names the last, which is in brackets: `DGX A100 (8x A100 80GB)`.
         if num_products <= min_products:
             most_exact = name
@@ -264,7 +265,8 @@ def _read_product(words: list[str], index: int) -> str | None:
     if index > 0:
         products_before = peaks.find_products(words[index - 1])
         products_of_both = peaks.find_products(f"{words[index - 1]} {words[index]}")
-        # `BI V100` is another product than `V100`.
+        # `BI V100` is another product than `V100`. If both words together mean no other products
+        # than one of them alone, the word before adds nothing.
         if products_of_both not in ((), products, products_before):
             products = products_of_both
             first = index - 1
@@ -302,7 +304,7 @@ def find_precision(flags: dict[str, str]) -> str | None:
     chosen = flags.get("precision") or flags.get("mixed_precision") or flags.get("dtype")
     if chosen:
         return chosen
-    for name in ("fp8", "bf16", "fp16"):  # `--fp8` is often given beside `--bf16`
+    for name in ("fp8", "bf16", "fp16"):  # `--fp8` is often given beside `--bf16`, and then counts
         if name in flags and flags[name].casefold() not in _FALSE_WORDS:
             return name
     if "tf32" in flags:  # it decides how matmuls of fp32 are computed

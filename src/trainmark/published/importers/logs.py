@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainmark.record.work import Unread
     from trainmark.spec import Message
 
+TOTAL_SPEED = "throughput(ips)_no_eval"  # samples a second, by the event that ends a run
 _CASE_KEY_PARTS = ("model", "framework", "vendor", "nnodes", "nproc", "repeat")  # between colons
 
 
@@ -119,7 +120,7 @@ def get_training_speed(run: EventRun) -> float | None:
 
     It is the total that the program printed, else the speed by the events of the log.
     """
-    total = run.facts.get("throughput(ips)_no_eval")
+    total = run.facts.get(TOTAL_SPEED)
     return float(total) if isinstance(total, int | float) else run.speed
 
 

@@ -75,7 +75,8 @@ class _Part:
 
 def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield each row of each result table, and what cannot be read, from top to bottom."""
-    page = replace(page, form="flagperf", evidence="C")  # figures without logs
+    # All Markdown pages have this form; C: figures without logs.
+    page = replace(page, form="flagperf", evidence="C")
     parts = list(_split_page(text))
     tables = [part for part in parts if part.kind == "table"]
     # Tables of facts hold for the whole page, wherever they stand; facts in lines, below, only for

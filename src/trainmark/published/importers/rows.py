@@ -196,7 +196,7 @@ def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
     Args:
         label: text that names the row.
     """
-    settings = {}
+    settings = {}  # with the unit of their header: `8` under `Params (B)` is `8 B`
     for column, cell in pairs:
         is_unknown = column.role == "unknown" and cell != label
         if (column.role == "setting" or is_unknown) and not is_without_value(cell):
@@ -404,7 +404,8 @@ def _complete_cell(
 def _is_ambiguous(figure: _FigureReading, row_figures: Sequence[_FigureReading]) -> bool:
     """Tell whether other columns of a row give the same figure another value.
 
-    A column whose whole header is known has the figure for sure.
+    A column whose whole header is known has the figure for sure. Columns of qualities and targets
+    have names of their own, so they are not ambiguous.
     """
     column = figure.column
     if column.is_known_header or column.role != "figure":

@@ -90,7 +90,7 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
         The reason why it cannot be read if nothing says what is counted, or what the figure is.
     """
     first_header, *counts = [strip_markup(cell) for cell in table.head.cells]
-    titles = [first_header, *reversed(page.section.split(" > "))]
+    titles = [first_header, *reversed(page.section.split(" > "))]  # the nearest heading first
     context = f"{first_header} {page.section} {page.file}".replace("_", " ")
     if has_phrase(context, WORDS["names"]["minutes_by_nodes"]):  # MLPerf's tables say neither
         figure_header = "time to train (min)"
