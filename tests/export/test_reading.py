@@ -243,6 +243,21 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
     assert not reader.waits_for_nodes
 
 
+def test_steps_have_the_time_of_the_lowest_rank(tmp_path: Path) -> None:
+    ranks = make_ranks_with_devices(2)
+    # The machine of rank 1 has another clock: its windows end 100 s later.
+    for event in ranks[1]:
+        if event["event"] == "window":
+            event["end_ns"] += 100 * S
+    run_dir = write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)
+    write_events(run_dir / "events.rank0.jsonl", [])  # rank 1 is read first
+    reader = RunReader(read_plan(run_dir), run_dir)
+    assert list(reader.iterate_new()) == []
+    write_events(run_dir / "events.rank0.jsonl", ranks[0])
+    (points,) = reader.iterate_new()
+    assert select_points(points, "train/step")[0].unix_ns == UNIX_NS + 7 * S
+
+
 def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
     lines = [
         make_start_line(0),

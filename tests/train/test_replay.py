@@ -43,7 +43,7 @@ def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> Non
     assert losses == losses_again
     assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
     assert counts.steps == counts_again.steps == 3  # one before the state was saved, two after
-    assert counts.steps_with_rate == counts_again.steps_with_rate
+    assert counts.steps_with_lr == counts_again.steps_with_lr
     assert torch.equal(counts.scale, counts_again.scale)
 
 

@@ -38,6 +38,8 @@ class _Output(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         """Write to the descriptor; return the number of bytes."""
         try:
+            # None: a stream that does not block is full. After 0 bytes, the buffer that calls this
+            # method tries again until its reader has made room.
             return super().write(data) or 0
         except OSError as error:
             raise LostOutputError(error) from None
@@ -49,7 +51,7 @@ class _Errors(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         """Write to the descriptor; return the number of bytes, that of lost ones too."""
         try:
-            return super().write(data) or 0
+            return super().write(data) or 0  # None: as in ``_Output``
         except OSError:
             return memoryview(data).nbytes
 

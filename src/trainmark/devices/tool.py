@@ -113,8 +113,8 @@ class ToolMonitor:
 
     Args:
         commands: tried in order; the first whose output can be read is used from then on.
-        count: number of devices; a reading with another number is refused, because it is not clear
-            which device is which. None: any number.
+        expected_count: number of devices; a reading with another number is refused, because it is
+            not clear which device is which. None: any number.
         constants_command: prints what does not change, such as names; run only at the first
             reading.
     """
@@ -124,12 +124,12 @@ class ToolMonitor:
     def __init__(
         self,
         *commands: Command,
-        count: int | None = None,
+        expected_count: int | None = None,
         constants_command: Command | None = None,
     ) -> None:
         self.name = Path(commands[0].argv[0]).name
         self._commands = commands
-        self._count = count
+        self._expected_count = expected_count
         self._constants_command = constants_command  # None: there is none, or it was run
         self._constants_by_index: dict[int, DeviceSample] = {}
 
@@ -146,10 +146,11 @@ class ToolMonitor:
                 constant_fields = self._constants_by_index[sample.index].known_fields()
                 # What the device reports now takes precedence.
                 samples[place] = replace(sample, **(constant_fields | sample.known_fields()))
-        if self._count not in (None, len(samples)):
+        if self._expected_count not in (None, len(samples)):
             raise MonitorFault(
                 "failed",
-                f"{self.name} reports {len(samples)} devices, but this machine has {self._count}",
+                f"{self.name} reports {len(samples)} devices, "
+                f"but this machine has {self._expected_count}",
             )
         return samples
 

@@ -67,7 +67,8 @@ class TorchVendor:
         pci_vendor: the vendor's id on the PCI bus.
         pci_classes: PCI classes of its devices, which are found by them if the driver's files are
             missing.
-        commands: of the tool; a later one is used if the earlier ones' output cannot be read.
+        commands: of the tool, at least one, all of the same program; a later one is used if the
+            earlier ones' output cannot be read. A subclass that has its own ``monitor`` needs none.
         constants_command: prints what does not change, a device's name for example; run only at
             the first reading.
         folders: where the vendor installs the tool, if it is not on the PATH.
@@ -103,8 +104,14 @@ class TorchVendor:
         constants_command = None
         if self.constants_command is not None:
             constants_command = self.constants_command.with_path(path)
-        count = len(self.list_device_files()) if self.numbers_follow_tool else None
-        return tool.ToolMonitor(*commands, count=count, constants_command=constants_command)
+        expected_count = None
+        if self.numbers_follow_tool:
+            # If the tool lists another number of devices, it is not clear which is which: the
+            # monitor then refuses the reading.
+            expected_count = len(self.list_device_files())
+        return tool.ToolMonitor(
+            *commands, expected_count=expected_count, constants_command=constants_command
+        )
 
     def is_present(self) -> bool:
         """Tell whether a device of this vendor is in the machine, by its driver's files."""

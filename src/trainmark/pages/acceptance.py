@@ -224,7 +224,10 @@ def _describe_member(member: Member) -> Phrase:
 
 
 def _build_member_table(members: Iterable[Member]) -> Block:
-    """Return a row for each member: verdict, time of a step, slowdown, product and reason."""
+    """Return a row for each member: verdict, time of a step, slowdown, name of its product, reason.
+
+    ``step_s`` is the time of a step; ``step`` is the interval of its slowdown.
+    """
     heads = [
         phrase(f"accept_head.{name}")
         for name in ("name", "decision", "step", "slower", "interval", "product", "why")

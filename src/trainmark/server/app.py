@@ -53,8 +53,10 @@ def create_app(store: str | None, **limits: int) -> Starlette:
     async def follow_store(_: Starlette) -> AsyncIterator[None]:
         """Keep the site up to date while the server runs."""
         threading.Thread(target=serving.follow, name="follow", daemon=True).start()
-        yield
-        serving.end()
+        try:
+            yield
+        finally:
+            serving.end()
 
     app = Starlette(
         routes=[

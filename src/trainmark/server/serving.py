@@ -228,6 +228,7 @@ def serve_until_signal(app: Starlette, listening: socket.socket) -> None:
         server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn's own handler would raise the signal again, and the exit code would be an error.
+        # While it runs, uvicorn has handlers of its own. When it has ended, it raises the signal
+        # again, for the handlers that were set before: by default the exit code would be an error.
         signal.signal(number, end_server)
     server.run(sockets=[listening])

@@ -46,7 +46,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
             verify, one of its runs is stored already, or the disk is full.
     """
     authorization = request.headers.get("authorization")
-    token = await run_in_threadpool(serving.tokens.authenticate, authorization)
+    token_name = await run_in_threadpool(serving.tokens.authenticate, authorization)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise RefusedRequestError(
             415, "wrong content type for a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
@@ -60,7 +60,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
         what = "the server cannot store the bundle; its disk may be full"
         raise RefusedRequestError(507, what, fix="inform the operator of the server") from None
     # A warning, so that every configuration of logging shows it.
-    LOG.warning("upload %s with token %s: %s", digest, token, "new" if is_new else "known")
+    LOG.warning("upload %s with token %s: %s", digest, token_name, "new" if is_new else "known")
     return stored, is_new
 
 

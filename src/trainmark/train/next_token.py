@@ -179,8 +179,8 @@ class NextTokenJob:
 
         N counts the weights of matrix products, those of the head included.
         """
-        per_token, _ = self.flops_per_token()
-        return per_token * counts.tokens_padded
+        per_token, _attention_flops = self.flops_per_token()
+        return per_token * counts.tokens_padded  # all tokens, with those of the padding
 
     def facts(self) -> Mapping[str, Any]:
         """Return the facts of the job for the record; see ``Job.facts``."""

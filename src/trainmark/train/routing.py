@@ -78,6 +78,8 @@ class RoutingMeter:
         # tokens of all ranks.
         self._are_sharded = ranks.expert_size == 1 and isinstance(first_parameter, DTensor)
         self._gradients = None if is_forced else _ExpertGradients(experts)
+        # ``_received`` at the end of the steps whose gradients are watched; None: they go on.
+        self._received_while_watched: Tensor | None = None
 
     @contextmanager
     def count_within(self, *, tokens: int, filler_tokens: int) -> Iterator[None]:
@@ -126,6 +128,12 @@ class RoutingMeter:
         self._routed_by_step.append(self._routed_in_step.clone())
         self._routed_in_step.zero_()
         self._num_steps += 1
+        if (
+            self._received_while_watched is None
+            and self._gradients is not None
+            and self._gradients.is_finished
+        ):
+            self._received_while_watched = self._received.clone()
 
     def check(self) -> None:
         """Check all counts so far. Synchronises, over all ranks: call it between windows.
@@ -175,15 +183,15 @@ class RoutingMeter:
             )
 
     def _find_without_gradient(self) -> list[str]:
-        """Return parameters of experts that received tokens but had no gradient.
+        """Return parameters of experts that received tokens in watched steps but had no gradient.
 
-        The check is made once, after the steps that are watched.
+        The check is made once, after these steps.
         """
-        if self._gradients is None or not self._gradients.is_finished:
+        if self._gradients is None or self._received_while_watched is None:
             return []
         gradients = self._gradients
         self._gradients = None
-        received = self._received.clone()  # (layers, experts of this rank)
+        received = self._received_while_watched  # (layers, experts of this rank)
         if self._are_sharded:
             dist.all_reduce(received)
             # FSDP cuts the experts into consecutive shares, one for each rank.

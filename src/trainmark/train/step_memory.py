@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 PROCESS_BYTES = 300 << 20  # minimum of interpreter and libraries, or of a device's context
 SCORES_AT_ONCE = 1 << 26  # scores of a head that is computed in blocks
-FULL = 4  # bytes of a number in full precision
-HALF = 2  # bytes of a number in half precision
+FP32_BYTES = 4  # of a number in full precision
+HALF_BYTES = 2  # of a number in half precision
 ADAM_MOMENTS = 2  # numbers that Adam keeps for each parameter
 _MIN_SHOWN_BYTES = 1 << 16  # of a part of a rank's memory that an error lists
 _GATHERED_BLOCKS = 2  # blocks that FSDP2 holds unsharded: the current one and the next one
@@ -79,7 +79,7 @@ class Transformer:
         vocab_size: rows of the token table, with padding.
         tied_head: the head uses the token table, whose gradient is then computed twice.
         tokens: tokens of a micro-batch, with padding.
-        scores: scores of a micro-batch: positions times classes; 0: there is no head.
+        scores: logits of the head in a micro-batch: positions times classes; 0: there is no head.
         saved_inputs: copies of a block's input that its attention saves under autocast: one, or one
             each for query, key and value.
         tensor_parallel: ranks over which matrices are cut.
@@ -129,15 +129,16 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     if sizes.shards > 1:
         blocks = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
         num_gathered = (sizes.table + blocks) // tensor_parallel
-    number_bytes = HALF if recipe.precision in AUTOCAST else FULL  # of a number in matmuls
+    # Bytes of a number in matmuls.
+    number_bytes = HALF_BYTES if recipe.precision in AUTOCAST else FP32_BYTES
     block = _estimate_block_bytes(sizes, number_bytes=number_bytes, compiled=bool(recipe.compile))
-    stream = sizes.tokens * sizes.hidden_size * FULL
+    stream = sizes.tokens * sizes.hidden_size * FP32_BYTES
     at_forward_end = _estimate_forward_bytes(sizes, recipe, block, number_bytes=number_bytes)
     at_backward_end = stream  # a gradient of the residual stream
     if sizes.tied_head and recipe.kernels != "own":
         # The gradient of the table from the head is kept until that of the look-up is computed.
-        at_backward_end += sizes.table * FULL // tensor_parallel
-    all_gradients = local_parameters * FULL
+        at_backward_end += sizes.table * FP32_BYTES // tensor_parallel
+    all_gradients = local_parameters * FP32_BYTES
     keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1  # several: in DDP's buckets
     early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
     if early_gradients + at_forward_end >= all_gradients + at_backward_end:
@@ -147,16 +148,16 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
         gradients = all_gradients
         activations = at_backward_end
     cached = _estimate_cached_bytes(
-        sizes, recipe, gathered=num_gathered * FULL, gradients=all_gradients
+        sizes, recipe, gathered=num_gathered * FP32_BYTES, gradients=all_gradients
     )
     if sizes.checkpoint_activations:
         # Holes that recomputed blocks leave in the allocator's memory. The share is empirical: it
         # brings estimates within 10% of what an allocator reserved.
         cached += block // 3
     return Prediction(
-        weights=(local_parameters + num_gathered) * FULL,
+        weights=(local_parameters + num_gathered) * FP32_BYTES,
         gradients=gradients,
-        optimizer=local_parameters * FULL * ADAM_MOMENTS,
+        optimizer=local_parameters * FP32_BYTES * ADAM_MOMENTS,
         activations=activations,
         cached=cached,
     )
@@ -175,7 +176,7 @@ def _estimate_forward_bytes(
         number_bytes: bytes of a number in matmuls.
     """
     tensor_parallel = sizes.tensor_parallel
-    stream = sizes.tokens * sizes.hidden_size * FULL  # the residual stream after one block
+    stream = sizes.tokens * sizes.hidden_size * FP32_BYTES  # the residual stream after one block
     if sizes.checkpoint_activations:  # blocks are recomputed after the head's backward pass
         saved = sizes.num_layers * stream  # each block saves only its input
         # The recomputed block, and a gradient of the feed-forward layers.
@@ -188,9 +189,9 @@ def _estimate_forward_bytes(
         # Copies of the weights in half precision, which autocast keeps until the forward pass
         # ends; a compiled model keeps none.
         weight_copies = 0
-        if number_bytes == HALF and not recipe.compile:
+        if number_bytes == HALF_BYTES and not recipe.compile:
             num_weights = sizes.num_layers * sizes.block_matmul_weights
-            weight_copies = num_weights * HALF // (tensor_parallel * sizes.shards)
+            weight_copies = num_weights * HALF_BYTES // (tensor_parallel * sizes.shards)
         if recipe.compile:
             head = sizes.scores * number_bytes
         else:
@@ -207,22 +208,23 @@ def _estimate_cached_bytes(
 
     FSDP2 gathers weights and reduces gradients in separate streams, which do not share freed
     memory; the gradient of a tied table is computed twice. DDP allocates its buckets again after
-    the first step. Otherwise gradients and moments are allocated in the freed memory of the first
-    step's scores, whose rest is then too small for the scores of the next step.
+    the first step. Otherwise gradients and moments are allocated in the freed memory of the logits
+    of the first step, whose rest is then too small for the logits of the next step.
 
     Args:
         gathered: bytes of the weights that FSDP2 holds unsharded.
         gradients: bytes of all gradients of the rank.
     """
     if sizes.shards > 1:  # FSDP2: once for each of the two streams
-        return 2 * gathered + (sizes.table * FULL if sizes.tied_head else 0)
+        return 2 * gathered + (sizes.table * FP32_BYTES if sizes.tied_head else 0)
     if sizes.replicas > 1:
         return gradients
-    if recipe.kernels != "library":  # scores are computed in blocks: there is no large tensor
+    # Our own kernels of the loss compute the logits in blocks: there is no large tensor.
+    if recipe.kernels != "library":
         return 0
     lost = estimate_cached_scores(sizes.scores)
     if sizes.checkpoint_activations:
-        # Little else is saved with scores. The share is empirical: see the module's docstring.
+        # Little else is saved beside the logits. The share is empirical, see the module's text.
         return lost // 3
     return lost
 
@@ -232,7 +234,7 @@ def estimate_cached_scores(scores: int) -> int:
 
     It is about three quarters of one tensor in fp32, as observed on a simulated card.
     """
-    return scores * FULL * 3 // 4
+    return scores * FP32_BYTES * 3 // 4
 
 
 def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bool) -> int:
@@ -249,14 +251,16 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
     # All sizes below are bytes per token.
     # Query, key, value and result, and a sum of the softmax for each head.
     attention = (
-        4 * hidden * number_bytes // tensor_parallel + sizes.num_heads * FULL // tensor_parallel
+        4 * hidden * number_bytes // tensor_parallel
+        + sizes.num_heads * FP32_BYTES // tensor_parallel
     )
     if compiled:  # besides attention, one tensor of each of the two widths
         return sizes.tokens * (
             hidden * number_bytes + attention + wide * number_bytes // tensor_parallel
         )
-    norms = 2 * (hidden + 2) * FULL  # of each of the two: its input, and two numbers per token
-    num_copies = sizes.saved_inputs if number_bytes == HALF else 1  # of attention's input
+    # Each of the two norms saves its input, and two numbers per token.
+    norms = 2 * (hidden + 2) * FP32_BYTES
+    num_copies = sizes.saved_inputs if number_bytes == HALF_BYTES else 1  # of attention's input
     inputs = (num_copies + 1) * hidden * number_bytes  # of attention and of feed-forward layers
     # Before and after the activation function.
     feed_forward = 2 * wide * number_bytes // tensor_parallel
@@ -270,9 +274,9 @@ def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
         # A block of scores; and the head's gradient of a tied table, computed with the loss.
         scores_at_once = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
         table_gradient = sizes.table if sizes.tied_head else 0
-        return (scores_at_once + table_gradient // sizes.tensor_parallel) * FULL
+        return (scores_at_once + table_gradient // sizes.tensor_parallel) * FP32_BYTES
     # Log-probabilities, their gradient and that of the scores.
-    return 3 * sizes.scores * FULL
+    return 3 * sizes.scores * FP32_BYTES
 
 
 def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:

@@ -198,16 +198,16 @@ class StepperCounts(NamedTuple):
 
     Attributes:
         steps: all steps.
-        steps_with_rate: steps with a learning rate above 0.
+        steps_with_lr: steps with a learning rate above 0; others change no parameter.
         skipped: steps that the loss scaler dropped.
-        skipped_with_rate: those of them with a learning rate above 0.
+        skipped_with_lr: those of them with a learning rate above 0.
         scale: state of the loss scaler, see ``LossScaler.read_state``.
     """
 
     steps: int
-    steps_with_rate: int
+    steps_with_lr: int
     skipped: Tensor
-    skipped_with_rate: Tensor
+    skipped_with_lr: Tensor
     scale: Tensor
 
 
@@ -270,8 +270,10 @@ class Stepper:
             hysteresis=loss_scale_hysteresis,
             start=loss_scale_start,
         )
-        self._steps_with_rate = 0  # with a learning rate above 0
-        self._skipped_with_rate = torch.zeros((), device=self.device)  # those that were dropped
+        # Steps with a learning rate above 0, and those of them that were dropped: only the
+        # difference should change parameters, see ``updates``.
+        self._steps_with_lr = 0
+        self._skipped_with_lr = torch.zeros((), device=self.device)
 
     def check(self) -> None:
         """Stop the run if the loss scale has fallen below its minimum; see ``Job.check``.
@@ -297,24 +299,24 @@ class Stepper:
 
     def updates(self) -> int:
         """Return how many steps should have changed parameters; see ``Job.updates``."""
-        return self._steps_with_rate - int(self._skipped_with_rate.item())
+        return self._steps_with_lr - int(self._skipped_with_lr.item())
 
     def read_counts(self) -> StepperCounts:
         """Return the counts and the loss scale so far, for ``set_counts``. Synchronises."""
         return StepperCounts(
             steps=self.steps,
-            steps_with_rate=self._steps_with_rate,
+            steps_with_lr=self._steps_with_lr,
             skipped=self.scaler.skipped.clone(),
-            skipped_with_rate=self._skipped_with_rate.clone(),
+            skipped_with_lr=self._skipped_with_lr.clone(),
             scale=self.scaler.read_state(),
         )
 
     def set_counts(self, counts: StepperCounts) -> None:
         """Return to counts and a loss scale that ``read_counts`` returned earlier."""
         self.steps = counts.steps
-        self._steps_with_rate = counts.steps_with_rate  # with a learning rate above 0
+        self._steps_with_lr = counts.steps_with_lr
         self.scaler.skipped.copy_(counts.skipped)
-        self._skipped_with_rate.copy_(counts.skipped_with_rate)
+        self._skipped_with_lr.copy_(counts.skipped_with_lr)
         self.scaler.load(counts.scale)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -363,8 +365,8 @@ class Stepper:
             clip_gradients(self.model, self._max_grad_norm)
         skipped = self.scaler.step_or_skip(self.optimizer)
         if lr_factor > 0:  # else the step changes no parameter, and ``updates`` leaves it out
-            self._steps_with_rate += 1
+            self._steps_with_lr += 1
             if skipped is not None:
-                self._skipped_with_rate += skipped
+                self._skipped_with_lr += skipped
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1

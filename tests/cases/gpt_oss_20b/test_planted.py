@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from support import tiny_gpt_oss
 from support.old_torch import needs_fsdp
@@ -14,6 +15,7 @@ from support.planted_experts import (
     check_plants_on_rank,
     find_mistake,
     list_codes,
+    list_routers,
 )
 from support.real_ranks import call_on_ranks
 
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
 
 def test_a_job_without_mistakes_passes() -> None:
     assert find_mistake(tiny_gpt_oss.new_job())["code"] == ""
+
+
+def test_an_expert_may_get_its_first_tokens_after_the_watched_steps() -> None:
+    job = tiny_gpt_oss.new_job()
+    bias = list_routers(job)[0].bias
+    stream = job.batches(0)
+    for step in range(10):
+        with torch.no_grad():
+            # In the first five steps, whose gradients are watched, no token chooses expert 7.
+            bias[7] = -1000.0 if step < 5 else 0.0
+        job.step(stream)
+    job.check()  # an error would end the run
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
-from trainmark.train.step_memory import FULL, HALF, Prediction
+from trainmark.train.step_memory import FP32_BYTES, HALF_BYTES, Prediction
 
 from .case import parse_layer_widths
 
@@ -219,18 +219,18 @@ def _predict_rank(
     parts = placement.parts[rank]
     num_tables = len(placement.cardinalities)  # of all ranks: each sample needs all embeddings
     has_several_ranks = placement.world_size > 1
-    number_bytes = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
+    number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES  # in matmuls
     # Width of the input and of each layer's output.
     bottom, top = parse_layer_widths(recipe)
     bottom_widths = [num_numerical, *bottom]
     top_widths = [count_features(num_tables, dim), *top]
     layers = [*pairwise(bottom_widths), *pairwise(top_widths)]
-    dense_bytes = FULL * sum((inputs + 1) * outputs for inputs, outputs in layers)
+    dense_bytes = FP32_BYTES * sum((inputs + 1) * outputs for inputs, outputs in layers)
     rows_held = sum(part.rows for part in parts)
 
     # Bytes per sample of this rank:
     # the embeddings, from the look-up or the exchange;
-    embedded = num_tables * dim * (number_bytes if has_several_ranks else FULL)
+    embedded = num_tables * dim * (number_bytes if has_several_ranks else FP32_BYTES)
     # what MLPs and interaction save for the backward pass;
     num_vectors = num_tables + 1
     saved = (sum(bottom_widths) + sum(top_widths) + num_vectors * dim) * number_bytes
@@ -240,7 +240,7 @@ def _predict_rank(
         sum(bottom_widths) + 2 * num_vectors * dim + top_widths[0] + num_vectors**2
     ) * number_bytes
     # one copy of the rows that the rank looks up, which it does for the samples of all ranks.
-    row_bytes = placement.world_size * len(parts) * dim * FULL
+    row_bytes = placement.world_size * len(parts) * dim * FP32_BYTES
     # Copies of them in an update: rows and gradient; fp16 adds the unscaled gradient and zeros.
     row_copies = 4 if recipe.precision == "fp16" else 2
     peak_bytes = max(embedded + saved, interaction, row_copies * row_bytes)
@@ -249,7 +249,7 @@ def _predict_rank(
     # it keeps received tensors too; 2.15 does not.
     cached = recipe.micro_batch_size * row_bytes
     if has_several_ranks:
-        cached += recipe.micro_batch_size * row_bytes * number_bytes // FULL
+        cached += recipe.micro_batch_size * row_bytes * number_bytes // FP32_BYTES
     return Prediction(
         weights=FLOAT_BYTES * dim * rows_held + dense_bytes,
         # DDP keeps gradients in buckets. Those of a single rank are not counted.

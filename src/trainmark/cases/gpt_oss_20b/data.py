@@ -9,8 +9,8 @@ from trainmark.data.c4_pairs import check, generate, load
 from trainmark.recipe import AUTOCAST
 from trainmark.train.step_memory import (
     ADAM_MOMENTS,
-    FULL,
-    HALF,
+    FP32_BYTES,
+    HALF_BYTES,
     SCORES_AT_ONCE,
     Prediction,
     estimate_cached_scores,
@@ -55,16 +55,16 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     gradients exist.
     """
     num_shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
-    table = recipe.vocab_size * recipe.hidden_size * FULL  # as all below, in bytes
-    weights_of_block = (recipe.parameters * FULL - 2 * table) // recipe.num_layers
-    local_weights = recipe.parameters * FULL // num_shards
+    table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES  # as all below, in bytes
+    weights_of_block = (recipe.parameters * FP32_BYTES - 2 * table) // recipe.num_layers
+    local_weights = recipe.parameters * FP32_BYTES // num_shards
     gathered = 0
     if num_shards > 1:
         gathered = _predict_gathered_bytes(recipe, weights_of_block, world_size)
     weight_copies = 0  # of a block, made by autocast
     if recipe.precision in AUTOCAST:
         # Nearly all of them are experts', of which a rank computes only its share.
-        weight_copies = weights_of_block * HALF // FULL // recipe.expert_parallel
+        weight_copies = weights_of_block * HALF_BYTES // FP32_BYTES // recipe.expert_parallel
     block = _predict_block(recipe, weight_copies)
     peak = _find_peak(recipe, block, local_weights=local_weights, is_sharded=num_shards > 1)
     # FSDP2 gathers in two streams of its own, whose freed memory no other stream uses.
@@ -93,8 +93,8 @@ def _predict_gathered_bytes(recipe: GptOssRecipe, weights_of_block: int, world_s
     Args:
         weights_of_block: bytes of a whole block's weights, with all its experts.
     """
-    table = recipe.vocab_size * recipe.hidden_size * FULL
-    experts = recipe.num_experts * recipe.expert_weights * FULL
+    table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES
+    experts = recipe.num_experts * recipe.expert_weights * FP32_BYTES
     gathered_experts = experts // recipe.expert_parallel
     if recipe.expert_parallel == world_size:
         gathered_experts = 0  # there is one replica: a rank's experts are not sharded further
@@ -112,7 +112,7 @@ def _find_peak(
         is_sharded: FSDP2 shards the weights.
     """
     layers = recipe.num_layers
-    table = recipe.vocab_size * recipe.hidden_size * FULL
+    table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES
     # Gradients that exist in the forward pass: those of earlier micro-batches, if there are any.
     early_gradients = local_weights if recipe.grad_accum_steps > 1 else 0
     # Gradients that exist in the backward pass of the first block.
@@ -146,10 +146,10 @@ def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
     saved = 2 * stream  # the inputs of the last norm and of the head
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
-        return saved + 3 * scores * FULL
+        return saved + 3 * scores * FP32_BYTES
     # The gradient of the head's weight, and a block of scores.
     table = recipe.vocab_size * recipe.hidden_size
-    return saved + (table + min(scores, SCORES_AT_ONCE)) * FULL
+    return saved + (table + min(scores, SCORES_AT_ONCE)) * FP32_BYTES
 
 
 def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
@@ -161,13 +161,13 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
         copies: bytes of autocast's copies of a block's weights.
     """
     is_half = recipe.precision in AUTOCAST
-    number_bytes = HALF if is_half else FULL  # of a number in matmuls
+    number_bytes = HALF_BYTES if is_half else FP32_BYTES  # of a number in matmuls
     tokens = recipe.micro_batch_size * recipe.seq_length
-    stream = tokens * recipe.hidden_size * FULL
+    stream = tokens * recipe.hidden_size * FP32_BYTES
     result = tokens * number_bytes * recipe.head_dim * recipe.num_heads  # of attention
     # Under autocast, copies of the input for query, key, value, router and experts. In fp32 there
     # are none, and one stream is counted as a reserve.
-    inputs = 5 * tokens * recipe.hidden_size * HALF if is_half else stream
+    inputs = 5 * tokens * recipe.hidden_size * HALF_BYTES if is_half else stream
     # Two norms save their input and result: four times the stream. Attention saves its result. By
     # windows, it also saves queries and result, and keys and values twice, because the queries of a
     # window attend to its keys and to those of the window before. There, keys and values are

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.train.step_memory import ADAM_MOMENTS, FULL, HALF, Prediction
+from trainmark.train.step_memory import ADAM_MOMENTS, FP32_BYTES, HALF_BYTES, Prediction
 
 from .case import parse_targets
 from .model_files import compute_linear_shapes, count_lora_parameters, count_parameters
@@ -97,9 +97,10 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
 
     The temporary tensors of a head that is computed in blocks are not included.
     """
-    weight_bytes = FULL if recipe.weights_dtype == "fp32" else HALF  # of a frozen weight
+    # Bytes of a frozen weight.
+    weight_bytes = FP32_BYTES if recipe.weights_dtype == "fp32" else HALF_BYTES
     num_trained = count_lora_parameters(config, recipe.lora_rank, parse_targets(recipe))
-    bytes_of_weights = count_parameters(config) * weight_bytes + num_trained * FULL
+    bytes_of_weights = count_parameters(config) * weight_bytes + num_trained * FP32_BYTES
     cached_bytes = 0
     if recipe.fsdp and world_size > 1:  # FSDP2 gathers the tables and a block
         num_trained = -(-num_trained // world_size)  # of a rank's shard, rounded up
@@ -115,11 +116,11 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
         cached_bytes += batch_tokens * block_bytes  # fragmentation by recomputed blocks
         saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
     if recipe.kernels == "library":  # three tensors: scores, their softmax and its gradient
-        saved_bytes += 3 * FULL * config.vocab_size
+        saved_bytes += 3 * FP32_BYTES * config.vocab_size
     return Prediction(
         weights=bytes_of_weights,
-        gradients=num_trained * FULL,
-        optimizer=num_trained * FULL * ADAM_MOMENTS,
+        gradients=num_trained * FP32_BYTES,
+        optimizer=num_trained * FP32_BYTES * ADAM_MOMENTS,
         activations=batch_tokens * saved_bytes,
         cached=cached_bytes,
     )
@@ -127,11 +128,17 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
 
 def _predict_block_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     """Return the bytes per token that one block saves for its backward pass."""
-    number_bytes = HALF if recipe.precision in ("bf16", "fp16") else FULL  # of a matmul's result
-    norms = 2 * (config.hidden_size + 1) * FULL  # the input in float32, and one number per token
+    number_bytes = (
+        HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
+    )  # of a matmul's result
+    norms = (
+        2 * (config.hidden_size + 1) * FP32_BYTES
+    )  # the input in float32, and one number per token
     query_and_result = 2 * config.hidden_size * number_bytes
     key_and_value = 2 * config.kv_size * number_bytes
-    softmax_sums = config.num_heads * FULL  # that fused attention keeps instead of probabilities
+    softmax_sums = (
+        config.num_heads * FP32_BYTES
+    )  # that fused attention keeps instead of probabilities
     feed_forward = 3 * config.intermediate_size * number_bytes  # gate, its activation, up
     adapters = _predict_adapter_bytes(config, recipe, number_bytes)
     return norms + query_and_result + key_and_value + softmax_sums + feed_forward + adapters
@@ -147,7 +154,7 @@ def _predict_adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number_byte
         number_bytes: bytes of a number in matmuls.
     """
     shapes = compute_linear_shapes(config)
-    copies_input = recipe.lora_dropout > 0 or number_bytes < FULL
+    copies_input = recipe.lora_dropout > 0 or number_bytes < FP32_BYTES
     mask_bytes = 1 if recipe.lora_dropout > 0 else 0
     saved_bytes = 0
     for group in _LAYER_GROUPS:  # layers with the same input

@@ -9,8 +9,8 @@ from trainmark.data.c4_pairs import check, generate, load
 from trainmark.recipe import AUTOCAST
 from trainmark.train.step_memory import (
     ADAM_MOMENTS,
-    FULL,
-    HALF,
+    FP32_BYTES,
+    HALF_BYTES,
     SCORES_AT_ONCE,
     Prediction,
     estimate_cached_scores,
@@ -73,19 +73,19 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     peak = _find_peak(
         recipe,
         _predict_block(recipe, block_weights),
-        all_gradients=local_weights * FULL,
-        head_gradient=table * FULL // num_shards,
-        block_gradient=block_weights * FULL // num_shards,
+        all_gradients=local_weights * FP32_BYTES,
+        head_gradient=table * FP32_BYTES // num_shards,
+        block_gradient=block_weights * FP32_BYTES // num_shards,
     )
     # Memory that the allocator keeps; see ``step_memory``.
-    cached = 2 * gathered * FULL
+    cached = 2 * gathered * FP32_BYTES
     if not is_sharded and recipe.kernels == "library":
         cached = estimate_cached_scores(
             recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
         )
     return Prediction(
-        weights=(local_weights + gathered) * FULL,
-        optimizer=local_weights * FULL * ADAM_MOMENTS,
+        weights=(local_weights + gathered) * FP32_BYTES,
+        optimizer=local_weights * FP32_BYTES * ADAM_MOMENTS,
         gradients=peak.gradients,
         activations=peak.activations,
         cached=cached,
@@ -133,22 +133,24 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
         block_weights: number of weights in a block.
     """
     is_half = recipe.precision in AUTOCAST
-    number_bytes = HALF if is_half else FULL  # of a number in matmuls
+    number_bytes = HALF_BYTES if is_half else FP32_BYTES  # of a number in matmuls
     tensor_parallel = recipe.tensor_parallel
     hidden = recipe.hidden_size
     ffn = recipe.ffn_size
     kv_size = hidden // recipe.num_heads * recipe.num_kv_heads
     tokens = recipe.micro_batch_size * recipe.seq_length
-    stream = tokens * hidden * FULL
+    stream = tokens * hidden * FP32_BYTES
     if recipe.sequence_parallel:
         stream //= tensor_parallel
     column = tokens * number_bytes // tensor_parallel  # for each column of a matmul's result
-    copies = block_weights * HALF // tensor_parallel if is_half else 0  # of weights, by autocast
+    # Copies of weights, by autocast.
+    copies = block_weights * HALF_BYTES // tensor_parallel if is_half else 0
     # Two norms save their input and result; attention saves query, key, value and result; matmuls
     # save their inputs, under autocast a copy for each; the feed-forward layer saves four results.
     num_inputs = 5 if is_half else 2
     computed = 4 * stream + column * ((2 + num_inputs) * hidden + 2 * kv_size + 4 * ffn)
-    computed += tokens * recipe.num_heads * FULL // tensor_parallel  # attention's sums by head
+    # Attention's sums by head.
+    computed += tokens * recipe.num_heads * FP32_BYTES // tensor_parallel
     # Gradients of two results of the feed-forward layer, of the stream and of a matrix.
     temporary = 2 * column * ffn + stream + hidden * ffn * number_bytes // tensor_parallel
     if recipe.checkpoint_activations == "none" and not recipe.compile:
@@ -175,15 +177,15 @@ def _predict_head_bytes(recipe: Llama31Recipe, stream: int) -> int:
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
     saved = 4 * stream  # by the last norm and the head
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
-        return saved + 3 * scores * FULL
+        return saved + 3 * scores * FP32_BYTES
     tensor_parallel = recipe.tensor_parallel
     hidden = recipe.hidden_size
     scores_at_once = min(scores // tensor_parallel, SCORES_AT_ONCE)
     table = recipe.vocab_size * hidden // tensor_parallel  # whose gradient is computed here
-    head_bytes = saved + (table + scores_at_once) * FULL
+    head_bytes = saved + (table + scores_at_once) * FP32_BYTES
     if recipe.precision in AUTOCAST:  # copies of the head's input and of the scores
         tokens = recipe.micro_batch_size * recipe.seq_length
-        head_bytes += tokens * HALF // tensor_parallel * hidden + scores_at_once * HALF
+        head_bytes += tokens * HALF_BYTES // tensor_parallel * hidden + scores_at_once * HALF_BYTES
     return head_bytes
 
 

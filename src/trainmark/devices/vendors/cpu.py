@@ -255,7 +255,7 @@ class CpuDevice:
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure with this rank's threads; slow precisions use smaller matrices."""
+        """Measure with this rank's threads; larger matrices only if a precision is fast enough."""
         from trainmark.devices.rates import measure_matmul_rate
 
         return measure_matmul_rate(self, precision, sizes=(256, 1024, 2048))

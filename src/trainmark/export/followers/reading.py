@@ -74,13 +74,15 @@ class StepSum:
     step_ns: int = 0  # of the slowest rank
     loss_sum: float = 0.0
     samples: int = 0
-    end_ns: int = 0  # on the clock of the first rank that reported it; 0: no rank did
+    first_rank: int | None = None  # the lowest one that reported it; None: no rank did
+    end_ns: int = 0  # on the clock of ``first_rank``
     windows: list[Window] = field(default_factory=list)  # that end with this step
 
-    def add(self, window: Window, offset: int, end_ns: int) -> None:
+    def add(self, rank: int, window: Window, offset: int, end_ns: int) -> None:
         """Add one rank's step.
 
         Args:
+            rank: its number.
             window: of the rank.
             offset: index of the step in the window.
             end_ns: end of the step on the rank's clock.
@@ -93,7 +95,8 @@ class StepSum:
             # A loss that is not finite is None: then the mean is not finite either.
             self.loss_sum += (nan if loss is None else loss) * samples
         self.samples += samples
-        if self.end_ns == 0:
+        if self.first_rank is None or rank < self.first_rank:
+            self.first_rank = rank
             self.end_ns = end_ns
 
 
@@ -120,10 +123,11 @@ class _Ranks:
         self.num_steps = self._steps_before
 
     def read_new(self, shift_ns: int) -> _NewPoints:
-        """Return the points of the next chunks, the steps before the evaluations.
+        """Return the points of the next chunks, the steps before the evaluations after them.
 
         Args:
-            shift_ns: what is added to a rank's clock to have the time since 1970.
+            shift_ns: what is added to the clock of the first machine with ranks to have the time
+                since 1970. Rank 0, which gives the times of points, is on this machine.
         """
         evaluations: list[Point] = []
         num_events = 0
@@ -133,13 +137,13 @@ class _Ranks:
                 if isinstance(event, Facts):
                     self._facts[rank] = event
                 elif isinstance(event, Window):
-                    self._add_window(event)
+                    self._add_window(rank, event)
                 elif isinstance(event, Evaluate) and rank == 0:  # all ranks report the same
                     evaluations.append(self._make_evaluation(event, shift_ns))
         steps = self._take_complete_steps(shift_ns)
         return _NewPoints(steps + evaluations, num_events)
 
-    def _add_window(self, window: Window) -> None:
+    def _add_window(self, rank: int, window: Window) -> None:
         """Add the steps of one rank's window.
 
         Only the end of a window is a time that the host has read. So the ends of its steps are
@@ -150,7 +154,7 @@ class _Ranks:
         end_ns = window.end_ns
         for offset in range(last_offset, -1, -1):
             step = self._steps.setdefault(first_number + offset, StepSum())
-            step.add(window, offset, end_ns)
+            step.add(rank, window, offset, end_ns)
             end_ns -= window.step_ns[offset]
         self._steps[first_number + last_offset].windows.append(window)
 
@@ -227,6 +231,7 @@ class _Ranks:
     def _find_peak(self) -> float | None:
         """Return the dense peak of a device in FLOP/s, if all ranks have the same one."""
         if self._peak is None:
+            # By now all ranks have reported their device, which they do before the first window.
             devices = [facts.device for facts in self._facts.values()]
             precision = self._plan.recipe["precision"]
             self._peak = find_peak(devices, precision, self._plan.peak_tflops).value

@@ -181,9 +181,10 @@ class Followers:
         """Yield what each could not hand over, after all have ended."""
         for follower in self._followers:
             outcome = follower.outcome
-            if outcome["code"] is not None:
+            code = outcome.pop("code")
+            if code is not None:
                 outcome |= {"target": str(follower.target), "run": _shorten_path(self.run_dir)}
-                yield FollowerRemark(message(outcome.pop("code"), **outcome))
+                yield FollowerRemark(message(code, **outcome))
 
 
 def _shorten_path(path: Path) -> str:

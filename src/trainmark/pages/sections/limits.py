@@ -39,8 +39,8 @@ from trainmark.record.work import (
     describe_work,
     find_differences,
     find_row_differences,
+    get_result_place,
     group_by_work,
-    name_result,
 )
 from trainmark.results.store.columns import get_device_name
 
@@ -336,7 +336,7 @@ def compare_speed(
     if reasons:
         why = join(reasons[:_MAX_DIFFERENCES], "semicolon")
     return _build_incomparable_callout(
-        phrase("against.none", name=_name_result(closest[0]), why=why)
+        phrase("against.none", name=_describe_system(closest[0]), why=why)
     )
 
 
@@ -465,8 +465,8 @@ def _build_speed_bars(
         runs = [result for result in results if isinstance(result, Record)]
         kind = get_trust(runs).grade if runs else "published"
         grades.add(kind)
-        label = phrase(f"against.{kind}", name=_name_result(results[0]))
-        hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(name_result, results))}"
+        label = phrase(f"against.{kind}", name=_describe_system(results[0]))
+        hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(get_result_place, results))}"
         ratio = f"× {speed / value:#.3g}"
         bars.append(
             Bar(
@@ -497,7 +497,7 @@ def describe_comparison(records: Sequence[Record], comparisons: Sequence[Result]
     return join((comparison.title, join(ratios)), "colon")
 
 
-def _name_result(result: Result) -> Phrase:
+def _describe_system(result: Result) -> Phrase:
     """Return the devices of a record, or the printed name of an imported row.
 
     In English, our name for the configuration follows if the numbers of nodes and ranks are known.

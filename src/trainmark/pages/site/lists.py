@@ -366,25 +366,34 @@ def _build_grid(runs: Iterable[Run], links: Links) -> Table:
     return build_table(headings, rows)
 
 
-def _select_launches(launches: Run) -> Run:
-    """Return launches that may be quoted; of a machine without one in a case, all that passed."""
+def _select_launches(launches: list[Launch]) -> list[Launch]:
+    """Return the passed launches that may be quoted.
+
+    For a case on a machine that has none of these, return all its passed launches.
+
+    Args:
+        launches: of any runs and cases.
+    """
     passed = [x for x in launches if x["status"] == "passed" and x[_name_speed_figure(x)]]
     quotable = [x for x in passed if x["trust"] != "do_not_quote"]
-    machines = {_identify_machine(launch) for launch in quotable}
-    return quotable + [x for x in passed if _identify_machine(x) not in machines]
+    quotable_groups = {_get_case_and_machine(launch) for launch in quotable}
+    return quotable + [x for x in passed if _get_case_and_machine(x) not in quotable_groups]
 
 
-def _identify_machine(launch: Launch) -> tuple[Any, ...]:
+def _get_case_and_machine(launch: Launch) -> tuple[Any, ...]:
     """Return what is the same for all launches of a case on one machine."""
     return tuple(launch[key] for key in _MACHINE_KEYS)
 
 
-def _group_by_work(launches: Run) -> dict[str, Run]:
+def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
     """Return the launches of each work on each device by a name for it, the fastest first.
 
     The name states the device, and those keys and settings in which the works differ.
+
+    Args:
+        launches: of any runs and cases.
     """
-    launches_by_work: dict[str, Run] = {}
+    launches_by_work: dict[str, list[Launch]] = {}
     for launch in launches:
         launches_by_work.setdefault(launch["work"], []).append(launch)
     works = list(launches_by_work.values())
@@ -395,7 +404,7 @@ def _group_by_work(launches: Run) -> dict[str, Run]:
     fastest_first = sorted(
         launches_by_work.items(), key=lambda item: _get_speed(item[1]) or 0, reverse=True
     )
-    named_works: dict[str, Run] = {}
+    named_works: dict[str, list[Launch]] = {}
     for work, work_launches in fastest_first:
         first_launch = work_launches[0]
         parts = [

@@ -100,7 +100,7 @@ def _open_site(folder: Path) -> dict[str, Any]:
         UsageError: it has files and is no site.
     """
     mark = folder / MARK
-    is_foreign = folder.exists() and not folder.is_dir()
+    is_foreign = folder.exists() and not folder.is_dir()  # a file: refused like a full folder
     if folder.is_dir() and not mark.is_file():
         is_foreign = any(folder.iterdir())
     if is_foreign:
