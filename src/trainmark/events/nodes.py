@@ -190,6 +190,7 @@ def merge_launch_events(
     elif first_start_ns is not None:
         launch = replace(launch, t_ns=first_start_ns)
     if stop is not None:
+        # Without the end of a node, at the launch, so that it adds no time to that of any rank.
         ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
         stop = replace(stop, t_ns=max(ends_ns, default=launch.t_ns))
     else:

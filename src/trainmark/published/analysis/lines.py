@@ -275,6 +275,7 @@ class LogContext:
     def notice_values(self, line: LogLine) -> None:
         """Keep the steps of a line with values or a loss; if they fall, a new run begins."""
         self._has_values = self._has_values or bool(line.speeds)
+        # The epoch of the line itself, else that of the last heading such as `Epoch 3`.
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
         restarted = self._find_restarted_counters(line)
         has_lower_epoch = False

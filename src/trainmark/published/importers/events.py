@@ -43,6 +43,7 @@ class Event(NamedTuple):
     @property
     def samples(self) -> float:
         """Samples trained until this event; NaN: it does not say."""
+        # In PerfLog among the totals, in MLPerf logging among the metadata.
         count = self.totals.get("num_trained_samples", self.metadata.get("samples_count"))
         return math.nan if count is None else float(count)
 

@@ -69,6 +69,7 @@ def read_table(
         return
     head = printed.head
     body = printed.body
+    # Cells are found by the index of their column: lines with too few cells tell nothing of it.
     complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = read_headers(
         head.cells, complete_rows, unknown=unknown, is_inference=page.is_inference
@@ -117,6 +118,7 @@ def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) ->
     if "target" not in roles and not has_results:
         return message("table_without_results", columns=headers)
     has_name = bool(roles & {*LABEL_ROLES, *COUNT_ROLES, "model", "name"})
+    # Without a name, rows are named by the device of the page or its number of devices.
     has_device = bool(table.page.device or table.page.devices)
     if has_name or has_device:
         return None
