@@ -1,11 +1,15 @@
 """The watch of a step on sharded tensors."""
 
+from typing import get_args
+
+import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.attention import SDPBackend
 
 from trainmark.rank.watch import StepWatch
+from trainmark.recipe import Precision
 
 
 def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
@@ -40,6 +44,22 @@ def test_attention_kernel_that_ran_is_recorded():
     with StepWatch(flags=dict) as none:  # written out as matmuls
         (query @ query.transpose(-1, -2)).softmax(-1)
     assert (fused.attention, plain.attention, none.attention) == ({"flash"}, {"math"}, set())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precisions"),
+    [
+        (torch.float32, {"fp32", "tf32"}),
+        (torch.bfloat16, {"bf16", "fp8"}),  # with fp8, some layers compute in bf16
+        (torch.float16, {"fp16"}),
+    ],
+)
+def test_precision_has_the_types_of_its_autocast(dtype, precisions):
+    matrix = torch.ones(16, 16, dtype=dtype)
+    with StepWatch(flags=dict) as watch:  # ``dict``: there are no flags to note
+        matrix @ matrix
+    unchanged = {name for name in get_args(Precision) if not watch.list_changes({}, name)}
+    assert unchanged == precisions
 
 
 def test_flops_of_grouped_query_attention_count_query_heads():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trainmark.cli.dry_run import describe_plan
-from trainmark.errors import UsageError
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.series import check_entries
 from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
@@ -124,6 +125,30 @@ def test_option_of_a_case_is_refused(tmp_path):
     with pytest.raises(UsageError) as fault:
         make_plan(tmp_path, "python train.py", seed=3)
     assert fault.value.where == "--seed"
+    with pytest.raises(UsageError, match="KEY=VALUE cannot be used with --witness"):
+        make_plan(tmp_path, "python train.py", overrides={"bs": 16})
+
+
+def test_time_limit_of_zero_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="--timeout: 0"):
+        make_plan(tmp_path, "python train.py", timeout=0.0)
+
+
+def test_first_line_of_a_script_may_have_a_quotation_mark(tmp_path):
+    script = tmp_path / "train"
+    script.write_text(f'#!{sys.executable} "missing\n')
+    script.chmod(0o755)
+    request = RunRequest.build(
+        case="witnessed",
+        witness=write_spec(tmp_path, WHOLE),
+        command=[str(script)],
+        device="cpu",
+        nproc=1,
+    )
+    # Linux gives this Python the argument `"missing`, a file that does not exist.
+    with pytest.raises(EnvironmentFault, match="cannot import the probe") as fault:
+        resolve(request)
+    assert '"missing' in str(fault.value)
 
 
 def test_name_of_a_case_is_refused(tmp_path):

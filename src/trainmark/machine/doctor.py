@@ -252,6 +252,7 @@ def _check_sample(sample: DeviceSample) -> Conditions:
     """Yield a condition if a device is busy, and one if its clocks are lowered."""
     busy_share = (sample.utilization_percent or 0) / 100
     if busy_share > BUSY_SHARE:
+        # A busy device has an occupant, even if no process could be listed.
         yield make_condition(
             "busy", "spoils", index=sample.index, share=busy_share, check_code="occupants"
         )
@@ -332,6 +333,7 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
         return
     yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, check_code="recipe")
     data = plan.data
+    # Without a code of its own: it gets ``data``, that of this check.
     yield make_condition(
         "data" if data.quality_comparable else "data_apart",
         # A run on generated data says so by its label, so nothing is spoilt.

@@ -109,7 +109,10 @@ def choose_work(request: RunRequest) -> Choice:
 
 
 def _check_replay(case: Case, recipe: Recipe) -> None:
-    """Refuse ``replay_every_windows`` if it could not find a difference or say where it is."""
+    """Refuse ``replay_every_windows`` if it could not find a difference or say where it is.
+
+    After so many measured windows, a run with it repeats a window and compares both bit by bit.
+    """
     if recipe.replay_every_windows is None:
         return
     what = f"replay_every_windows={recipe.replay_every_windows}"
@@ -137,6 +140,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
         )
     if recipe.max_steps is None:
         return  # the number of windows depends on the data
+    # At least: an evaluation or the end of an epoch may end a window early.
     num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if num_windows < recipe.replay_every_windows:
         raise UsageError(
@@ -180,7 +184,8 @@ def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
     """
     nnodes = target.nnodes
     nproc = target.nproc
-    # A case key names the world: with one, --nproc changes the ranks of each of its machines.
+    # Hardware is only named by a case key, which names the world too: with one, --nproc changes the
+    # ranks of each of its machines.
     if target.hardware is None:
         recipe = target.case.recipes.get(request.recipe or "")
         if recipe is not None and recipe.world:
@@ -221,8 +226,8 @@ def select_vendor(
     """Return the vendor that can run ``choice``.
 
     Args:
-        device: as for ``--device``, or ``accelerator``; None: the case key's hardware, or the
-            first device of this machine.
+        device: as for ``--device``, or ``accelerator``, the first device that is no processor;
+            None: the case key's hardware, or the first device of this machine.
         remote: the machines of a launcher; None: this one.
         ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
             but compete for it.

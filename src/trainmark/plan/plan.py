@@ -278,6 +278,7 @@ class Plan(Frozen):
             OSError: the directory has no plan.
             ValueError: not a regular file, or not a plan of this schema.
         """
+        # Strict: a value of another type is damage, and is not converted.
         return cls.model_validate_json(documents.read_bytes(run_dir / PLAN_FILE), strict=True)
 
 

@@ -46,7 +46,7 @@ def _format_name(words: str) -> str:
     printable = "".join(c if c.isprintable() else " " for c in words)
     parts = re.split(r"[\s/:\\]+", printable)
     # A dot at the start would hide the folder, and a dash would make it look like an option.
-    return "-".join(parts).lstrip("._-") or "plan"
+    return "-".join(parts).lstrip("._-") or "plan"  # if nothing else remains
 
 
 def _is_folder_name(name: object) -> bool:
@@ -110,7 +110,10 @@ def is_plan_file(word: str) -> bool:
 
 
 def format_attempt_name(name: str, number: int) -> str:
-    """Return the folder's name of an attempt at an entry: ``name``, then ``name-2``, ``name-3``."""
+    """Return the folder's name of an attempt at an entry: ``name``, then ``name-2``, ``name-3``.
+
+    A further attempt has the launches that are missing in the earlier ones.
+    """
     return name if number == 1 else f"{name}-{number}"
 
 
@@ -200,6 +203,7 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         raise UsageError(
             f"{shared_keys[0]} is given twice", where=f"{where}: set", fix="remove it from `set`"
         )
+    # Lists of several values; that of a command, for example, is one value.
     listed = {
         key: values
         for key, values in (options | settings).items()

@@ -176,18 +176,21 @@ def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) 
     """Return what ``resolved`` changes of ``standard``.
 
     Args:
-        named: the shipped recipe that was chosen; its own settings of scope fields are no change.
+        resolved: the recipe of the run, with the user's changes.
+        named: the shipped recipe that was chosen.
+        standard: the recipe that is compared with it, see ``find_standard_recipe``.
     """
     changes = RecipeChanges(allowed={}, other_work={})
     for item in fields(resolved):
         rule = item.metadata.get("rule", "open")
         value = getattr(resolved, item.name)
+        # A free field leaves the work the same, and the user cannot change a fixed one.
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
-        # What remains has the rule ``closed``, ``open`` or ``scope`` (how much is trained and
-        # evaluated); see ``recipe_field``.
         if rule == "closed":
             changes.allowed[item.name] = value
+        # The remaining rule is ``scope``: how much is trained and evaluated. What the chosen recipe
+        # sets of it is no change.
         elif rule == "open" or value != getattr(named, item.name):
             changes.other_work[item.name] = value
     return changes

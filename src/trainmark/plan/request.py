@@ -97,7 +97,7 @@ class RunRequest(Frozen):
         None, description="File with the cluster's settings; see docs/launchers.md."
     )
     repeat: PositiveCount | None = Field(None, description="Number of launches, one after another.")
-    timeout: float | None = Field(None, description="Time limit of a launch in seconds.")
+    timeout: float | None = Field(None, gt=0, description="Time limit of a launch in seconds.")
     seed: int | None = Field(None, description="Seed of data order, weights and dropout.")
     sample_every: Annotated[float, AfterValidator(_check_interval)] = Field(
         1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: no samples."

@@ -104,7 +104,8 @@ class UnplannableError(TrainmarkError):
 
     Args:
         fault: how the case failed.
-        plan: of the first launch; if the check of the data failed, without its facts.
+        plan: of the first launch, with which the caller records the failure; if the check of the
+            data failed, without its facts.
     """
 
     exit_code = EXIT_FAILED
@@ -127,7 +128,8 @@ def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path,
         UsageError: the recipe trains on real data, and no folder is named.
     """
     if request.data is not None:
-        # Data from outside has no known best score, whatever recipe trains on it.
+        # Not ``generated``, even if the recipe is for generated data: that has a known best score,
+        # and data from outside has not.
         return request.data, replace(choice.recipe, data="real")
     if choice.recipe.data == "generated":
         return cases.locate_generated_data(choice.case, choice.recipe, root), choice.recipe
@@ -293,7 +295,7 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
     is_not_comparable = recipe.data == "real" and not resolution.facts.quality_comparable
     # By label, whether it applies.
     labels = {
-        "self-reported": True,
+        "self-reported": True,  # every run is measured by whoever publishes it
         SIMULATED: devices.is_named_only(vendor),  # only simulated devices must be named
         "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",

@@ -1,4 +1,7 @@
-"""The rules of a case's closed and open divisions.
+"""The rules of a case's closed and open divisions, in which results are compared.
+
+The closed division has runs of the standard work, of which only hyper-parameters may change; the
+open one also has runs of other work.
 
 The ``rules.toml`` in this folder has the general rules; the ``rules.toml`` of a case overrides
 parts of them.

@@ -199,7 +199,7 @@ def read_nproc(command: Sequence[str]) -> int | None:
     launcher = find_rank_launcher(command)
     if launcher is None:
         return None
-    options = _RANK_OPTIONS[launcher]
+    options = _RANK_OPTIONS[launcher]  # that set the number of ranks
     for position, word in enumerate(command):
         option, equals, value = word.partition("=")
         if option not in options:

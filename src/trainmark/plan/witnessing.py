@@ -67,6 +67,12 @@ def resolve_witnessed(
 ) -> Plan:
     """Check a request for a program and return the plan of its first launch.
 
+    Args:
+        remote: the machines of a launcher; None: this one.
+        started: the run's time, which is part of its id.
+        run_token: the random end of the run's id.
+        dry_run: the plan is only shown.
+
     Raises:
         UsageError, EnvironmentFault: before anything starts.
     """
@@ -88,7 +94,7 @@ def resolve_witnessed(
 
 
 def choose_program_work(request: RunRequest) -> Choice:
-    """Return the program of a request in the form of a case's choice.
+    """Return the program of a request in the form of a case's choice, without checking devices.
 
     Raises:
         UsageError: as ``resolve_witnessed``.
@@ -113,9 +119,10 @@ def _refuse_options(request: RunRequest) -> None:
         )
     for name in _CASE_OPTIONS:
         if getattr(request, name) not in (None, {}):  # the values of options that are not given
+            option = "KEY=VALUE" if name == "overrides" else f"--{name}"
             raise UsageError(
-                f"--{name} cannot be used with --witness",
-                where=f"--{name}",
+                f"{option} cannot be used with --witness",
+                where=option,
                 rule="the program decides this itself",
                 fix="pass the option to the program, after --",
             )
@@ -273,7 +280,8 @@ def _read_shebang(script: Path) -> list[str]:
         first_line = file.readline(512)  # Linux reads 256 bytes at most
     if not first_line.startswith(b"#!") or b"python" not in first_line:
         return []
-    return shlex.split(first_line[2:].decode("utf-8", "replace"))
+    # As Linux does: all that follows the interpreter is one argument.
+    return first_line[2:].decode("utf-8", "replace").strip().split(maxsplit=1)
 
 
 def _assemble_plan(
@@ -303,7 +311,7 @@ def _assemble_plan(
         compared_with=WITNESSED,
         fix_hp={},
         extra={},
-        rules="open",
+        rules="open",  # only cases have closed rules
         labels=_choose_labels(request, choice, vendor, is_remote=is_remote),
         device=PlannedDevice.from_vendor(vendor, choice.nproc, is_remote=is_remote),
         unproven=list_unproven(vendor, remote),
@@ -324,7 +332,7 @@ def _choose_labels(
     request: RunRequest, choice: Choice, vendor: Vendor, *, is_remote: bool
 ) -> list[str]:
     """Return the labels that a reader of the figures must see first."""
-    labels = ["self-reported", WITNESSED]
+    labels = ["self-reported", WITNESSED]  # every run is measured by whoever publishes it
     if choice.recipe.target_value is None:  # no quality is required
         labels.append("performance-only")
     # There are more ranks than cores; the cores of other machines are not known here.

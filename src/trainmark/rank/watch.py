@@ -10,6 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from trainmark.recipe import AUTOCAST
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -101,7 +103,7 @@ class StepWatch(TorchDispatchMode):
         formula = _FORMULAS.get(operation)
         if formula is not None:
             operands = [item for item in args if isinstance(item, torch.Tensor)]
-            dtype_name = str(operands[0].dtype).removeprefix("torch.")
+            dtype_name = str(operands[0].dtype).removeprefix("torch.")  # that of all operands
             # Formulas of torch take an operation's arguments and, as ``out_val``, its result.
             self.flops[dtype_name] += formula(*args, **(kwargs or {}), out_val=out)
             for name, value in self._flags().items():
@@ -124,8 +126,9 @@ class StepWatch(TorchDispatchMode):
             for value in values
             if name != "autocast" and value != flags[name]
         ]
-        # The 16-bit type that matmuls have with this precision; None: they have none.
-        expected_type = {"bf16": "bfloat16", "fp16": "float16"}.get(precision)
+        # The 16-bit type that matmuls have with this precision; None: they have none. With fp8, the
+        # layers that do not compute in fp8 have one.
+        expected_type = {"bf16": "bfloat16", "fp16": "float16"}.get(AUTOCAST.get(precision, ""))
         expected_types = [] if expected_type is None else [expected_type]
         low_types = sorted({"bfloat16", "float16"} & self.flops.keys())
         if self.flops and low_types != expected_types:

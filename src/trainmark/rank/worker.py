@@ -123,7 +123,7 @@ class _PreparedRank(NamedTuple):
     context: JobContext
     job: Job
     checkpoints: Checkpoints
-    barrier: Callable[[], None]
+    barrier: Callable[[], None]  # waits for all ranks
 
 
 def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int) -> None:

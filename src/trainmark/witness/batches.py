@@ -67,7 +67,6 @@ class BatchCounter:
     sample_dimension: int = 0
     token_dimension: int | None = None
     trained: set[int] = field(default_factory=set)
-    has_token_batches: bool = False
     _fetches: list[Fetch] = field(default_factory=list)
     _last_dataset: int | None = None
     _idle_steps: int = 0

@@ -68,7 +68,7 @@ class WitnessedProcess:
 
     @property
     def is_watching(self) -> bool:
-        """Tell whether this process is watched; a child of a rank is not."""
+        """Tell whether the hooks still report: not after a refusal, a failure or the results."""
         return self._is_watching
 
     def stop(self) -> None:
@@ -135,6 +135,7 @@ class WitnessedProcess:
             args: of the message with the code ``code``.
         """
         self.stop()
+        # A process that was refused its number writes into the file of the one that has it.
         events = self._events or EventWriter(self.run_dir / name_rank_file(number), clock)
         events.emit("error", **_make_witness_error(code, **args))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_NUM_GRADIENT_CHECKS = 5
+_NUM_GRADIENT_CHECKS = 5  # steps whose gradients are watched; see ``rank.worker`` for the number
 # Share of tensors with only zero gradients. Fewer are normal: a few steps may not reach an expert.
 _MIN_ZERO_SHARE = 0.1
 # Share of elements without a gradient. Fewer are normal: a head of the model may be unused.
@@ -89,11 +89,6 @@ class TrainedWeights:
         self._ids: set[int] = set()  # of all tensors
         self.updates = 0
         self.violations: dict[str, dict[str, Any]] = {}
-
-    @property
-    def num_optimizers(self) -> int:
-        """Return the number of optimizers that have stepped."""
-        return len(self._optimizers)
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Add the tensors of an optimizer; called before its first step.
