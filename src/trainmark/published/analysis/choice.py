@@ -112,7 +112,7 @@ def _choose_preset(
         # A key of a preset is listed as that preset's, not again as a plain one.
         if other.source.key not in preset_keys and _is_independent(other):
             others.append(other)
-    choice = Choice(name, sample, others[:_MAX_OTHERS])
+    choice = Choice(name, sample, others[:_MAX_OTHERS])  # so many are reported
     # The speed of a device may be in another form of the preset than the one that was chosen.
     samples_of_job = [*preset_samples.values(), *_take_all_forms(name, reader)]
     choice.devices = _infer_devices(sample, samples_of_job)
@@ -287,6 +287,7 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     best, *others = ranked
     has_gpu_num = options.gpu_num is not None
     rank = _rank_plain(best, has_gpu_num=has_gpu_num)
+    # Two keys whose means are close may print the same speed; others contradict each other.
     rivals = [
         other
         for other in others
@@ -298,7 +299,7 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     if rivals and not best.has_steps:
         return Choice(PLAIN, sample=None, ambiguous=[best, *rivals])
     independent = [other for other in others if _is_independent(other)]
-    return Choice(PLAIN, best, independent[:_MAX_OTHERS])
+    return Choice(PLAIN, best, independent[:_MAX_OTHERS])  # so many are reported
 
 
 def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
@@ -321,7 +322,7 @@ def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
         if other.source.quantity.scope != "device" or other.unit != sample.unit:
             continue
         ratio = sample.mean / other.mean if other.mean else 0.0
-        num_devices = round(ratio)
+        num_devices = round(ratio)  # means of printed speeds give it only approximately
         if num_devices >= 1 and abs(ratio - num_devices) < _DEVICES_TOLERANCE * ratio:
             return num_devices
     return None

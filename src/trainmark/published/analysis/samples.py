@@ -411,6 +411,7 @@ def _compute_weights(
 def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
     """Return the values over twice the median if they take much of the time; else none."""
     costs = compute_costs(values, is_rate=is_rate)
+    # Few values show no usual time; rates of 0 alone have no time.
     if len(costs) < _MIN_VALUES or costs.sum() <= 0:
         return _NO_SLOW_VALUES
     is_slow = costs > _MIN_SLOW_RATIO * np.median(costs)

@@ -204,7 +204,7 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
         if mfu > 100:
             yield subject, message("audit_range", figure="MFU", value=mfu, most=100)
         for name in TIMES:
-            if subject.figures.get(name, 0.0) > _MAX_TIME_S:
+            if subject.figures.get(name, 0.0) > _MAX_TIME_S:  # no published run took a year
                 days = subject.figures[name] / _SECONDS_PER_DAY
                 yield subject, message("audit_years", figure=name, days=days)
     for name, rows in _group_fractions_by_table(subjects):
@@ -451,7 +451,7 @@ def _check_memory_of_one_card(rows: Sequence[AuditSubject]) -> Hits:
     Args:
         rows: of one table and one device; each prints the total memory.
     """
-    if len(rows) < _MIN_ROWS_OF_CARD:
+    if len(rows) < _MIN_ROWS_OF_CARD:  # too few to tell which memory is the usual one
         return
     usual = mode(subject.figures["mem_total"] for subject in rows)
     for subject in rows:
@@ -468,6 +468,7 @@ def _fits_any_card(used: float, total: float, sizes: Sequence[float]) -> bool:
         total: memory in GiB; 0: not printed.
         sizes: published sizes of the cards, in GB or GiB.
     """
+    # GiB and GB differ by 7%, and drivers reserve some memory.
     if total:
         return any(abs(total / size - 1) <= _MEMORY_TOLERANCE for size in sizes)
     return any(used <= size * (1 + _MEMORY_TOLERANCE) for size in sizes)

@@ -152,7 +152,7 @@ def check_ratios(subjects: AuditSubjects) -> Hits:
         ratios: list[float] = []
         for a, b in pairs:
             ratios += _compute_figure_ratios(a, b)
-        if len(ratios) < _MIN_RATIOS:
+        if len(ratios) < _MIN_RATIOS:  # fewer may agree by chance
             continue
         are_equal = max(ratios) <= min(ratios) * (1 + _MAX_RATIO_ROUNDING)
         if not are_equal:
@@ -237,6 +237,7 @@ def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool
     batch_ratio = _read_device_batch(more) / _read_device_batch(fewer)
     # A larger batch may be faster, or slower if it hardly fits in memory.
     batch_gain: float = max(batch_ratio, 1 / batch_ratio) ** _BATCH_GAIN
+    # Among more devices, each may be somewhat faster: its caches hold a larger share of its work.
     is_device_too_fast = rate_ratio > _MAX_GAIN * slack * batch_gain
     total_ratio = rate_ratio * world_ratio
     # Lower by more than rounding, batch and the noise between launches can explain.
@@ -545,7 +546,7 @@ def _get_mfu_key(subject: AuditSubject) -> Hashable | None:
 
 def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
     """Yield the row whose ratio of MFU to throughput differs from that of all similar rows."""
-    if len(rows) < _MIN_SIBLINGS + 1:
+    if len(rows) < _MIN_SIBLINGS + 1:  # too few others to tell which ratio is usual
         return
     for subject in rows:
         siblings = [other for other in rows if other is not subject]

@@ -363,6 +363,7 @@ def _read_fact(line: str) -> _Part | None:
         return None
     name = normalize_header(match[1])
     value = match[2].strip(" *`")
+    # A value of many words is a sentence, and no fact.
     if name in _FACT_NAMES and len(split_words(value)) <= _MAX_FACT_WORDS:
         return _Part("fact", name=name, text=value)
     return None
