@@ -135,7 +135,7 @@ def test_plan_file_runs_and_resumes_with_missing_runs(
         trainmark.run(str(file), nproc=2)
 
 
-def test_remarks_are_warnings_and_faults_come_before_anything_starts(tmp_path: Path) -> None:
+def test_wrong_field_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown recipe field 'batch'"):
         trainmark.run("toy", {"batch": 96}, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()

@@ -82,7 +82,7 @@ def test_without_a_terminal_few_lines_are_printed_and_none_with_quiet(cli, raw):
         "checking 5 files",
         "no weights in the model folder: this data only works with init=random",
     ]
-    assert len(err.splitlines()) == 6
+    assert len(err.splitlines()) == 6  # then: writing, a line for each split, done
     _, _, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "q", "--quiet")
     assert "NO" not in err  # as in "NOT the published number of rows"
     assert cli("prepare", "distilbert", "--from", str(raw), "--data", "q2", "-q") == (0, "q2\n", "")

@@ -146,14 +146,13 @@ def test_unknown_format_is_refused(
     ("args", "expected_error"),
     [
         (["--format", "md", "--against", "other"], "--against"),
-        # which has no rows
         (["-o", "x.html", "--against", "reference:gpt_megatron"], "reference:gpt_megatron"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
     run_report: Call, tmp_path: Path, args: list[str], expected_error: str
 ) -> None:
-    # The form md has no comparison; the second page of results has none at all.
+    # The form md has no comparison; no results are published for gpt_megatron.
     code, _, err = run_report("bert", *args)
     assert code == 2
     assert not (tmp_path / "x.html").exists()

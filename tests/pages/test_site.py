@@ -491,6 +491,7 @@ def test_rows_of_the_list_have_what_the_filter_compares(tmp_path):
     # Figures by name, recipe fields by both of their names.
     first = next(row for row in values if row["case"] == "toy")
     assert (first["p_core"], first["bs"], first["micro_batch_size"]) == (1422.0, 64, 64)
+    # The status is the badge of the row: of a run that passed, its trust.
     assert (first["case"], first["status"], first["rules"]) == ("toy", "do_not_quote", "open")
     units = json.loads(page.list_values("form", "data-units")[0])
     assert (units["p_core"], units["e2e_time"], units["mem"]) == ("samples/s", "s", "bytes")

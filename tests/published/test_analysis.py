@@ -221,6 +221,7 @@ def test_options_that_do_not_fit_are_refused(log, options, expected_error):
 
 
 def test_unit_does_not_rename_what_the_log_counts(log):
+    # Mode -1: the values are speeds of a device, in any unit; None: the log decides.
     with pytest.raises(UsageError, match="counts samples/s"):
         analyze_speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
     # If the log names no unit, that of the option counts.

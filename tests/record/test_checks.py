@@ -296,9 +296,9 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
         "keys": 500,
         "digest": 7,
         "distinct": 500,
-        "known": 64,
-        "trained": 0,
-        "total": 400.0,
+        "known": 64,  # training rows that the rank had noted
+        "trained": 0,  # those of them that it scored
+        "total": 400.0,  # over the weight: a mean of 0.8
         "weight": 500.0,
     }
     return make_event(

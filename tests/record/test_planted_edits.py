@@ -97,10 +97,12 @@ def test_record_of_a_real_run_is_consistent(
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
+        # Fields of the recipe were changed, which these edits hide.
         ("toy", {"plan.extra": {}, "plan.fix_hp": {}}),
         ("toy", {"plan.extra": {}, "plan.rules": "closed"}),
         ("toy", {"plan.fix_hp": {}}),
         ("toy", {"plan.recipe.micro_batch_size": 64, "plan.fix_hp": {}}),
+        # Another model than that of the other numbers.
         ("gpt", {"plan.recipe.num_layers": 24}),
         ("gpt", {"plan.recipe.num_layers": 24, "plan.extra.num_layers": 24, "plan.rules": "open"}),
         ("gpt", {"plan.recipe.seq_length": 128}),
@@ -112,6 +114,7 @@ def test_record_of_a_real_run_is_consistent(
                 "environment.job.trainable_parameters": multiply_by(1000),
             },
         ),
+        # Figures, or what they are computed from.
         ("gpt", {"environment.job.attention_flops_share": 0.5}),
         ("gpt", {"figures.MFU_causal": {"value": 41.0, "unit": "%"}}),
         ("gpt", {"ranks.0.phases.train.model_flops": multiply_by(2)}),
@@ -128,6 +131,7 @@ def test_record_of_a_real_run_is_consistent(
         ),
         ("peak", {"plan.peak_tflops": 1.0}),
         ("peak", {"plan.labels": ["self-reported", "performance-only", "generated-data"]}),
+        # Evaluations that do not fit what was scored.
         ("toy", {"quality.history.0.scored.rows": 872}),
         ("toy", {"quality.history.0.scored.mean": 0.5}),
         ("toy", {"quality.history.0.value": 0.5}),

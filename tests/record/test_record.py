@@ -148,6 +148,7 @@ def list_finding_codes(run_dir: Path) -> list[str]:
 def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
     change_events(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"}, matmul_swing=0.5)
     built = reduce.reduce(run_dir)
+    # The few FLOPs of this run are possible, and a swing of the matmul rate fails no run.
     assert (built.status, built.ranks[0].matmul_swing) == ("passed", 0.5)
     # 3.25e15 FLOP in 1.625 s are 2e15 FLOP/s: the fp32 peak of that product is 67e12.
     change_events(run_dir, "window", model_flops=3.25e15)

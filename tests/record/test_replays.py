@@ -56,7 +56,12 @@ def measure_replays(tmp_path: Path) -> Any:
     def call(
         *ranks: list[dict[str, Any]], replay_every: int | None = 1, nproc: int = 2
     ) -> Measurement:
-        """Return the measurement of ranks with these repeats after a window."""
+        """Return the measurement of ranks with these repeats after a window.
+
+        Args:
+            replay_every: the recipe's ``replay_every_windows``; None: no window is to be repeated.
+            nproc: ranks of each node.
+        """
         events = [
             [
                 make_event("start", 1 * S, pid=1),

@@ -93,9 +93,9 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
 @pytest.mark.parametrize(
     "manifest",
     [
-        {"schema_version": 1},
+        {"schema_version": 1},  # an older version
         {"files": []},
-        {"more": 1},
+        {"more": 1},  # an unknown key
         *(
             {"files": [FILE | {"name": name}]}
             for name in (
@@ -106,7 +106,7 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
         ),
     ],
 )
-def test_manifest_of_another_version_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
+def test_invalid_manifest_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
     items = {}
     names = [file["name"] for file in manifest.get("files", [])]
     if names:  # a bundle that has exactly the listed files

@@ -90,7 +90,8 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     (run_dir / "record.json").unlink()
     record.write_record(reduce.reduce(run_dir), run_dir)
     before = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
-    assert len(find_leaks(REDACTED)) >= 9 * len(PLANTED)  # the secrets are in the files
+    # Before: all secrets are in each of the nine files.
+    assert len(find_leaks(REDACTED)) >= 9 * len(PLANTED)
 
     path = tmp_path / "x.trainmark.zip"
     bundle.pack([[run_dir]], path)

@@ -93,6 +93,7 @@ def train_with_interruption(
     # Ends one step after its checkpoint.
     train(new_job(**fields), folder, steps=RESUMED_AT + 1)
     epoch, steps_of_epoch = divmod(RESUMED_AT, new_job(**fields).steps_per_epoch)
+    # The steps that are compared do not depend on the number of samples.
     progress = Progress(steps=RESUMED_AT, epoch=epoch, steps_of_epoch=steps_of_epoch, samples=0)
     resumed = train(
         new_job(**fields),

@@ -65,7 +65,7 @@ def test_files_of_all_nodes_are_read(tmp_path):
 
 
 def test_log_file_of_the_program_replaces_its_output(tmp_path):
-    (tmp_path / "log.launcher.txt").write_text("1 ms\n")
+    (tmp_path / "log.launcher.txt").write_text("1 ms\n")  # what the program printed
     (tmp_path / "own.log").write_text("5 ms\n")
     witness = describe(r"(?P<step_ms>[0-9]+) ms", tmp_path, log="own.log")
     assert read_printed(tmp_path, witness)[0]["values"] == [5.0]

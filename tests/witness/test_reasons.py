@@ -100,6 +100,7 @@ def test_difference_has_its_reason(printed, phase, reason):
 
 
 def test_speed_per_rank_is_distinguished_from_the_total():
+    # It prints the speed of one of its four ranks.
     measurement = make_measurement({"tokens_per_second": [1e4] * 20}, ranks=4)
     (comparison,) = compare_printed(measurement, make_figures())
     assert comparison.measured == pytest.approx(4e4)

@@ -35,7 +35,8 @@ def test_every_row_has_one_owner_within_the_budget(
         columns = placement.list_tables(rank)
         assert list(columns) == sorted(set(columns))
         assert all(part.rows > 0 for part in parts)
-    # A table is split only if no rank could hold it whole, and then over few ranks.
+    # A table is split only if no rank could hold it whole. One rank at least always has room for
+    # ``spare_rows`` more.
     for table, rows in enumerate(cardinalities):
         pieces = sum(table in placement.list_tables(rank) for rank in range(world_size))
         assert pieces == 1 or rows > spare_rows
