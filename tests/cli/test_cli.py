@@ -269,6 +269,7 @@ def test_dry_run_for_this_machine_checks_the_data(cli):
 
 def test_dry_run_of_a_plan_file_for_other_machines_names_each_folder_once(cli):
     Path("cluster.yaml").write_text(OTHER_MACHINES)
+    # Two launches with the same folder of data.
     Path("plan.yaml").write_text(
         "runs:\n  - {case: [distilbert, glm], nproc: 8, launcher: slurm, cluster: cluster.yaml, "
         "data: /not/here}\n"

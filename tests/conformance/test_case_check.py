@@ -192,6 +192,7 @@ class ReusesItsBuffer(toy.ToyJob):
 def test_inspection_of_a_job_detects_wrong_declarations(
     probe_toy_job: Probe, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
+    # The recorded runs are sound: only the inspection of the job can find these mistakes.
     assert list_faults(apply_rules(CaseEvidence(make_runs(), probe_toy_job(job_type)))) == expected
 
 

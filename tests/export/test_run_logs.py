@@ -47,6 +47,7 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     ]
     with pytest.raises(RecordError, match="continues from a checkpoint"):
         render_mlperf_log(resumed_record, folder)
+    # A PerfLog can still be written.
     assert render_perflog(resumed_record, folder) == render_perflog(record, folder)
 
 

@@ -422,6 +422,7 @@ def test_efficiency_above_one_has_a_doubt() -> None:
     )
     assert comparison.scaling is not None
     (doubt,) = comparison.scaling.doubts
+    # 7.33 times the rate on twice the ranks.
     assert (doubt.code, doubt.args["efficiency"]) == ("scaling_above_one", pytest.approx(3.665))
     sentence = render(doubt, "en")
     assert "366.5%" in sentence

@@ -194,6 +194,7 @@ def test_size_of_language_model_is_read_from_name(
 def test_workloads_have_source_and_unique_name() -> None:
     document = read_toml(Path(trainmark.published.audit.__file__).with_name("workloads.toml"))
     entries = [*document["workload"], *document["sizes"]]
+    # A source has its address and the date on which it was read.
     assert all("https://" in entry["source"] and "2026-" in entry["source"] for entry in entries)
     names = [name for entry in entries for name in entry["names"]]
     assert len(names) == len(set(names))

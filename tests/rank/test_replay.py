@@ -161,13 +161,14 @@ def test_warm_up_windows_are_never_repeated(sync_device: SyncDevice) -> None:
 def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
     sync_device: SyncDevice,
 ) -> None:
+    # The losses differ, so a window that was repeated with other batches would show a difference.
     epoch = [Micro(loss=float(number)) for number in range(6)]
 
     events, _ = run_loop(sync_device, [epoch, epoch], every_windows=1)
 
     assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [
         (2, 3),
-        (5, 1),
+        (5, 1),  # the last step of the first epoch
         (6, 3),
         (9, 3),
     ]

@@ -50,7 +50,7 @@ def build_record(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | Non
 def test_record_of_a_sampled_run_matches_its_golden_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reduce, "__version__", "0.0.0")
+    monkeypatch.setattr(reduce, "__version__", "0.0.0")  # as in the file, for every release
     run_dir = write_sampled_run(tmp_path / "run", make_lines())
     path = record.write_record(reduce.reduce(run_dir), run_dir)
     check_golden("record_sampled.json", path.read_text(encoding="utf-8"))

@@ -63,6 +63,7 @@ def test_json_values_keep_their_types(cli, runs):
     document = json.loads(cli("results", "run_id=c", "--json")[1])
     (run,) = document["runs"]
     assert (document["total"], document["unread"]) == (1, [])
+    # All but what the fixture changed is of the golden record.
     assert (run["p_core"], run["p_train"]) == (None, 457.1609984523195)
     assert (run["nproc"], run["steady"], run["cause_kind"]) == (2, True, "oom")
     args = "run_id=c", "--columns", "path,torch,labels", "--json"

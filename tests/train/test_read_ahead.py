@@ -63,6 +63,7 @@ def device(clock: FakeClock) -> SyncDevice:
 def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int) -> None:
     source = Source(length=500)
     assert list(read_ahead(iter(source), device, depth=depth)) == list(range(500))
+    # Without reading ahead, the caller's own thread takes the values from the source.
     (name,) = source.threads
     assert name.startswith(THREAD_NAME) is (depth > 0)
     assert source.closed

@@ -91,7 +91,7 @@ def test_the_gradient_is_clipped_to_the_norm() -> None:
     features, targets = make_rows()
     model = new_model()
     stepper = new_stepper(model, max_grad_norm=0.01)
-    norms: list[float] = []
+    norms: list[float] = []  # of all gradients together, when the optimizer takes its step
     stepper.optimizer.register_step_pre_hook(
         lambda *_: norms.append(
             float(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm())

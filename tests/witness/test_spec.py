@@ -79,10 +79,10 @@ def test_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("command", "launcher", "nproc"),
     [
-        ("python train.py --nproc-per-node 4", None, None),
+        ("python train.py --nproc-per-node 4", None, None),  # an option of the program's own
         ("torchrun --nproc-per-node 4 train.py", "torchrun", 4),
         ("/venv/bin/torchrun --nproc_per_node=8 train.py", "torchrun", 8),
-        ("torchrun --nproc-per-node auto train.py", "torchrun", None),
+        ("torchrun --nproc-per-node auto train.py", "torchrun", None),  # not known before it runs
         ("python -m torch.distributed.run --nproc-per-node 2 t.py", "torch.distributed.run", 2),
         ("accelerate launch --num_processes 2 train.py", "accelerate", 2),
         ("python3 -m accelerate.commands.launch --num_processes 3 t.py", "accelerate", 3),

@@ -147,6 +147,7 @@ def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path)
 
 
 def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path):
+    # The first question has two right answers, the second has Anna Berg alone.
     twice = make_question("@placeholder was born", "Rome", "Anna Berg", "Rome")
     examples = data.load(
         write_folder(tmp_path, val=[make_line(twice, make_question())]), RECIPE

@@ -186,9 +186,9 @@ def test_a_recomputed_block_gives_the_same_gradients() -> None:
     ("changes", "expected_error"),
     [
         ({"model_type": "mistral"}, "model_type is 'mistral'"),
-        ({"num_attention_heads": 3}, "num_attention_heads is 3"),
+        ({"num_attention_heads": 3}, "num_attention_heads is 3"),  # no divisor of the width
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is"),
-        ({"eos_token_id": 256}, "eos_token_id is 256"),
+        ({"eos_token_id": 256}, "eos_token_id is 256"),  # not in the vocabulary
     ],
 )
 def test_a_config_that_cannot_be_trained_is_refused(
