@@ -150,7 +150,8 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     keyword = options.keyword
     quantity = None  # that of the preset's form
     if options.preset:
-        # The first lines are enough to find the key and quantity of the preset's form.
+        # The first lines are enough to find the key and quantity of the preset's form. They are
+        # kept in memory, because standard input cannot be read twice.
         head = list(islice(lines, _MAX_HEAD_LINES))
         lines = chain(head, lines)  # the head is read again for the values
         choice = _choose_speed_of_head(head, options, options.preset)

@@ -244,6 +244,7 @@ class KeywordReader:
             values = self.closing
         if len(values) <= self.skip:
             return None
+        # ``seconds`` has an entry for each of ``values``; it is empty if only closing lines count.
         counted = np.frombuffer(values)[self.skip :]
         weights = np.frombuffer(self.seconds)[self.skip :] if self.seconds else np.empty(0)
         # A mean by time needs the time of every value; a single value needs no mean.

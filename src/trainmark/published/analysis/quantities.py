@@ -289,6 +289,7 @@ def _read_unit(unit: str) -> Quantity | None:
     if time_per_step is not None:
         seconds = _SECONDS_BY_WORD[time_per_step["time"]]
         steps = _read_count(time_per_step)
+        # The unit tells this from a bare time, which may be of anything; see ``_is_specific``.
         return Quantity("step_time", unit="s/step", seconds=seconds, steps=steps)
     return (
         Quantity("step_time", seconds=_SECONDS_BY_WORD[text]) if text in _SECONDS_BY_WORD else None

@@ -428,6 +428,7 @@ class LogReader:
             # A mean rate since the start, times the clock, is the work done until now.
             done = pair.value if form.is_counter else pair.value * clock_s
             readings.add_total(line, done, clock_s, self.context)
+        # The mean itself is kept, too: it counts if it is printed only once, and shows a resume.
         if not form.is_counter:
             readings.add_mean_rate(pair.value)
         elif clock_s > 0:

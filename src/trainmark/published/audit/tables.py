@@ -227,6 +227,7 @@ def _get_device_rate(subject: AuditSubject) -> float:
 
 def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool:
     """Tell whether the rate of more devices is too high or too low for that of fewer."""
+    # Rows without a number of devices are in no group: the defaults are for the types alone.
     fewer, more = sorted((subject, other), key=lambda row: row.world_size or 0)
     world_ratio = (more.world_size or 0) / (fewer.world_size or 1)
     if world_ratio <= 1:  # rows of as many devices are not compared

@@ -93,7 +93,7 @@ class Workload(Frozen):
             sequence: tokens of the sample; None: not known.
         """
         if self.matmul_parameters is None or self.layers is None or self.width is None:
-            return self.flops_per_sample
+            return self.flops_per_sample  # samples are no sequences, but may have a fixed size
         if sequence is None:
             return None
         attention = 12 * self.layers * self.width * sequence

@@ -231,7 +231,7 @@ class EventReader:
         return list(self._runs.values())
 
     def feed(self, number: int, line: str) -> Iterator[EventRun]:
-        """Read a line; if it begins another run, yield the run before it, which is complete.
+        """Read a line; if it begins another run, yield the run before it, which has ended.
 
         Args:
             number: of the line, from 1.

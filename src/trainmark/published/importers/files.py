@@ -114,7 +114,7 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
         yield from reader(text, _add_folder_names(page, path))
     elif text.startswith("{"):  # JSON in a file of another suffix, such as `.txt`
         yield from json_records.read_json(text, page)
-    elif _TABLE_MARK.search(text):  # so has a page in a file of another suffix
+    elif _TABLE_MARK.search(text):  # a page in a file of another suffix
         yield from read_page(text, page)
     else:
         yield page.make_unread_file(message("file_of_unknown_form"))

@@ -175,7 +175,8 @@ def _name_inference_figure(column: Column) -> Column:
     """
     if column.role != "figure" or not (column.has_unit_in_cells or column.printed_unit):
         return column
-    name = split_unit(strip_markup(column.header)).name  # the column may have a figure's name
+    # From the header: ``column.name`` may be that of the figure of training that it resembles.
+    name = split_unit(strip_markup(column.header)).name
     if column.precision:
         name = remove_precision_words(name)
     if not name and column.printed_unit:

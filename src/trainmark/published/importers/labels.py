@@ -69,14 +69,14 @@ def read_label(label: str, config_file: str = "", world_of_columns: str = "") ->
 
     Args:
         config_file: name of the configuration file, which may have the world, too.
-        world_of_columns: the world of other columns of the row, in the form of a label: ``(1x8)``;
-            that of the label itself is preferred, and that of the file's name is not.
+        world_of_columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
+            It counts if the label has none, and before that of the file's name.
     """
     text = _ROW_NUMBER.sub("", strip_markup(label)).replace("×", "x")  # without `[1] ` before it
     world_in_label = _WORLD.search(text) or _BARE_WORLD.search(text)  # in brackets, or not
     printed_world = world_in_label or _WORLD.fullmatch(world_of_columns)
     head = text[: world_in_label.start()].rstrip() if world_in_label else text  # before the world
-    counting_words = _find_counting_words(head, printed_world)
+    counting_words = _find_counting_words(head, printed_world)  # such as `四机32卡`
     file_name = _CONFIG_FILE_NAME.fullmatch(strip_markup(config_file))
     device = _read_device(head, counting_words, printed_world, file_name)
     if printed_world:
