@@ -52,8 +52,8 @@ def accept(
 ) -> None:
     """Find what to exclude: slow devices and nodes, bad links, wrong results.
 
-    Every device trains alone and in pairs, and is compared with its peers; with --launcher, every
-    node. The folder gets acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
+    Every device (with --launcher, every node) trains alone and in pairs, and is compared with its
+    peers. The folder gets acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
 
     Exit codes: 0: all pass; 1: some fail; 3: some are undecided; 2: nothing was started.
     """
