@@ -55,6 +55,7 @@ def write_both_sides(factor: float = 1.0, **of_b: Any) -> None:
 
 @pytest.mark.parametrize(
     ("factor", "code", "verdict"),
+    # At 0.97, only a part of the interval is beyond the threshold of 3%.
     [(1.0, 0, "no_difference"), (0.9, 1, "slower"), (0.97, 3, "too_noisy"), (1.2, 0, "faster")],
 )
 def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verdict: str) -> None:

@@ -101,6 +101,7 @@ def test_valid_case_has_no_fault() -> None:
             {"loss_falls": ["check_loss_not_falling"]},
         ),
         (
+            # On two ranks, the losses fall too, but are not those of one rank.
             make_runs(losses=[2.0 - 0.01 * step for step in range(40)]),
             {},
             {"equal_losses": ["check_losses_differ"]},

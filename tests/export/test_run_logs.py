@@ -115,6 +115,7 @@ def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
         "cache_clear",
         "init_stop",
     }
+    # Facts of the system that only the later rules ask for.
     disclosure = {
         "lowest_numerical_precision_in_linear",
         "lowest_numerical_precision_in_attn",

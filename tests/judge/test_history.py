@@ -60,6 +60,7 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
     """
     for night in nights:
         histories = data[:, max(0, night + 1 - MAX_RUNS) : night + 1]
+        # The segments of all years are computed at once, which is faster than one by one.
         assessments = [
             assess_newest(history, trace_edges(last_starts))
             for history, last_starts in zip(histories, find_last_starts(histories), strict=True)
@@ -72,6 +73,7 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
         )
         step = np.array([assessment.step_index is not None for assessment in assessments])
         drift = np.array([(assessment.drift or 0) < 0 for assessment in assessments])
+        # A negative drift is one to slower.
         yield step & slower, ~step & slower, drift
 
 

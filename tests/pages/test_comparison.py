@@ -69,7 +69,7 @@ def test_ratios_are_drawn_with_good_and_bad_marked(
 ) -> None:
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
     a = make_series("a", rates)
-    b = make_series("b", [times * rate for rate in rates], first_minute=9)
+    b = make_series("b", [times * rate for rate in rates], first_minute=9)  # all after A's
     chart = chart_ratios({"B": compare(a, b, figures=["p_core"])})
     assert chart
     assert chart.table

@@ -64,6 +64,7 @@ def make_failed_record(**changes):
     record = make_record()
     cause = Cause(
         kind="oom",
+        # With characters that Markdown and HTML must escape.
         message=message("exception", text="out of memory|after <2 GiB>"),
         rank=1,
         place="model_build",

@@ -87,6 +87,7 @@ def test_loss_scale_follows_the_published_rules(
 
 
 @pytest.mark.parametrize(
+    # ``window``: steps in a row without an overflow after which the scale grows.
     ("name", "start", "window"),
     [
         ("gpt_megatron", START, 1000),
