@@ -96,7 +96,10 @@ def _build_adapter(name: str) -> TypeAdapter[Any]:
 
 
 def fits(name: str, value: object) -> bool:
-    """Tell whether a value is one that ``DeviceSample`` may have under this name."""
+    """Tell whether the field ``name`` of ``DeviceSample`` may have this value.
+
+    Values are not converted: a text is no number.
+    """
     try:
         _build_adapter(name).validate_python(value, strict=True)
     except ValueError:

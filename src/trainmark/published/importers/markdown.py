@@ -182,6 +182,7 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     # is the weakest hint.
     file_words = PurePath(page.file).stem.replace("_", " ")
     device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
+    # The precision is otherwise: one that the page states as a fact outweighs words of headings.
     return replace(
         page,
         section=" > ".join(outermost_first),
