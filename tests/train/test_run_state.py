@@ -248,6 +248,14 @@ def test_a_checkpoint_of_other_work_is_refused(
     assert caught.value.fix
 
 
+def test_run_of_a_program_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) -> None:
+    # Its plan names a case that does not exist.
+    earlier = plan_run_in().model_copy(update={"case": "my_program"})
+    earlier.save(tmp_path)
+    with pytest.raises(TrainmarkError, match="case was my_program, but is now llama31_8b"):
+        plan_run_in(resume=tmp_path)
+
+
 @needs_fsdp
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) -> None:
     plan = write_earlier_run(plan_run_in, tmp_path / "a")

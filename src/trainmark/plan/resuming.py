@@ -78,8 +78,10 @@ def _read_earlier_plan(run: Path, where: str) -> Plan:
 
 def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
     """Refuse a run that changes a setting which must stay the same when it continues another."""
-    settings = _collect_fixed_settings(plan)
-    earlier_settings = _collect_fixed_settings(earlier)
+    # The type of both: a run of another case is refused for its case, which is compared first.
+    recipe_type: type[Recipe] = plan.load_case().recipe_type
+    settings = _collect_fixed_settings(plan, recipe_type)
+    earlier_settings = _collect_fixed_settings(earlier, recipe_type)
     for name in settings | earlier_settings:
         if settings.get(name) != earlier_settings.get(name):
             raise UsageError(
@@ -93,9 +95,12 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
             )
 
 
-def _collect_fixed_settings(plan: Plan) -> dict[str, Any]:
-    """Return by name the settings that must be equal for one run to continue another."""
-    recipe_type: type[Recipe] = plan.load_case().recipe_type
+def _collect_fixed_settings(plan: Plan, recipe_type: type[Recipe]) -> dict[str, Any]:
+    """Return by name the settings that must be equal for one run to continue another.
+
+    Args:
+        recipe_type: states which fields may change.
+    """
     # Fields whose change leaves the work the same, or is allowed by the closed rules.
     free = (
         list_fields_with_rule(recipe_type, "closed")
