@@ -50,7 +50,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
         for key, recipe in case.recipes.items():
             if recipe.data == "generated":
                 return key
-    base_name = name or "standard"
+    base_name = name or "standard"  # without a name, also if the case has no generated recipe
     for candidate in (base_name, f"{base_name}-{world}"):
         if candidate in case.recipes:
             return candidate

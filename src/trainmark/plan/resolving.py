@@ -150,9 +150,10 @@ def resolve(
     now: datetime | None = None,
     run_token: str | None = None,
 ) -> Plan:
-    """Check a request and return the plan of its first launch.
+    """Check a request and return its plan; of several launches, what they have in common.
 
-    Generates a generated recipe's data into ``generated_root`` if it is not there yet.
+    ``list_launches`` returns the plan of each. The data of a generated recipe is generated into
+    ``generated_root`` if it is not there yet.
 
     Args:
         remote: the machines of a launcher; None: this one.

@@ -65,7 +65,7 @@ def resolve_witnessed(
     run_token: str,
     dry_run: bool,
 ) -> Plan:
-    """Check a request for a program and return the plan of its first launch.
+    """Check a request for a program and return its plan; as ``resolving.resolve``.
 
     Args:
         remote: the machines of a launcher; None: this one.
