@@ -135,7 +135,8 @@ def explain_verdict(member: Member) -> Phrase:
     if member.doubt is None:
         return ""
     reason = phrase(f"accept_doubt.{member.doubt}")
-    if member.doubt != "interval":  # more rounds would not help
+    # ``interval``: the interval of the slowdown is too wide; more rounds would make it narrower.
+    if member.doubt != "interval":
         return reason
     more = phrase("accept.no_rounds")
     if member.more_rounds is not None:

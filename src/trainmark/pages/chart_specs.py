@@ -93,6 +93,9 @@ def draw_over_time(
 ) -> Spec:
     """Return readings over time: a line for each name, or a band from the lowest to the highest.
 
+    A row of the dataset ``lines`` is a reading: its time ``s``, its value ``v``, and in ``of`` the
+    name of its line.
+
     Args:
         axis: title of the time axis.
         scale: of the values, as Vega-Lite takes it.
@@ -207,7 +210,7 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
                 "axis": {"grid": False},
             },
             "color": {
-                "field": "said",
+                "field": "said",  # the verdict
                 "type": "nominal",
                 "title": None,
                 "scale": {"domain": list(verdicts), "range": list(colours)},
@@ -217,11 +220,11 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
     }
 
 
-def draw_history(*, has_steps: bool) -> Spec:
+def draw_history(*, has_changes: bool) -> Spec:
     """Return the speed of each series over time, with its change points as dashed lines.
 
     Args:
-        has_steps: whether there are change points.
+        has_changes: whether there are change points.
     """
     # Formats of a label, by the unit of time at which it is.
     days = dict.fromkeys(("week", "date", "day"), "%m-%d")
@@ -259,7 +262,7 @@ def draw_history(*, has_steps: bool) -> Spec:
     return {
         "width": 760,
         "height": 300,
-        "layer": [change, line, point] if has_steps else [line, point],
+        "layer": [change, line, point] if has_changes else [line, point],
         "encoding": {"x": time, "color": series},
     }
 

@@ -366,6 +366,7 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
     # readings in one `unit` of the chart, bytes in a GiB for example.
     short, unit, factor, scale = _QUANTITIES[first_line.quantity]
     kind = "host" if first_line.of_host else "device"
+    # ``of`` has the ranks of a device, the number of a host, or the name of one of the three lines.
     is_summary = first_line.of in SUMMARY_LINES
     last_s = max(time_s for line in lines for time_s, _ in line.points)
     seconds_per_unit, axis = (60, "minutes") if last_s > _LONG_S else (1, "axis")

@@ -349,10 +349,13 @@ class _ExpertGradients:
             return
         # The hook is called for every optimizer: leave out experts that this one does not hold.
         optimized = {id(x) for group in optimizer.param_groups for x in group["params"]}
+        holds_experts = False
         for layer, experts in enumerate(self._experts):
             for name, parameter in experts.named_parameters():
-                # No gradient: no backward pass of this step reached the experts of the layer.
-                if id(parameter) not in optimized or parameter.grad is None:
+                if id(parameter) not in optimized:
+                    continue
+                holds_experts = True
+                if parameter.grad is None:  # no backward pass of this step reached the layer
                     continue
                 gradient = parameter.grad
                 local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
@@ -361,7 +364,8 @@ class _ExpertGradients:
                 if earlier is not None:
                     is_nonzero = earlier | is_nonzero
                 self._had_gradient[layer, name] = is_nonzero
-        self._steps_left -= 1
+        if holds_experts:  # a step of another optimizer does not count
+            self._steps_left -= 1
 
     @property
     def is_finished(self) -> bool:

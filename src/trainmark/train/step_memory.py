@@ -65,7 +65,10 @@ class Prediction:
         return self.total + self.cached
 
     def compute_needed(self, memory: RankMemory) -> int:
-        """Return the bytes that a rank needs of ``memory``, without those of its process."""
+        """Return the bytes that a rank needs of ``memory``, without those of its process.
+
+        On an accelerator (``machine_bytes`` is None) these include what the allocator keeps.
+        """
         return self.reserved if memory.machine_bytes is None else self.total
 
 

@@ -128,17 +128,14 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
 
 def _predict_block_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     """Return the bytes per token that one block saves for its backward pass."""
-    number_bytes = (
-        HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
-    )  # of a matmul's result
-    norms = (
-        2 * (config.hidden_size + 1) * FP32_BYTES
-    )  # the input in float32, and one number per token
+    # Bytes of a number in a matmul's result.
+    number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
+    # The input in float32, and one number per token.
+    norms = 2 * (config.hidden_size + 1) * FP32_BYTES
     query_and_result = 2 * config.hidden_size * number_bytes
     key_and_value = 2 * config.kv_size * number_bytes
-    softmax_sums = (
-        config.num_heads * FP32_BYTES
-    )  # that fused attention keeps instead of probabilities
+    # Fused attention keeps them instead of probabilities.
+    softmax_sums = config.num_heads * FP32_BYTES
     feed_forward = 3 * config.intermediate_size * number_bytes  # gate, its activation, up
     adapters = _predict_adapter_bytes(config, recipe, number_bytes)
     return norms + query_and_result + key_and_value + softmax_sums + feed_forward + adapters

@@ -61,6 +61,7 @@ class Apple(TorchVendor):
     )
     package = "torch"  # every torch for these machines drives the device
     module = None
+    # The device is a part of the processor and not on a PCI bus: no class matches.
     pci_vendor = 0
     pci_classes = ()
     commands = (

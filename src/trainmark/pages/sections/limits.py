@@ -225,7 +225,7 @@ def _find_small_batch(record: Record) -> Limit | None:
     total = record.figure("mem_total")
     if rate is None or not used or not total:
         return None
-    # On a CPU the memory is the host's; with ``compile`` the advice's second half is followed.
+    # On a CPU the memory is the host's. The advice is to use ``compile`` as well, if it is off.
     if not has_cards(record) or record.plan.recipe.get("compile"):
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
@@ -568,6 +568,7 @@ def _describe_spread(record: Record) -> list[Phrase]:
     steps_ns = [rank_entry.step_ns for rank_entry in record.ranks if rank_entry.step_ns]
     if len(steps_ns) < 2:
         return [phrase("strip.no_steps")]
+    # Of two ranks, median_low is the faster one, with which the slower one is compared.
     spread = max(steps_ns) / median_low(steps_ns) - 1
     parts: list[Phrase] = [phrase("strip.spread", share=f"{spread:.1%}")]
     # A spread like this would be a finding if the ranks had been compared.

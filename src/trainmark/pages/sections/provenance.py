@@ -269,6 +269,7 @@ def build_run_facts(record: Record) -> Section:
     plan = record.plan
     job = record.environment.get("job") or {}
     about = plan.about
+    # ``compared_with`` is the recipe from which ``fix_hp`` and ``extra`` list the changes.
     changed = phrase("def.fix_hp", standards=plan.compared_with)
     recipe_fields = format_fix_hp(_list_recipe_fields(record))
     attention_flags = record.environment.get("attention_flags", {})
@@ -382,7 +383,7 @@ def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
     """
     value: Any = source
     for name in path.split("."):
-        if value is None:  # a strategy that one rank does not have: its parts are None as well
+        if value is None:  # the job does not have it: parts of it are None as well
             break
         if name not in value:
             return or_unknown(None)

@@ -149,7 +149,10 @@ def _grade(run: Run) -> str:
 
 
 def _choose_badge(run: Run) -> tuple[str, Phrase, str]:
-    """Return what became of a run: a word for the filter, the text of the badge, and its tone."""
+    """Return what became of a run: a word for the filter, the text of the badge, and its tone.
+
+    The first launch that did not pass decides; if all passed, the grade of trust.
+    """
     for launch in run:
         status = launch["status"]
         if status != "passed":
@@ -544,7 +547,7 @@ def _build_history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart
         "history",
         phrase("site.history", figure=figure),
         description,
-        chart_specs.draw_history(has_steps=bool(change_rows)),
+        chart_specs.draw_history(has_changes=bool(change_rows)),
         {"history": points, "changes": change_rows},
         build_table(columns, rows),
     )

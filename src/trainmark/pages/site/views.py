@@ -222,7 +222,7 @@ def build_comparison_page(
     sections: list[Section] = []
     verdicts: list[Block] = []
     comparisons: dict[str, Comparison] = {}
-    refused_keys: dict[str, None] = {}  # that a reader may allow
+    refused_keys: dict[str, None] = {}  # that a reader may allow, each once and in this order
     sides_of_case = {"A": first}  # of the first side's case, so that their curves can be compared
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
         differing_keys = find_differences(describe_work(first[0]), describe_work(side[0]))
@@ -234,12 +234,14 @@ def build_comparison_page(
                 refused_keys |= dict.fromkeys(forbidden_keys)
             words = phrase("site.refused", side=letter, keys=_translate_work_keys(forbidden_keys))
             blocks = [Paragraph(words, "warn")]
+            # Sides that differ in the number of ranks may show how the work scales.
             scaling = find_scaling_of_sides(first, side)
             if scaling:
                 blocks += build_scaling(scaling)
         else:
             # By now the reader has allowed all of them.
             comparisons[letter] = compare(first, side, allow=differing_keys)
+            # The verdict stands above all sections.
             verdict, *blocks = build_comparison(comparisons[letter], letter)
             verdicts.append(verdict)
         if side[0].plan.case == first[0].plan.case:

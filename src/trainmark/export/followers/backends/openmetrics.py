@@ -69,7 +69,7 @@ class OpenMetrics:
         if reading is not None:
             kind = "gpu" if reading["gpu"] is not None else "host"
             name = f"sys/{kind}/{reading['quantity']}"
-            labels["node"] = reading["node"] or "0"
+            labels["node"] = reading["node"] or "0"  # without one: the launcher's machine
             if kind == "gpu":
                 labels["gpu"] = reading["gpu"]
         self._set_gauge(f"trainmark_{re.sub('[^a-zA-Z0-9_]', '_', name)}", value, **labels)
