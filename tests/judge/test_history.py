@@ -60,7 +60,7 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
     """
     for night in nights:
         histories = data[:, max(0, night + 1 - MAX_RUNS) : night + 1]
-        # The segments of all years are computed at once, which is faster than one by one.
+        # The segments of all years are computed at once and given to ``assess_newest``.
         assessments = [
             assess_newest(history, trace_edges(last_starts))
             for history, last_starts in zip(histories, find_last_starts(histories), strict=True)
