@@ -619,6 +619,7 @@ def test_larger_batch_is_advised_for_an_underused_device():
         name: record.figures["p_train"].model_copy(update={"value": value})
         for name, value in values.items()
     }
+    # It hardly waits for data, computes at a low rate and has three quarters of the memory free.
     small = make_waiting_record(0.01).model_copy(update={"figures": figures})
     assert [limit.rule for limit in find_limits(small)] == ["batch"]
     # With three quarters of the memory used, a larger batch may not fit.

@@ -218,7 +218,7 @@ def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> N
     # 88,000 of all and 11,000 of each: eight devices.
     assert (record.FINAL_RESULT, record.gpu_num, record.run_mode) == (88000.0, 8, "mp")
     record = analyze_text(tmp_path, line * 2, gpu_num=4).record
-    assert (record.FINAL_RESULT, record.gpu_num) == (44000.0, 4)
+    assert (record.FINAL_RESULT, record.gpu_num) == (44000.0, 4)  # 11,000 of each
 
 
 def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:

@@ -282,7 +282,8 @@ def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> Non
         target=Target(metric="acc", value=0.9),
     )
     outcome = loop.run()
-    # Evaluated each 3 steps of 4 samples; the second evaluation reaches the target.
+    # Evaluated each 3 steps of 4 samples; the second evaluation reaches the target. An epoch that
+    # was begun counts as one.
     assert (outcome.target_reached, outcome.epochs, outcome.steps) == (True, 1, 6)
     assert [item["event"] for item in events.written[-2:]] == ["evaluate", "trained"]
 

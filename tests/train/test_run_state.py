@@ -203,7 +203,7 @@ def write_earlier_run(plan_run_in: Any, folder: Path, *steps: int) -> Plan:
     for number in steps:
         place = folder / CHECKPOINTS_DIR / f"step-{number}"
         place.mkdir(parents=True)
-        (place / ".metadata").touch()
+        (place / ".metadata").touch()  # the last file that torch writes of a checkpoint
         (place / "progress.json").write_text(
             f'{{"steps": {number}, "epoch": 0, "steps_of_epoch": {number}, "samples": 0}}'
         )

@@ -101,7 +101,8 @@ def test_unevenly_stepping_optimizers_withhold_figures(tmp_path):
 
 
 def test_batches_without_a_loader_cannot_be_counted(tmp_path):
-    # Samples are to be counted in the first dimension of the loader's batches.
+    # Samples are to be counted in the first dimension of a loader's batches, but this program has
+    # no loader.
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "bad.py", "plain", work=work)
     reason = record.figures["final_result"].reason

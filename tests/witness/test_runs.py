@@ -141,7 +141,8 @@ def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
 def test_unplanned_ranks_are_refused(tmp_path):
     words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     work = WORK.replace("[step]", "starts_ranks = true\n[step]")
-    # Behind ``env``, planning does not see that torchrun starts two ranks.
+    # The file says that the command starts its ranks itself. Behind ``env``, planning does not see
+    # that torchrun starts two of them.
     record = measure(tmp_path, "ddp.py", launcher=("env", *words), work=work)
     assert record.cause is not None
     assert record.cause.message.code == "witness_world"

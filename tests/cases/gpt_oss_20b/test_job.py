@@ -125,6 +125,7 @@ def test_shorter_last_step_counts_each_sample_once(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
     (training,) = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
     assert sum(sum(result["samples"]) for result in training) == tiny_gpt_oss.SAMPLES
+    # Each rank reports the loads of both.
     assert training[0]["facts"]["loads_of_ranks"] == training[1]["facts"]["loads_of_ranks"]
 
 
