@@ -353,7 +353,8 @@ def read_counter_unit(key: str) -> str:
     if match is None:
         return ""
     # The work may stand behind the verb or before it: `consumed samples`, `samples seen`.
-    return _UNIT_BY_WORK[match["item"] or match["item2"]]
+    unit: str = _UNIT_BY_WORK[match["item"] or match["item2"]]
+    return unit
 
 
 @lru_cache(maxsize=4096)

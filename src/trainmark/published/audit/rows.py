@@ -552,7 +552,7 @@ def check_peak(subjects: AuditSubjects) -> Hits:
     for subject in subjects:
         flop_rate = subject.estimate_device_flops()
         bound = subject.find_bound()
-        # A rate may be a little above the peak: clocks may be, and FLOPs of a sample are estimates.
+        # A rate may be a little above the peak: clocks may be, and FLOPs are counted, not measured.
         if bound is None or flop_rate <= _MAX_PEAK_RATIO * bound.flops:
             continue
         args = {

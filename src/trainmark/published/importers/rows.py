@@ -225,12 +225,10 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
             name, count = split_count(device)
             if count:  # `8x A100`
                 device = name
-                # `2x DGX A100` counts machines, whose number of devices is not known.
-                world = (
-                    _World(count, None)
-                    if is_machine(name)
-                    else _World(*divide_into_machines(count))
-                )
+                if is_machine(name):  # `2x DGX A100`: how many devices each has is not known
+                    world = _World(count, None)
+                else:
+                    world = _World(*divide_into_machines(count))
                 is_world_known = True
         # The page counts the devices of its own product; a row of another one may have others.
         is_device_of_page = not device or not page.device or device == page.device
