@@ -72,7 +72,7 @@ def read_fault(folder):
         open_corpus_tokenizer(folder)
     assert caught.value.where
     assert caught.value.rule
-    assert "token" in caught.value.fix
+    assert "token" in caught.value.fix  # it says what to do about the tokenizer
     return str(caught.value)
 
 

@@ -122,7 +122,7 @@ def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> N
     )
     timeline = read_run(run, world_size=2, nodes=2)
     assert timeline.launch_ns == 0
-    failure = find_failure(timeline, None)
+    failure = find_failure(timeline, target=None)
     assert failure is not None
     assert failure.kind == "events_incomplete"
     assert failure.message == message("node_events_lost", nodes="0")

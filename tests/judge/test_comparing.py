@@ -133,7 +133,8 @@ def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> N
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
     refuted = grade_reasons([message("evidence_altered", file="plan.json")])
     b = make_series("b", RATES, first_minute=10, trust=doubtful)
-    b.append(make_launch("b6", 6, 16, trust=refuted, figures={"p_core": 1.0}))
+    # If it counted, B would be far slower.
+    b.append(make_launch("b6", round_=6, minute=15, trust=refuted, figures={"p_core": 1.0}))
     comparison = compare(make_series("a", RATES), b)
     assert [(excluded.name, excluded.reason.code) for excluded in comparison.b.left_out] == [
         ("b6", "compare_refuted")
@@ -306,7 +307,7 @@ def test_copied_step_times_are_refused(factor: float) -> None:
         for x in "ab"
     )
     compare(a, b)  # raises nothing
-    b[4] = make_launch("b5", 5, steps_ns=[int(factor * time) for time in a[0].steps.time_ns])
+    b[4] = make_launch("b5", round_=5, steps_ns=[int(factor * time) for time in a[0].steps.time_ns])
     with pytest.raises(UsageError, match="a1 and b5 are the same or proportional"):
         compare(a, b)
 

@@ -81,7 +81,7 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
     ("noise", "rho1"), [(0.005, 0.0), (0.01, 0.0), (0.02, 0.0), (0.01, 0.6), (0.03, 0.6)]
 )
 def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> None:
-    data = make_years(8, noise, seed=1, outliers=0 if rho1 else OUTLIERS, rho1=rho1)
+    data = make_years(count=8, noise=noise, seed=1, outliers=0 if rho1 else OUTLIERS, rho1=rho1)
     nights = list(assess_nights(data, range(MIN_RUNS, len(NIGHTS), 2)))
     step = np.stack([step_of_night for step_of_night, _, _ in nights])
     doubt = np.stack([doubt_of_night for _, doubt_of_night, _ in nights])
@@ -93,7 +93,7 @@ def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> Non
 
 @pytest.mark.parametrize(("noise", "max_delay"), [(0.005, 5), (0.01, 6)])
 def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> None:
-    data = make_years(20, noise, seed=2, outliers=OUTLIERS)
+    data = make_years(count=20, noise=noise, seed=2, outliers=OUTLIERS)
     # In nine of ten years the first alarm comes within ``max_delay`` nights.
     data[:, 150:] *= 0.95  # night 150 is the first one of a slower level
     alarms = np.stack([step for step, _, _ in assess_nights(data, range(150, 164))])
@@ -107,7 +107,7 @@ def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> 
 def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
     noise: float, outliers: float
 ) -> None:
-    data = make_years(20, noise, seed=4, outliers=outliers)
+    data = make_years(count=20, noise=noise, seed=4, outliers=outliers)
     data[:, 150:180] *= 1 - 0.001 * np.arange(1, 31)  # the drift begins in night 150
     # (years, nights): whether the night is reported, as a step or as a drift
     alarms = np.stack([step | drift for step, _, drift in assess_nights(data, range(150, 180))])
@@ -115,7 +115,7 @@ def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
 
 
 def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
-    data = make_years(1, 0.01, seed=3, outliers=OUTLIERS)[0]
+    data = make_years(count=1, noise=0.01, seed=3, outliers=OUTLIERS)[0]
     data *= np.linspace(1.0, 1.02, len(data))  # slowly faster
     data[90:] *= 0.95  # the two steps: from these nights on
     data[180:] *= 1.05

@@ -16,8 +16,9 @@ class Card(SyncDevice):
     def __init__(self, product: str, tflops: float) -> None:
         super().__init__(FakeClock())
         self.describe = lambda: {"name": product}  # type: ignore[method-assign]
-        # In FLOP/s, without a swing between measurements.
-        self.matmul_rate = lambda _: MatmulRate(tflops * 1e12, 0.0)  # type: ignore[method-assign]
+        self.matmul_rate = lambda _: MatmulRate(  # type: ignore[method-assign]
+            flops_per_second=tflops * 1e12, swing=0.0
+        )
 
 
 def test_rate_above_the_published_peak_fails_the_run() -> None:

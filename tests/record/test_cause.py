@@ -99,7 +99,9 @@ def test_missed_target_states_target_and_value(find_ending: Any) -> None:
     [("oom", "oom"), ("diverged", "diverged"), ("disk_full", "failed"), ("error", "failed")],
 )
 def test_reported_failure_of_a_rank_is_the_cause(find_ending: Any, kind: str, status: str) -> None:
-    result = find_ending([make_ranks_ended(make_failure(0, 1, 4))], make_failed_rank(kind))
+    result = find_ending(
+        [make_ranks_ended(make_failure(0, exit_code=1, time_s=4))], make_failed_rank(kind)
+    )
     assert result.status == status
     assert result.cause == {
         "kind": kind,
@@ -120,19 +122,31 @@ def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) ->
         make_failed_rank("error", 4.1),
     )
     result = find_ending(
-        [make_ranks_ended(make_failure(0, 1, 4), make_failure(1, 1, 4))], broken, raised
+        [
+            make_ranks_ended(
+                make_failure(0, exit_code=1, time_s=4), make_failure(1, exit_code=1, time_s=4)
+            )
+        ],
+        broken,
+        raised,
     )
     assert (result.cause["rank"], result.cause["message"]) == (1, make_error_message("why"))
 
 
 def test_exit_code_of_a_full_disk_is_the_cause(find_ending: Any) -> None:
-    result = find_ending([make_ranks_ended(make_failure(0, 28, 4))], make_whole_rank()[:3])
+    result = find_ending(
+        [make_ranks_ended(make_failure(0, exit_code=28, time_s=4))], make_whole_rank()[:3]
+    )
     assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
 
 
 def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
     # Exit codes are negative signals: rank 1 was killed, then the launcher ended rank 0.
-    launcher = [make_ranks_ended(make_failure(0, -15, 4.5), make_failure(1, -9, 4))]
+    launcher = [
+        make_ranks_ended(
+            make_failure(0, exit_code=-15, time_s=4.5), make_failure(1, exit_code=-9, time_s=4)
+        )
+    ]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "failed"
     assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
@@ -143,7 +157,11 @@ def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(
     find_ending: Any,
 ) -> None:
     # Rank 0 was ended (SIGTERM) at 4 s; rank 1 failed half a second later.
-    launcher = [make_ranks_ended(make_failure(0, -15, 4), make_failure(1, 1, 4.5))]
+    launcher = [
+        make_ranks_ended(
+            make_failure(0, exit_code=-15, time_s=4), make_failure(1, exit_code=1, time_s=4.5)
+        )
+    ]
     result = find_ending(launcher, make_whole_rank()[:3], make_failed_rank("exit", 4.5))
     assert (result.cause["rank"], result.cause["signal"]) == (0, "SIGTERM")
 
@@ -155,7 +173,10 @@ def test_unknown_exit_code_is_not_reported(find_ending: Any) -> None:
 
 def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None:
     # SIGKILL, and the kernel says that it killed a process for lack of memory.
-    launcher = [make_event("oom_kills", 8 * S, count=1), make_ranks_ended(make_failure(1, -9, 4))]
+    launcher = [
+        make_event("oom_kills", 8 * S, count=1),
+        make_ranks_ended(make_failure(1, exit_code=-9, time_s=4)),
+    ]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "oom"
     assert result.cause["message"] == (
@@ -166,7 +187,11 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None
 def test_of_simultaneous_failures_the_most_specific_is_the_cause(find_ending: Any) -> None:
     # Rank 0 notices the broken connection first; rank 1 ran out of memory. Failures that are less
     # than 3 s apart count as simultaneous, as one makes the others fail.
-    launcher = [make_ranks_ended(make_failure(0, 1, 4), make_failure(1, 1, 4.8))]
+    launcher = [
+        make_ranks_ended(
+            make_failure(0, exit_code=1, time_s=4), make_failure(1, exit_code=1, time_s=4.8)
+        )
+    ]
     result = find_ending(
         launcher, make_failed_rank("error", 4, "connection closed"), make_failed_rank("oom", 4.8)
     )

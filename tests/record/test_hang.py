@@ -58,7 +58,7 @@ def find_cause(tmp_path: Path) -> Any:
             "stop", stop_s * S, reason="timeout", timeout_s=59.0, stacks=[], hang=list(groups)
         )
         run_dir = write_run(tmp_path / "run", [launch_event(), stop], *map(make_rank, steps))
-        failure = find_failure(read_run(run_dir, len(steps)), None)
+        failure = find_failure(read_run(run_dir, len(steps)), target=None)
         assert decide_status(failure) == "timed_out"
         return failure
 
@@ -151,6 +151,6 @@ def test_a_window_that_takes_long_is_not_a_hang(tmp_path: Path) -> None:
         stop = make_event("stop", stop_s * S, reason="timeout", timeout_s=25.0, stacks=[], hang=[])
         events = [make_event("start", S, pid=1), long_window]
         run_dir = write_run(tmp_path / f"run{stop_s}", [launch_event(), stop], events)
-        failure = find_failure(read_run(run_dir, 1), None)
+        failure = find_failure(read_run(run_dir, world_size=1), target=None)
         assert failure is not None
         assert failure.message.code == code

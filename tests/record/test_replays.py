@@ -67,6 +67,7 @@ def measure_replays(tmp_path: Path) -> Any:
                 make_event("start", 1 * S, pid=1),
                 make_window(2 * S, 4 * S, phase="compile", step_ns=[2 * S], samples=[8]),
                 make_span("replay", 4 * S, 5 * S),  # saving the state before the window
+                # Of its 5 s, one is in no step; rates count it.
                 make_window(5 * S, 10 * S, first_step=1, step_ns=[S] * 4, samples=[8] * 4),
                 *replays,
                 make_event("trained", 14 * S, start_ns=2 * S, end_ns=14 * S, steps=5, epochs=1),
@@ -146,8 +147,9 @@ def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replay
 
 
 def test_ranks_that_differ_at_the_same_step_are_all_named(measure_replays: Any) -> None:
+    difference = (5, "loss", None)  # step and part; a loss is not of a tensor
     # Three ranks, two of them on the first node.
-    measurement = measure_replays(*[[make_replay((5, "loss", None))]] * 3)
+    measurement = measure_replays(*[[make_replay(difference)]] * 3)
 
     ((_, args),) = find_findings(measurement)
     assert (args["ranks"], args["nodes"], args["place"]) == ("0-2", "0-1", "loss")

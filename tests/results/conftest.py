@@ -30,5 +30,5 @@ def run_dir(tmp_path: Path) -> Path:
 def packed(run_dir: Path, tmp_path: Path) -> Path:
     """Return the bundle of ``run_dir``."""
     path = tmp_path / "run.trainmark.zip"
-    bundle.pack([[run_dir]], path)
+    bundle.pack([[run_dir]], path)  # one run, with one launch
     return path

@@ -188,8 +188,9 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
 def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
     sync_device: SyncDevice,
 ) -> None:
-    # 8 GiB in total.
-    sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "process")  # type: ignore[method-assign]
+    sync_device.memory = lambda: MemoryUse(  # type: ignore[method-assign]
+        allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="process"
+    )
     plan: Any = SimpleNamespace(
         case="toy", world_size=1, nproc=2, data=SimpleNamespace(folder="none")
     )

@@ -33,20 +33,25 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
 
 def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
     # Six sequences are the candidates of three samples, which have 2, 1 and 3 of them.
-    places = ScoreLayout(torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 1, 0, 0, 1, 2]), 3, 3)
+    layout = ScoreLayout(
+        owner=torch.tensor([0, 0, 1, 2, 2, 2]),
+        slot=torch.tensor([0, 1, 0, 0, 1, 2]),
+        samples=3,
+        max_choices=3,
+    )
     # The second tensor: the sequence of each of the eight targets, whose log-probabilities follow.
     sequences = SequenceTensors((torch.zeros(6, 4),), torch.tensor([0, 0, 1, 2, 3, 4, 4, 5]))
     scores = sequences.sum_scores(torch.tensor([-1.0, -2, -1, -50, -4, -1, -1, -3]))
     assert scores.tolist() == [-3, -1, -50, -4, -2, -3]
     none = -float("inf")
-    assert places.arrange_scores(scores).tolist() == [
+    assert layout.arrange_scores(scores).tolist() == [
         [-3, -1, none],
         [-50, none, none],
         [-4, -2, -3],
     ]
     # Cross-entropy of the first candidate of each sample; with a single one it is 0.
     expected = np.log1p(np.exp(2)) + 0.0 + np.log1p(np.exp(2) + np.exp(1))
-    assert float(places.compute_loss_sum(scores)) == pytest.approx(expected, rel=1e-6)
+    assert float(layout.compute_loss_sum(scores)) == pytest.approx(expected, rel=1e-6)
     # Chosen are the candidates 1 of sample 0, 0 of sample 1, and 1 of sample 2.
     for correct, right in (
         ([0, 1, 1, 0, 1, 0], 3),
@@ -54,7 +59,7 @@ def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
         ([1, 0, 1, 1, 0, 1], 1),
         ([1, 0, 0, 1, 0, 0], 0),
     ):
-        assert int(places.count_right(scores, torch.tensor(correct, dtype=torch.bool))) == right
+        assert int(layout.count_right(scores, torch.tensor(correct, dtype=torch.bool))) == right
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3])  # 10 and 30 sequences a forward pass

@@ -258,6 +258,7 @@ def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) 
 def test_the_published_recipe_fits_eight_cards_of_80_gib() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, GptOssRecipe)
+    # On 8 ranks; the folder is not needed, as the recipe has all sizes.
     assert check_fit(Path(), recipe, 8, RankMemory(80 << 30)) < 80 << 30
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(Path(), recipe, 8, RankMemory(40 << 30))
