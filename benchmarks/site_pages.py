@@ -30,7 +30,9 @@ def main() -> bool:
         square_s, database = time_matmul_s(), Index(str(runs))
         links = views.Links(f"cases/{CASE}.html")
         case_s = measure_median_s(
-            lambda: lists.build_case_page(views.list_all_runs(database, lists.KEYS), CASE, links)
+            lambda: lists.build_case_page(
+                views.list_all_runs(database, lists.PAGE_COLUMNS), CASE, links
+            )
         )
         arguments = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]
         rows = list_runs(database, arguments, columns=["run_id"], limit=6).rows

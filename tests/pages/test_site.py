@@ -35,7 +35,7 @@ def make_index(folder, *documents):
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """Return an index of six runs of two cases with hostile names, and a run of two launches."""
-    monkeypatch.setattr(lists, "ROWS", 5)  # rows of a list, so that some are left out
+    monkeypatch.setattr(lists, "MAX_ROWS", 5)  # rows of a list, so that some are left out
     documents = [
         (
             str(number),
@@ -207,7 +207,7 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     case = runs[0][1]["plan"]["case"]
     page = Reader(
         lists.build_case_page(
-            views.list_all_runs(database, lists.KEYS), case, Links("cases/x.html")
+            views.list_all_runs(database, lists.PAGE_COLUMNS), case, Links("cases/x.html")
         )
     )
     assert "../runs/run-h100-17.html" in page.list_values("a", "href")
@@ -239,7 +239,7 @@ def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
         )
         for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
     ]
-    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.KEYS)
+    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.PAGE_COLUMNS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     # Case a reached its target on both machines, case b did not.
     assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
@@ -271,7 +271,7 @@ def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
         )
         for device, grade in (("H100", "usable"), ("A100", "do_not_quote"))
     ]
-    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.KEYS)
+    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.PAGE_COLUMNS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     # The A100's run may not be quoted, but is the only one of that machine.
     assert {"runs/h100.html", "runs/a100.html"} <= set(page.list_values("a", "href"))
@@ -286,7 +286,7 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
         ("a", make_document("run-a", trust=doubtful, figures={"p_train": 100.0})),
         ("b", make_document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
     )
-    all_runs = views.list_all_runs(database, lists.KEYS)
+    all_runs = views.list_all_runs(database, lists.PAGE_COLUMNS)
     page = Reader(lists.build_case_page(all_runs, all_runs[0][0]["case"], Links("cases/x.html")))
     assert "../runs/run-a.html" in page.list_values("a", "href")
     assert "../runs/run-b.html" not in page.list_values("a", "href")

@@ -13,7 +13,7 @@ from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, build_table
 from trainmark.pages.sections.limits import summarize_figure
 from trainmark.pages.texts import join, phrase, translate_headings
-from trainmark.record import figures as figures_of
+from trainmark.record import figures as record_figures
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, LaunchSummary, summarize_launches
 from trainmark.record.trust import grade_repeats
 from trainmark.record.work import describe_work, find_differences, reject_duplicates
@@ -35,7 +35,7 @@ class RepeatSummary:
 
 
 def build_summary(records: Sequence[Record]) -> RepeatSummary:
-    """Return geometric mean, 95% interval and CV of every figure over ``records``.
+    """Return geometric mean, 95% interval and CV of every figure over the launches that passed.
 
     Raises:
         RecordError: no record, or work that differs, naming what.
@@ -54,7 +54,7 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
             raise RecordError(what, where=record.run_id, rule=rule)
     reject_duplicates(record.run_id for record in records)
     passed = tuple(record for record in records if record.passed)
-    specs = figures_of.list_specs(records[0].plan.about.page)
+    specs = record_figures.list_specs(records[0].plan.about.page)
     figures: dict[str, LaunchSummary] = {}
     for name, spec in specs.items():
         # Details are in the table of all figures only.

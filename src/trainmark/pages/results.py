@@ -155,11 +155,12 @@ def _build_column(
     if unit:
         texts, readable_unit = cells.scale_to_unit(values, unit)
         return [f"{heading} {readable_unit}", *texts]
-    format_value = _format_setting if is_setting else _format_cell
+    format_value = _format_setting_cell if is_setting else _format_cell
     return [heading, *(format_value(value) for value in values)]
 
 
-def _format_setting(value: Any) -> str:
+def _format_setting_cell(value: Any) -> str:
+    """Return a setting as text; None: the run does not have it, or it is not set."""
     return cells.NOTHING if value is None else format_setting(value)
 
 
@@ -275,7 +276,7 @@ def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
         ]
     for name in names:
         columns[SHORT_NAMES.get(name, name)] = [
-            _format_setting(entry.plan.recipe[name])
+            _format_setting_cell(entry.plan.recipe[name])
             if entry.plan and name in entry.plan.recipe
             else None
             for entry in outcomes

@@ -76,7 +76,7 @@ def _describe_devices_and_memory(record: Record) -> Phrase:
     entries = record.environment.get("devices")
     if not entries or not entries[0]:
         return name
-    memory_bytes = entries[0].get("memory_total_bytes")
+    memory_bytes = entries[0].get("memory_total_bytes")  # of rank 0, which stands for all
     if not memory_bytes:
         return name
     return (name, f" {memory_bytes / cells.GIB:.0f} GiB")

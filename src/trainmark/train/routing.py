@@ -258,14 +258,15 @@ class RoutingMeter:
             assert mesh is not None
             loads = loads.clone()
             dist.all_reduce(loads, group=mesh["expert"].get_group())
+            # Each of these ranks has the same number of neighbouring experts.
             rank_loads = loads.unflatten(-1, (num_sharing, -1)).sum(-1)
             replicas = mesh["replica"]
         if replicas is not None and replicas.size() > 1:
             group = replicas.get_group()
             gathered = [torch.empty_like(rank_loads) for _ in range(dist.get_world_size(group))]
             dist.all_gather(gathered, rank_loads.contiguous(), group=group)
-            rank_loads = torch.cat(gathered, -1)
-            dist.all_reduce(loads, group=group)
+            rank_loads = torch.cat(gathered, -1)  # in the order of ranks
+            dist.all_reduce(loads, group=group)  # an expert is the same one in all replicas
         return rank_loads.cpu().numpy(), loads.cpu().numpy()
 
     def _count_sent(self, loads: NDArray[np.int32]) -> int:

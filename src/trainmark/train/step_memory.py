@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=Recipe)
 
 PROCESS_BYTES = 300 << 20  # minimum of interpreter and libraries, or of a device's context
-SCORES_AT_ONCE = 1 << 26  # scores of a head that is computed in blocks
+SCORES_AT_ONCE = 1 << 26  # scores (logits) of a head that is computed in blocks
 FP32_BYTES = 4  # of a number in full precision
 HALF_BYTES = 2  # of a number in half precision
 ADAM_MOMENTS = 2  # numbers that Adam keeps for each parameter
@@ -115,7 +115,7 @@ class Transformer:
         return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.ffn_width
 
     @property
-    def table(self) -> int:
+    def table_weights(self) -> int:
         """Return the number of weights in the token table."""
         return self.vocab_size * self.hidden_size
 
@@ -131,7 +131,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     num_gathered = 0  # weights that FSDP2 holds unsharded
     if sizes.shards > 1:
         blocks = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
-        num_gathered = (sizes.table + blocks) // tensor_parallel
+        num_gathered = (sizes.table_weights + blocks) // tensor_parallel
     # Bytes of a number in matmuls.
     number_bytes = HALF_BYTES if recipe.precision in AUTOCAST else FP32_BYTES
     block = _estimate_block_bytes(sizes, number_bytes=number_bytes, compiled=bool(recipe.compile))
@@ -139,8 +139,9 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     at_forward_end = _estimate_forward_bytes(sizes, recipe, block, number_bytes=number_bytes)
     at_backward_end = stream  # a gradient of the residual stream
     if sizes.tied_head and recipe.kernels != "own":
-        # The gradient of the table from the head is kept until that of the look-up is computed.
-        at_backward_end += sizes.table * FP32_BYTES // tensor_parallel
+        # The gradient of the table from the head is kept until that of the look-up is computed. Own
+        # kernels compute it with the loss: see ``_estimate_head_bytes``.
+        at_backward_end += sizes.table_weights * FP32_BYTES // tensor_parallel
     all_gradients = local_parameters * FP32_BYTES
     keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1  # several: in DDP's buckets
     early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
@@ -196,7 +197,7 @@ def _estimate_forward_bytes(
             num_weights = sizes.num_layers * sizes.block_matmul_weights
             weight_copies = num_weights * HALF_BYTES // (tensor_parallel * sizes.shards)
         if recipe.compile:
-            head = sizes.scores * number_bytes
+            head = sizes.scores * number_bytes  # one tensor of scores, in the type of matmuls
         else:
             head = _estimate_head_bytes(sizes, recipe)
         # The last norm and the head each save their input.
@@ -219,7 +220,7 @@ def _estimate_cached_bytes(
         gradients: bytes of all gradients of the rank.
     """
     if sizes.shards > 1:  # FSDP2: once for each of the two streams
-        return 2 * gathered + (sizes.table * FP32_BYTES if sizes.tied_head else 0)
+        return 2 * gathered + (sizes.table_weights * FP32_BYTES if sizes.tied_head else 0)
     if sizes.replicas > 1:
         return gradients
     # Our own kernels of the loss compute the logits in blocks: there is no large tensor.
@@ -233,7 +234,7 @@ def _estimate_cached_bytes(
 
 
 def estimate_cached_scores(scores: int) -> int:
-    """Return the memory of a head's freed scores that is lost because gradients use parts of it.
+    """Return the memory of a head's freed logits that is lost because gradients use parts of it.
 
     It is about three quarters of one tensor in fp32, as observed on a simulated card.
     """
@@ -276,7 +277,7 @@ def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
     if recipe.kernels == "own":
         # A block of scores; and the head's gradient of a tied table, computed with the loss.
         scores_at_once = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
-        table_gradient = sizes.table if sizes.tied_head else 0
+        table_gradient = sizes.table_weights if sizes.tied_head else 0
         return (scores_at_once + table_gradient // sizes.tensor_parallel) * FP32_BYTES
     # Log-probabilities, their gradient and that of the scores.
     return 3 * sizes.scores * FP32_BYTES

@@ -31,7 +31,7 @@ from trainmark.pages.texts import (
     translate_headings,
     translate_message,
 )
-from trainmark.record import figures as figures_of
+from trainmark.record import figures as record_figures
 from trainmark.record.measurement import Measurement
 from trainmark.record.printed import compare_printed
 from trainmark.record.trust import get_trust
@@ -82,7 +82,7 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
     """
     rows: list[list[Phrase]] = []
     unmeasured: list[tuple[Phrase, Phrase]] = []
-    specs = figures_of.list_specs(record.plan.about.page)
+    specs = record_figures.list_specs(record.plan.about.page)
     for name, entry in record.figures.items():
         if entry.value is None:
             unmeasured.append((name, translate_message(record, entry.reason)))

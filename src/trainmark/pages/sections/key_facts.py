@@ -69,7 +69,7 @@ def _describe_memory(record: Record) -> Phrase:
     entries = record.environment.get("devices") or []
     device_bytes = None
     if entries and entries[0] is not None:
-        device_bytes = entries[0].get("memory_total_bytes")
+        device_bytes = entries[0].get("memory_total_bytes")  # of rank 0, which stands for all
     if has_cards(record):
         return None if device_bytes is None else f"{device_bytes / cells.GIB:.0f} GiB"
     host_bytes = record.environment.get("memory_total_bytes") or device_bytes

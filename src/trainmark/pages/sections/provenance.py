@@ -359,11 +359,11 @@ def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
     rank_batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
     run = {"global_batch_size": rank_batch_size * record.plan.world_size}
     heading = Paragraph(spec.heading, "heading")
-    if not spec.rows:
+    if not spec.rows:  # each entry is a single value
         sources: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
         values = ((x.name, _read_value(sources, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
-    entries = job.get(spec.rows) or []
+    entries = job.get(spec.rows) or []  # a fact of the job that is a list
     if spec.curves:
         # The first entry is the step, over which the others are drawn.
         charts = [chart_case_curve(entries, shown) for shown in spec.entries[1:]]

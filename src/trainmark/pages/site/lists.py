@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from trainmark.pages.site.views import Links
 
     Launch = dict[str, Any]  # a launch as a row of the index, by column
-    Run = list[Launch]  # the launches of a run, in their order
+    Run = list[Launch]  # the launches of a run, in their order; or those that did the same work
 
-ROWS = 2_000  # of the list, which the site's script filters; of a line over time
+MAX_ROWS = 2_000  # of the list, which the site's script filters; of a line over time
 _COLUMNS = (
     "started_utc",
     "case",
@@ -97,7 +97,7 @@ _RUN_ID = re.compile(r"\d{8}T\d{6}Z-.+-([0-9a-z]{6})(-r\d+)?")
 _MAX_NUMBER = 10  # characters of a setting; longer numbers are rounded
 _MAX_LINES = 7  # of a history
 # Columns of the index that these pages read.
-KEYS = (
+PAGE_COLUMNS = (
     "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "world", "precision",
     "status", "trust", "trust_reasons", "verification", "suite_commit", "work", "comparable",
     "final_result_unit", "quality_value", "quality_metric", "quality_reached", "e2e_time",
@@ -285,7 +285,7 @@ def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> 
 
 def build_list_page(runs: Sequence[Run], links: Links) -> str:
     """Return the list of the newest runs."""
-    newest_runs = runs[:ROWS]
+    newest_runs = runs[:MAX_ROWS]
     total = cells.count(len(runs))
     counted = phrase("site.counted", shown=cells.count(len(newest_runs)), total=total)
     rows = [
@@ -427,18 +427,18 @@ def _describe_work(launch: Launch, names: Sequence[str] = _WORK_KEYS) -> list[st
     return [f"x{launch[name]}" if name == "world" else str(launch[name]) for name in names]
 
 
-def _build_bars(works: dict[str, Run]) -> tuple[Block, ...]:
+def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
     """Return the mean speeds, with the power, as bars for each work that several devices did.
 
     Args:
         works: launches of each work on each device, the fastest first.
     """
     # ``comparable`` is a hash of the work without its device.
-    runs_by_work: dict[str, list[Run]] = {}
+    sides_by_work: dict[str, list[list[Launch]]] = {}  # of each work, the launches of each device
     for launches in works.values():
-        runs_by_work.setdefault(launches[0]["comparable"], []).append(launches)
+        sides_by_work.setdefault(launches[0]["comparable"], []).append(launches)
     blocks: list[Block] = []
-    for sides in runs_by_work.values():
+    for sides in sides_by_work.values():
         if len(sides) < 2:
             continue
         fastest = _get_speed(sides[0]) or 1.0
@@ -491,7 +491,7 @@ def build_machines_page(runs: Sequence[Run], links: Links) -> str:
     return build_page(links, phrase("site.machines"), [section])
 
 
-def _describe_speed(launches: Run) -> Phrase:
+def _describe_speed(launches: list[Launch]) -> Phrase:
     """Return the time to the target, the speed, and the grade of trust unless it is usable."""
     time = _compute_mean([x for x in launches if x["quality_reached"]], "e2e_time")
     time_text = "" if time is None else f"{cells.format_duration(time)} · "
@@ -503,7 +503,7 @@ def _describe_speed(launches: Run) -> Phrase:
     return (text, " [", phrase(f"trust.{grade}"), "]")
 
 
-def _build_history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
+def _build_history(works: dict[str, list[Launch]], figure: Phrase, links: Links) -> Chart:
     """Return the speed of the most frequent works over time, with its change points.
 
     The table also has the commits that were measured.
@@ -517,7 +517,7 @@ def _build_history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart
     change_rows: list[Launch] = []
     rows: list[list[Phrase]] = []
     for name in most_frequent:
-        launches = sorted(works[name], key=lambda launch: launch["started_utc"])[-ROWS:]
+        launches = sorted(works[name], key=lambda launch: launch["started_utc"])[-MAX_ROWS:]
         times = [launch["started_utc"] for launch in launches]
         speeds = [launch[_name_speed_figure(launch)] for launch in launches]
         changes = {change.index: change for change in change_points(times, speeds)}

@@ -17,7 +17,12 @@ from trainmark.documents import write_atomically
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.rendering import build_chart_script, read_shipped_file
 from trainmark.pages.results import to_listing_json
-from trainmark.pages.site.lists import KEYS, build_case_page, build_list_page, build_machines_page
+from trainmark.pages.site.lists import (
+    PAGE_COLUMNS,
+    build_case_page,
+    build_list_page,
+    build_machines_page,
+)
 from trainmark.pages.site.views import (
     Links,
     build_error_page,
@@ -60,7 +65,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
     if known_stamps.get("version") != [__version__, served]:
         known_stamps = {}  # all pages are written again
     stamps: dict[str, Any] = {"version": [__version__, served]}
-    runs = list_all_runs(database, KEYS)
+    runs = list_all_runs(database, PAGE_COLUMNS)
     num_written = 0
     paths = set[str]()
     for run in runs:
