@@ -45,7 +45,7 @@ class GoodDevice(CpuDevice):
 
     def matmul_rate(self, precision):
         del precision
-        return MatmulRate(1e9, 0.0)
+        return MatmulRate(flops_per_second=1e9, swing=0.0)
 
     def copy_bytes_per_second(self):
         return 1e9

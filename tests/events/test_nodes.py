@@ -37,7 +37,7 @@ def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[
 
 
 def make_node_events(
-    number: int, offset_ns: int, skew_ns: int = 0, *more: dict[str, Any]
+    number: int, *more: dict[str, Any], offset_ns: int = 0, skew_ns: int = 0
 ) -> list[Any]:
     """Return the events of a node, with ``more`` of them; for the clocks see ``make_rank``."""
     launch = launch_event(
@@ -53,9 +53,10 @@ def make_exit(t_ns: int, **fields: Any) -> dict[str, Any]:
 def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path) -> None:
     offset, skew = 5_000 * S, 7 * S  # a clock of another machine, its wall clock 7 s ahead
     run = write_run(tmp_path / "run", [launch_event(99 * S)], make_rank(0), make_rank(offset, skew))
-    write_events(run / "events.node0.jsonl", make_node_events(0, 0, 0, make_exit(12 * S)))
+    write_events(run / "events.node0.jsonl", make_node_events(0, make_exit(12 * S)))
     write_events(
-        run / "events.node1.jsonl", make_node_events(1, offset, skew, make_exit(12 * S + offset))
+        run / "events.node1.jsonl",
+        make_node_events(1, make_exit(12 * S + offset), offset_ns=offset, skew_ns=skew),
     )
     timeline = read_run(run, world_size=2, nodes=2)
     assert [node.shift_ns for node in timeline.nodes] == [0, -offset]
@@ -78,7 +79,7 @@ def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
         make_rank(0, synced=False),
         make_rank(offset, synced=False),
     )
-    write_events(run / "events.node0.jsonl", make_node_events(0, 0))
+    write_events(run / "events.node0.jsonl", make_node_events(0))
     # Node 1 began 2 s later by its wall clock, and its events end there.
     late = [launch_event(offset + 2 * S, node=1, unix_ns=UNIX + 2 * S)]
     write_events(run / "events.node1.jsonl", late)
@@ -92,11 +93,11 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     failure = {"rank": 1, "exit_code": -9, "t_ns": 10 * S}
     stop = make_event("stop", 9 * S, reason="signal", signal="SIGTERM")
     late = make_event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
-    write_events(run / "events.node0.jsonl", make_node_events(0, 0, 0, stop, make_exit(12 * S)))
+    write_events(run / "events.node0.jsonl", make_node_events(0, stop, make_exit(12 * S)))
     end_event = make_exit(11 * S, failures=[failure], others_cpu_share=0.25)
     write_events(
         run / "events.node1.jsonl",
-        make_node_events(1, 0, 0, late, end_event, make_event("oom_kills", S, count=2)),
+        make_node_events(1, late, end_event, make_event("oom_kills", S, count=2)),
     )
     launcher = read_run(run, world_size=2, nodes=2).launcher
     assert launcher.ranks_ended == RanksEnded(
@@ -106,10 +107,10 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     assert (launcher.stop.reason, launcher.stop.node) == ("timeout", 1)
     assert launcher.stop.stacks == ["stacks.rank1.txt"]
     assert launcher.oom_kills == 2
-    write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, end_event))
+    write_events(run / "events.node1.jsonl", make_node_events(1, end_event))
     # The signal alone is a consequence of the failure.
     assert read_run(run, world_size=2, nodes=2).launcher.stop is None
-    write_events(run / "events.node1.jsonl", make_node_events(1, 0, 0, make_exit(11 * S)))
+    write_events(run / "events.node1.jsonl", make_node_events(1, make_exit(11 * S)))
     assert read_run(run, world_size=2, nodes=2).launcher.stop.reason == "signal"
 
 
@@ -118,7 +119,8 @@ def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> N
     # Only node 1 has a file of events.
     run = write_run(tmp_path / "run", [launch_event(10**18)], make_rank(0), make_rank(offset))
     write_events(
-        run / "events.node1.jsonl", make_node_events(1, offset, 0, make_exit(12 * S + offset))
+        run / "events.node1.jsonl",
+        make_node_events(1, make_exit(12 * S + offset), offset_ns=offset),
     )
     timeline = read_run(run, world_size=2, nodes=2)
     assert timeline.launch_ns == 0

@@ -47,11 +47,11 @@ def test_summary_has_mean_interval_and_variation_over_launches():
 
 def test_failed_launches_are_named_and_never_averaged_in():
     launches = [
-        make_launch_record(0, 100.0),
-        make_launch_record(1, 1.0, status="failed"),
-        make_launch_record(2, 104.0),
+        make_launch_record(0, p_core=100.0),
+        make_launch_record(1, p_core=1.0, status="failed"),
+        make_launch_record(2, p_core=104.0),
     ]
-    launches.append(make_launch_record(3, 2.0, status="target_missed"))
+    launches.append(make_launch_record(3, p_core=2.0, status="target_missed"))
     summary = build_summary(launches)
     assert summary.figures["p_core"].mean == pytest.approx(101.98039)  # of 100 and 104
     assert summary.figures["p_core"].launches == 2
@@ -68,10 +68,13 @@ def test_failed_launches_are_named_and_never_averaged_in():
 
 
 def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
-    table, *_ = build_repeats(build_summary([make_launch_record(0, 100.0)]))
+    table, *_ = build_repeats(build_summary([make_launch_record(0, p_core=100.0)]))
     assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in translate_rows(table)
     summary = build_summary(
-        [make_launch_record(0, 1.0, status="failed"), make_launch_record(1, 1.0, status="oom")]
+        [
+            make_launch_record(0, p_core=1.0, status="failed"),
+            make_launch_record(1, p_core=1.0, status="oom"),
+        ]
     )
     # Of failed launches alone, there are sentences, but no figures.
     assert (summary.figures, len(build_repeats(summary))) == ({}, 3)

@@ -104,11 +104,11 @@ def test_mlperf_log_gives_times_and_quality(import_text):
         format_mllog("submission_benchmark", "bert")
         + format_mllog("submission_platform", "4 nodes")
         + format_mllog("run_start", time_ms=1000)
-        + format_mllog("tracked_stats", {"throughput": 500.0, "loss": 1.5}, 2000)
-        + format_mllog("tracked_stats", {"throughput": 520.0}, 3000)
-        + format_mllog("eval_accuracy", 0.5, 4000)
-        + format_mllog("eval_accuracy", 0.72, 5000)
-        + format_mllog("run_stop", None, 61000, status="success")
+        + format_mllog("tracked_stats", {"throughput": 500.0, "loss": 1.5}, time_ms=2000)
+        + format_mllog("tracked_stats", {"throughput": 520.0}, time_ms=3000)
+        + format_mllog("eval_accuracy", 0.5, time_ms=4000)
+        + format_mllog("eval_accuracy", 0.72, time_ms=5000)
+        + format_mllog("run_stop", time_ms=61000, status="success")
     )
     (row,) = import_text(text, "result_0.txt").rows
     assert read_values(row) == {
@@ -131,10 +131,10 @@ def test_mlperf_log_gives_times_and_quality(import_text):
 
 @pytest.mark.parametrize("count", [{"samples_count": 0}, {}])
 def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(import_text, count):
-    text = format_mllog("block_start", None, 0, **count)
-    text += format_mllog("block_stop", None, 8000, samples_count=100)
-    text += format_mllog("block_start", None, 20000, samples_count=100)
-    text += format_mllog("block_stop", None, 22000, samples_count=500) + format_mllog(
+    text = format_mllog("block_start", time_ms=0, **count)
+    text += format_mllog("block_stop", time_ms=8000, samples_count=100)
+    text += format_mllog("block_start", time_ms=20000, samples_count=100)
+    text += format_mllog("block_stop", time_ms=22000, samples_count=500) + format_mllog(
         "train_loss", 2.5
     )
     # 100 samples in 8 s and 400 in 2 s; without a count at its begin, a block has no speed.
@@ -163,8 +163,8 @@ def test_each_run_in_a_log_is_a_row(import_text):
     def run(start_ms, speed):  # a run of 5 s in MLPerf's form
         return (
             format_mllog("run_start", time_ms=start_ms)
-            + format_mllog("tracked_stats", {"throughput": speed}, start_ms)
-            + format_mllog("run_stop", None, start_ms + 5000, status="success")
+            + format_mllog("tracked_stats", {"throughput": speed}, time_ms=start_ms)
+            + format_mllog("run_stop", time_ms=start_ms + 5000, status="success")
         )
 
     other = format_mllog("run_start", time_ms=7, rank=1)
@@ -189,7 +189,7 @@ def test_malformed_events_are_listed_once_with_their_number(import_text):
         ("nothing here\n", "log_without_events"),
         ("", "log_without_events"),
         (format_perflog("INIT_START"), "table_without_results"),
-        (format_mllog("run_stop", None, 5), "table_without_results"),
+        (format_mllog("run_stop", time_ms=5), "table_without_results"),
     ],
 )
 def test_logs_without_figures_are_listed(import_text, text, code):
@@ -235,19 +235,19 @@ def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
     # The first attempt, which has the first six lines, with the end of its block: 51,200 samples
     # in 100 s.
     lines = TWO_ATTEMPTS.splitlines(keepends=True)
-    block = format_mllog("block_stop", None, 161_200, samples_count=51_200)
+    block = format_mllog("block_stop", time_ms=161_200, samples_count=51_200)
     first, second = import_text("".join([*lines[:6], block, *lines[6:]])).rows
     assert (first.figure("p_train"), list_notes(first)) == (pytest.approx(512.0), ["run_aborted"])
     assert second.figure("p_train") == pytest.approx(436.907, abs=1e-3)
 
 
 def test_run_that_died_while_it_started_is_aborted(import_text):
-    died = format_mllog("init_start", None, 0)
+    died = format_mllog("init_start", time_ms=0)
     finished = (
-        format_mllog("init_start", None, 90_000)
-        + format_mllog("run_start", None, 100_000)
-        + format_mllog("tracked_stats", {"throughput": 5.0}, 101_000)
-        + format_mllog("run_stop", None, 110_000, status="success")
+        format_mllog("init_start", time_ms=90_000)
+        + format_mllog("run_start", time_ms=100_000)
+        + format_mllog("tracked_stats", {"throughput": 5.0}, time_ms=101_000)
+        + format_mllog("run_stop", time_ms=110_000, status="success")
     )
     imported_rows = import_text(died + finished)
     assert [row.figure("train_time") for row in imported_rows.rows] == [10.0]
@@ -255,10 +255,10 @@ def test_run_that_died_while_it_started_is_aborted(import_text):
 
 
 def test_processes_that_print_the_same_start_are_one_run(import_text):
-    starts = format_mllog("init_start", None, 0) + format_mllog("init_start", None, 900)
-    starts += format_mllog("run_start", None, 5000) + format_mllog("run_start", None, 5001)
-    end = format_mllog("block_start", None, 6000, samples_count=0)
-    end += format_mllog("block_stop", None, 8000, samples_count=100) + format_mllog(
+    starts = format_mllog("init_start", time_ms=0) + format_mllog("init_start", time_ms=900)
+    starts += format_mllog("run_start", time_ms=5000) + format_mllog("run_start", time_ms=5001)
+    end = format_mllog("block_start", time_ms=6000, samples_count=0)
+    end += format_mllog("block_stop", time_ms=8000, samples_count=100) + format_mllog(
         "run_stop", None, 9000
     )
     (row,) = import_text(starts + end).rows
@@ -328,11 +328,15 @@ def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
 
 def test_speeds_that_a_log_states_twice_are_compared(import_text):
     # A block of 100 samples/s; a stated speed may differ by a few percent, not by a factor of two.
-    text = format_mllog("block_start", None, 0, samples_count=0)
-    text += format_mllog("block_stop", None, 8000, samples_count=800)
-    (row,) = import_text(text + format_mllog("tracked_stats", {"throughput": 104.0}, 8000)).rows
+    text = format_mllog("block_start", time_ms=0, samples_count=0)
+    text += format_mllog("block_stop", time_ms=8000, samples_count=800)
+    (row,) = import_text(
+        text + format_mllog("tracked_stats", {"throughput": 104.0}, time_ms=8000)
+    ).rows
     assert list_notes(row) == []
-    (row,) = import_text(text + format_mllog("tracked_stats", {"throughput": 208.0}, 8000)).rows
+    (row,) = import_text(
+        text + format_mllog("tracked_stats", {"throughput": 208.0}, time_ms=8000)
+    ).rows
     assert list_notes(row) == ["log_speeds_differ"]
 
 

@@ -71,7 +71,7 @@ class Times:
 class Host(SyncDevice):
     """A CPU that copies a batch when it is placed."""
 
-    times: Times = Times(0, 0)
+    times: Times = Times(pin_ns=0, copy_ns=0)
 
     def pin(self, tensor: Any) -> Any:
         self.clock.advance(self.times.pin_ns)

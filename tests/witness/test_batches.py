@@ -51,7 +51,10 @@ def test_evaluation_batches_are_not_counted_as_trained():
     counter.add(VALID, torch.zeros(9, 3), MARKS)
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()
-    assert [fetch.counts for fetch in counter.take_step()] == [Counts(4, 4), Counts(4, 4)]
+    assert [fetch.counts for fetch in counter.take_step()] == [
+        Counts(samples=4, sequences=4),
+        Counts(samples=4, sequences=4),
+    ]
 
 
 def test_second_data_set_counts_as_training_after_the_first_ends():

@@ -46,14 +46,14 @@ def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
     placement = place_tables(
         make_rank_memory(30, DIM), cardinalities=[50, 5, 4], dim=DIM, world_size=4
     )
-    # Parts of each rank: table, first row, rows.
+    # The parts of each rank.
     assert placement.parts == (
-        (TablePart(0, 0, 25),),
-        (TablePart(0, 25, 25),),
-        (TablePart(1, 0, 5),),
-        (TablePart(2, 0, 4),),
+        (TablePart(table=0, first_row=0, rows=25),),
+        (TablePart(table=0, first_row=25, rows=25),),
+        (TablePart(table=1, first_row=0, rows=5),),
+        (TablePart(table=2, first_row=0, rows=4),),
     )
     # Rank 1 has a part of table 0, which is cut; table 1 is whole.
     assert placement.list_tables(1) == (0,)
-    assert placement.is_cut(TablePart(0, 25, 25))
-    assert not placement.is_cut(TablePart(1, 0, 5))
+    assert placement.is_cut(TablePart(table=0, first_row=25, rows=25))
+    assert not placement.is_cut(TablePart(table=1, first_row=0, rows=5))

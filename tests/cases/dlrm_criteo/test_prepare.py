@@ -116,7 +116,7 @@ def run_prepare(raw, data, **options):
     return progress_lines
 
 
-DAYS = [make_rows(1, 700), make_rows(2, 300), make_rows(3, 401)]
+DAYS = [make_rows(seed=1, count=700), make_rows(seed=2, count=300), make_rows(seed=3, count=401)]
 ALL_ROWS = [*DAYS[0], *DAYS[1], *DAYS[2]]
 SPLITS_OF_LAST_DAY = {"test": DAYS[2][:200], "validation": DAYS[2][200:]}
 SPLITS = {"train": shuffle_rows(DAYS[:2]), **SPLITS_OF_LAST_DAY}

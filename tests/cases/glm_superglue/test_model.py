@@ -83,7 +83,7 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
 
 def compute_gradients(model: Glm) -> list[torch.Tensor]:
     """Return log-probabilities of two targets and all gradients, with a fixed seed for dropout."""
-    inputs = make_sequences(2, 150)
+    inputs = make_sequences(rows=2, length=150)
     torch.manual_seed(8)
     # Flat positions: one target in each sequence, behind its separator (11, 139).
     target_positions = torch.tensor([140, 290])
