@@ -344,7 +344,8 @@ def _build_link_table(links: Iterable[Link]) -> Block:
 
 def _describe_whole_cluster(whole: Whole) -> Paragraph:
     """Return what was found when all comparable nodes trained together."""
-    # Parts are named if it cannot be told which group of nodes is slow.
+    # Groups are slow only together with others. If none is known, the parts are named that are fast
+    # by themselves: what connects them is slow.
     teams = whole.groups or whole.parts
     share = phrase("accept_whole.failed_share")
     if whole.interval is not None:  # the training did not fail
@@ -394,7 +395,7 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
                     quantity=quantity.name,
                     alone=_format_known_share(quantity.noise),
                     pairs=_format_known_share(quantity.noise_of_pairs),
-                    worse_by=f"{quantity.worse_by:.0%}",
+                    worse_by=f"{quantity.worse_by:.0%}",  # the tolerance
                 )
             )
         )

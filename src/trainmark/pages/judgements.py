@@ -108,6 +108,7 @@ def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
     """Return a row for each fact in which two sides differ.
 
     Args:
+        facts: with the values that the launches of a side have, each once.
         b: name of side B in the heading.
     """
 
@@ -283,6 +284,7 @@ def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
         rates, unit = cells.scale_to_unit(
             [point["rate"]["median"], point["rate"]["max"]], kind["unit"]
         )
+        # By how much one half of the repetitions was slower than the other.
         swing = None if point["swing"] is None else f"{point['swing']:.1%}"
         share_of_peak = None if kind["share_of_peak"] is None else f"{kind['share_of_peak']:.1%}"
         name = _name_ceiling(kind)
@@ -368,6 +370,7 @@ def _lay_out_link(pair: Mapping[str, Any], median_rate: float) -> list[Phrase]:
     rates, unit = cells.scale_to_unit(
         [point["rate"][name] for name in ("median", "max")], "bytes/s"
     )
+    # By how much one half of the repetitions was slower than the other.
     swing = None if point["swing"] is None else f"{point['swing']:.1%}"
     share = f"{_get_link_rate(pair) / median_rate:.0%}"
     return [phrase("ceilings.link", a=first, b=second), *rates, unit, swing, share]

@@ -256,7 +256,7 @@ def reject_duplicates(names: Iterable[str]) -> None:
             raise UsageError("the same run is given twice", where=name, fix="pass it only once")
 
 
-def get_result_place(result: Result) -> str:
+def identify_result(result: Result) -> str:
     """Return the run id of a launch, or the place of a row."""
     return f"{result.file}:{result.line}" if isinstance(result, Row) else result.run_id
 

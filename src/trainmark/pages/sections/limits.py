@@ -39,8 +39,8 @@ from trainmark.record.work import (
     describe_work,
     find_differences,
     find_row_differences,
-    get_result_place,
     group_by_work,
+    identify_result,
 )
 from trainmark.results.store.columns import get_device_name
 
@@ -225,7 +225,8 @@ def _find_small_batch(record: Record) -> Limit | None:
     total = record.figure("mem_total")
     if rate is None or not used or not total:
         return None
-    # On a CPU the memory is the host's. The advice is to use ``compile`` as well, if it is off.
+    # On a CPU the memory is the host's. The advice is a larger batch or ``compile``: with
+    # ``compile`` it is followed already.
     if not has_cards(record) or record.plan.recipe.get("compile"):
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
@@ -457,7 +458,7 @@ def _build_speed_bars(
         start=0.0,
         end=speed / longest,
         colour="own",
-        shown="",
+        shown="",  # the others show the ratio of this one to them
         hover=shown,
     )
     bars = [own_bar]
@@ -466,7 +467,7 @@ def _build_speed_bars(
         kind = get_trust(runs).grade if runs else "published"
         grades.add(kind)
         label = phrase(f"against.{kind}", name=_describe_system(results[0]))
-        hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(get_result_place, results))}"
+        hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(identify_result, results))}"
         ratio = f"× {speed / value:#.3g}"
         bars.append(
             Bar(

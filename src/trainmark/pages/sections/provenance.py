@@ -383,7 +383,7 @@ def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
     """
     value: Any = source
     for name in path.split("."):
-        if value is None:  # the job does not have it: parts of it are None as well
+        if value is None:  # the job reported that it has no such part
             break
         if name not in value:
             return or_unknown(None)

@@ -91,7 +91,7 @@ _FILTERED_TEXTS = ("case", "recipe", "device", "precision", "trust", "rules", "s
 _MACHINE_KEYS = ("case", "device", "world")  # that are the same in all runs of a case on a machine
 _WORK_KEYS = ("recipe", "precision", "world")  # by which works are named if they differ in them
 _STATUSES_WITH_FIGURES = ("passed", IMPORTED)
-_NUMBERS = ("world", "speed", "MFU", "quality")
+_NUMBERS = ("world", "speed", "MFU", "quality")  # columns that are aligned as numbers
 # A run id of ours: its time, its case, six letters, and the number of a repeat.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-.+-([0-9a-z]{6})(-r\d+)?")
 _MAX_NUMBER = 10  # characters of a setting; longer numbers are rounded
@@ -303,7 +303,7 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
         total=total,
         units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
         cases=sorted({run[0]["case"] for run in runs}),
-        most=MAX_COMPARED,
+        most=MAX_COMPARED,  # runs that a reader can choose for a comparison
         charts=False,  # the page does not load the script that draws charts
         live=True,  # as in `views.build_page`, whose templates this page shares
         ident="",
