@@ -75,6 +75,7 @@ def build_repeats(repeat: RepeatSummary) -> list[Block]:
     rows = []
     known_figures = repeat.records[0].figures
     for name, launches in repeat.figures.items():
+        # The quality, which is no figure, has no unit.
         unit = known_figures[name].unit if name in known_figures else ""
         (mean, low, high), unit = cells.scale_to_unit(
             [launches.mean, launches.low, launches.high], unit

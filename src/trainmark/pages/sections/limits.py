@@ -194,6 +194,7 @@ def _find_throttling(record: Record) -> Limit | None:
     if share <= THROTTLED_SHARE:
         return None
     arithmetic = f"{share:.1%} > {THROTTLED_SHARE:.0%}"
+    # The cost is at most this share, because lowered clocks still compute.
     return Limit("clocks", share, phrase("advice.clocks", rank=rank), arithmetic)
 
 
@@ -333,7 +334,7 @@ def compare_speed(
             return _build_speed_bars(figure, launches, speed.mean, others[:_MAX_COMPARISONS])
     differing, closest = min(differences, key=lambda entry: len(entry[0]))
     reasons = [_describe_difference(name, *values) for name, values in differing.items()]
-    why: Phrase = phrase("against.silent")
+    why: Phrase = phrase("against.silent")  # the work is the same, but no figure is common
     if reasons:
         why = join(reasons[:_MAX_DIFFERENCES], "semicolon")
     return _build_incomparable_callout(

@@ -151,7 +151,8 @@ def _grade(run: Run) -> str:
 def _choose_badge(run: Run) -> tuple[str, Phrase, str]:
     """Return what became of a run: a word for the filter, the text of the badge, and its tone.
 
-    The first launch that did not pass decides; if all passed, the grade of trust.
+    The first launch that did not pass decides; if all passed, the grade of trust. A row that was
+    imported has no verdict.
     """
     for launch in run:
         status = launch["status"]
@@ -513,8 +514,8 @@ def _build_history(works: dict[str, list[Launch]], figure: Phrase, links: Links)
         figure: the speed with its unit.
     """
     most_frequent = sorted(works, key=lambda name: len(works[name]), reverse=True)[:_MAX_LINES]
-    points: list[Launch] = []
-    change_rows: list[Launch] = []
+    points: list[dict[str, Any]] = []
+    change_rows: list[dict[str, Any]] = []
     rows: list[list[Phrase]] = []
     for name in most_frequent:
         launches = sorted(works[name], key=lambda launch: launch["started_utc"])[-MAX_ROWS:]
