@@ -40,13 +40,13 @@ def make_followed_run(run_dir: Path, backend: KeptRun, clock: Any = None) -> Fol
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return a run of 16 steps on two ranks that has ended, with its record."""
-    folder = write_sampled_run(tmp_path / "run", lines=None)
+    folder = write_sampled_run(tmp_path / "run", telemetry=None)
     record.write_record(reduce.reduce(folder), folder)
     return folder
 
 
 def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: Path) -> None:
-    source = write_sampled_run(tmp_path / "source", lines=None)
+    source = write_sampled_run(tmp_path / "source", telemetry=None)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
@@ -117,13 +117,13 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
 
 def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
     backend = KeptRun()
-    followed = make_followed_run(write_sampled_run(tmp_path / "run", lines=None), backend)
+    followed = make_followed_run(write_sampled_run(tmp_path / "run", telemetry=None), backend)
     followed.finish()
     assert (followed.fault, followed.is_complete, backend.results) == (None, True, [None])
 
 
 def test_run_that_never_started_opens_no_target(tmp_path: Path) -> None:
-    folder = write_sampled_run(tmp_path / "run", None)
+    folder = write_sampled_run(tmp_path / "run", telemetry=None)
     (folder / "events.launcher.jsonl").unlink()  # the launcher had not begun
     backend = KeptRun()
     followed = make_followed_run(folder, backend)
@@ -140,7 +140,7 @@ def test_running_runs_are_followed_until_they_end(
     live = write_sampled_run(
         tmp_path / "live", None, ranks=[rank[:WARMUP_WINDOW] for rank in make_ranks_with_devices(2)]
     )
-    finished_run = write_sampled_run(tmp_path / "whole", lines=None)
+    finished_run = write_sampled_run(tmp_path / "whole", telemetry=None)
     waits: list[int] = []
 
     def wait(_: float) -> None:
@@ -157,7 +157,7 @@ def test_running_runs_are_followed_until_they_end(
 
 
 def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
-    folder = write_sampled_run(tmp_path / "run", lines=None)
+    folder = write_sampled_run(tmp_path / "run", telemetry=None)
     path = folder / "plan.json"
     path.write_text(path.read_text().replace('"launcher": "local"', '"launcher": "slurm"'))
     followed = make_followed_run(folder, KeptRun())

@@ -59,7 +59,7 @@ def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
     # 16 steps on each rank; rank 1 differs in a step's time and in 13 losses.
     ranks[1][WARMUP_WINDOW]["step_ns"] = [S // 4, S // 2]
     ranks[1][MEASURED_WINDOW]["loss"] = [0.5] * 13
-    run_dir = write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     steps = select_points(read_points(run_dir), "train/step")
     expected = reduce.reduce(run_dir).steps
     assert [step.number for step in steps] == list(range(1, 17))
@@ -106,7 +106,7 @@ def test_memory_of_processes_is_added(tmp_path: Path) -> None:
     # Ranks that report the memory of their process, not of a device.
     ranks = [rank_events(), rank_events()]
     ranks[0][MEASURED_WINDOW]["used_bytes"], ranks[1][MEASURED_WINDOW]["used_bytes"] = GIB, 2 * GIB
-    run_dir = write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     assert select_points(read_points(run_dir), "train/step")[-1].values["memory/used_gib"] == 3.0
 
 
@@ -114,7 +114,7 @@ def test_unknown_values_have_no_series(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(1)
     # No tokens (0: the case has none), FLOPs and memory.
     ranks[0][MEASURED_WINDOW] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
-    run_dir = write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     last = select_points(read_points(run_dir), "train/step")[-1]
     assert last.values.keys() == {
         "train/loss",
@@ -130,7 +130,7 @@ def test_nan_loss_is_exported(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(1)
     ranks[0][MEASURED_WINDOW]["loss"] = [0.25] * 12 + [None]  # events cannot hold NaN
     last = select_points(
-        read_points(write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)), "train/step"
+        read_points(write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)), "train/step"
     )[-1]
     assert str(last.values["train/loss"]) == "nan"
 
@@ -143,7 +143,7 @@ def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> N
             "parts": {"subject": {"law": 0.25}},
         }
     (point,) = select_points(
-        read_points(write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)), "eval/step"
+        read_points(write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)), "eval/step"
     )
     # After step 16, the last one; the evaluation ended at 11 s.
     assert (point.number, point.unix_ns) == (16, UNIX_NS + 11 * S)
@@ -216,7 +216,7 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
 def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
     launcher = [launch_event(9 * S, unix_ns=5 * S)]  # of another machine
     run_dir = write_run(tmp_path / "run", launcher, *make_ranks_with_devices(2))
-    source = write_sampled_run(tmp_path / "other", lines=None)
+    source = write_sampled_run(tmp_path / "other", telemetry=None)
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
     change_plan(run_dir, nnodes=2, nproc=1, launcher="slurm")
     # Both nodes' own clocks show 1 s at the launch, but node 1 began a second later.
@@ -249,7 +249,7 @@ def test_steps_have_the_time_of_the_lowest_rank(tmp_path: Path) -> None:
     for event in ranks[1]:
         if event["event"] == "window":
             event["end_ns"] += 100 * S
-    run_dir = write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     write_events(run_dir / "events.rank0.jsonl", [])  # rank 1 is read first
     reader = RunReader(read_plan(run_dir), run_dir)
     assert list(reader.iterate_new()) == []
@@ -288,7 +288,7 @@ def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
 def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
     ranks[1] = ranks[1][:MEASURED_WINDOW]  # it stopped after the warm-up
-    run_dir = write_sampled_run(tmp_path / "run", lines=None, ranks=ranks)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     reader = RunReader(read_plan(run_dir), run_dir)
     complete = [point for part in reader.iterate_new() for point in part]
     assert [point.number for point in select_points(complete, "train/step")] == [1, 2, 3]
@@ -302,7 +302,7 @@ def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> N
 
 def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
     progress = {"steps": 100, "epoch": 1, "steps_of_epoch": 36, "samples": 6_400}
-    run_dir = write_sampled_run(tmp_path / "run", lines=None)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     resumed = {"runs": ["a"], "checkpoint": "step-100", "progress": progress}
     change_plan(run_dir, resumed=resumed)
     points = read_points(run_dir)
@@ -315,7 +315,7 @@ def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
 
 
 def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Path) -> None:
-    run_dir = write_sampled_run(tmp_path / "run", lines=None)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     reader = RunReader(read_plan(run_dir), run_dir)
     list(reader.iterate_new())  # the result is numbered by the last step that was read
     assert reader.read_result() is None  # there is no record yet
@@ -331,7 +331,7 @@ def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Pat
 
 
 def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
-    run_dir = write_sampled_run(tmp_path / "run", lines=None)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     plan = json.loads((run_dir / "plan.json").read_text())
     change_plan(run_dir, recipe=plan["recipe"] | {"model_folder": "/home/someone/model"})
     reader = RunReader(read_plan(run_dir), run_dir)

@@ -37,7 +37,7 @@ def stand_in_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return a run of 16 steps that has ended, with its record."""
-    folder = write_sampled_run(tmp_path / "run", None)
+    folder = write_sampled_run(tmp_path / "run", telemetry=None)
     record.write_record(reduce.reduce(folder), folder)
     return folder
 

@@ -87,7 +87,7 @@ def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
 
 
 def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_calls):
-    run_dir = write_sampled_run(tmp_path / "run", lines=None)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     process = trainmark("follow", "run", "--to", "wandb=keep", "--to", "wandb=refuse", "--json")
     (kept_run, refused) = json.loads(process.stdout)
     assert process.returncode == 1

@@ -101,14 +101,14 @@ def make_ranks_with_devices(world: int = 2) -> list[list[dict[str, Any]]]:
 
 def write_sampled_run(
     folder: Path,
-    lines: Sequence[dict[str, Any]] | bytes | None,
+    telemetry: Sequence[dict[str, Any]] | bytes | None,
     *,
     ranks: Sequence[Sequence[dict[str, Any]]] | None = None,
 ) -> Path:
     """Write a run with its telemetry and return its folder.
 
     Args:
-        lines: events of the telemetry file, or its bytes; None: a run without telemetry.
+        telemetry: events of its file, or the bytes of the file; None: a run without telemetry.
         ranks: events of each rank; None: two ranks with a device each.
     """
     agent = make_event("ranks_ended", 12 * S, failures=[])
@@ -120,11 +120,11 @@ def write_sampled_run(
         "device": device,
         "nproc": len(ranks),
         "labels": ["self-reported"],
-        "sample_every_s": 0.0 if lines is None else 1.0,
+        "sample_every_s": 0.0 if telemetry is None else 1.0,
     }
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    if isinstance(lines, bytes):
-        (folder / TELEMETRY_FILE).write_bytes(lines)
-    elif lines is not None:
-        write_events(folder / TELEMETRY_FILE, lines)
+    if isinstance(telemetry, bytes):
+        (folder / TELEMETRY_FILE).write_bytes(telemetry)
+    elif telemetry is not None:
+        write_events(folder / TELEMETRY_FILE, telemetry)
     return folder
