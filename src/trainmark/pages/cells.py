@@ -124,7 +124,7 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
         largest: the largest of the values in ``unit``.
     """
     scales = _SCALES.get(unit, ((1.0, unit),))
-    if largest == 0:
+    if largest == 0:  # all values are 0, which any unit would show
         return scales[0]
     for divisor, readable_unit in scales:  # the largest divisor first
         if largest >= divisor:

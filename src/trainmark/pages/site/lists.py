@@ -232,7 +232,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "speed": speed,
         "MFU": mfu,
         "quality": quality,
-        "settings": None,
+        "settings": None,  # the list cannot be sorted by them
     }
     row_cells = {}
     for name in _COLUMNS:
