@@ -192,7 +192,7 @@ def test_unusable_accelerator_is_named_and_the_cpu_run_is_labelled(cli, monkeypa
     from trainmark.devices.accelerator import TorchBuild
     from trainmark.devices.vendors import nvidia
 
-    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", cuda=None))
     put_cards(monkeypatch, FakeCard())  # an H100, with a torch that was built without CUDA
     code, out, err = cli("run", "toy", "--dry-run", "--json")
     assert code == 0

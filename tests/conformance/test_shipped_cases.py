@@ -62,8 +62,9 @@ def test_every_case_has_a_tiny_recipe_on_generated_data(name: str) -> None:
     tiny = cases.load(name).recipes["tiny"]
     assert (tiny.data, tiny.world) == ("generated", None)  # for any number of ranks
     assert tiny.target_value is not None
-    # It is the choice of a user who names neither recipe (None) nor data.
-    assert recipes.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
+    # It is the choice of a user who names neither recipe nor data.
+    chosen = recipes.choose_recipe(cases.load(name), name=None, world="1x1", real_data=False)
+    assert chosen == "tiny"
 
 
 @pytest.mark.parametrize(("name", "recipe_name"), RECIPES)

@@ -138,7 +138,9 @@ def test_running_runs_are_followed_until_they_end(
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     # A run whose events end before its warm-up, and the whole of it.
     live = write_sampled_run(
-        tmp_path / "live", None, ranks=[rank[:WARMUP_WINDOW] for rank in make_ranks_with_devices(2)]
+        tmp_path / "live",
+        telemetry=None,
+        ranks=[rank[:WARMUP_WINDOW] for rank in make_ranks_with_devices(2)],
     )
     finished_run = write_sampled_run(tmp_path / "whole", telemetry=None)
     waits: list[int] = []

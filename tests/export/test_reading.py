@@ -82,7 +82,7 @@ def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
             "wait_ns": [TICK // 8] * 13,
         }
     ranks[1][MEASURED_WINDOW]["used_bytes"] = 3 * GIB
-    run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
+    run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     change_plan(run_dir, peak_tflops=0.032)  # of a device, for the MFU
     steps = select_points(read_points(run_dir), "train/step")
     # The windows have 1, 2 and 13 steps.

@@ -83,7 +83,7 @@ def test_table_shows_the_slowest_rank_of_each_kind() -> None:
 
 def test_wrong_result_is_named_with_its_rank() -> None:
     right = make_kind("memory_copy", make_point([1 << 20], 5e9))
-    bad = make_point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
+    bad = make_point([1 << 20], rate=None, status="wrong", reason="7 numbers are wrong")
     wrong = make_kind("memory_copy", bad, best=None)
     ceilings = make_ceilings([right], [wrong], [wrong])
     assert has_wrong_results(ceilings)
@@ -102,7 +102,7 @@ def test_any_rank_above_the_published_peak_is_named() -> None:
 
 
 def test_skipped_and_unsupported_measurements_are_listed() -> None:
-    some = make_point([64, 64, 64], 2e12), make_point([8, 8, 8], None, reason="would take 3 s")
+    some = make_point([64, 64, 64], 2e12), make_point([8, 8, 8], rate=None, reason="would take 3 s")
     ceilings = make_ceilings(
         [make_kind("matmul_bf16", *some), make_kind("matmul_tf32", reason="no such units")]
     )
@@ -116,7 +116,7 @@ def test_skipped_and_unsupported_measurements_are_listed() -> None:
 def test_notes_are_in_the_language_of_the_page() -> None:
     # ``reason`` is the English text, ``why`` the message from which any language is made.
     why = asdict(message("ceiling_time", needed_s=3.0, left_s=1.0))
-    skipped = make_point([8, 8, 8], None, reason="3 s needed, 1 s left", why=why)
+    skipped = make_point([8, 8, 8], rate=None, reason="3 s needed, 1 s left", why=why)
     refused = make_kind(
         "matmul_fp8",
         reason="no such units",
@@ -193,7 +193,11 @@ def test_pairs_that_were_not_measured_have_a_reason() -> None:
     wrong = make_ceilings([], [])
     fault = message("ceiling_numbers", wrong=1, of=9)
     faulty = {"status": "wrong", "reason": "1 of 9 numbers are wrong", "why": asdict(fault)}
-    wrong["links"] = {"reason": None, "why": None, "pairs": [make_pair([0, 1], None, **faulty)]}
+    wrong["links"] = {
+        "reason": None,
+        "why": None,
+        "pairs": [make_pair([0, 1], rate=None, **faulty)],
+    }
     assert "rank 0 - rank 1: 1 of 9 numbers are wrong" in list_lines(wrong)
     assert has_wrong_results(wrong)
     assert list_tables(wrong) == []

@@ -68,7 +68,7 @@ def find_cause(tmp_path: Path) -> Any:
 def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) -> None:
     failure = find_cause(
         make_group("0-1", "collective", "all_reduce"),
-        make_group("2", "elsewhere", None, "a.py:5 f"),
+        make_group("2", "elsewhere", call=None, where="a.py:5 f"),
     )
     assert (failure.kind, failure.message.code) == ("timeout", "timed_out_missing")
     assert failure.message.args == {
@@ -81,7 +81,7 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) ->
     }
     assert failure.hang == [
         make_group("0-1", "collective", "all_reduce"),
-        make_group("2", "elsewhere", None, "a.py:5 f"),
+        make_group("2", "elsewhere", call=None, where="a.py:5 f"),
     ]
     assert find_fix(failure).code == "fix.timed_out_missing"
 
@@ -123,7 +123,7 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
     for node, (groups, begun_s) in enumerate(
         [
             ([node_groups[0]], 0),
-            ([node_groups[1], make_group("3", "elsewhere", None, "a.py:5 f")], 500),
+            ([node_groups[1], make_group("3", "elsewhere", call=None, where="a.py:5 f")], 500),
         ]
     ):
         stop_ns = (begun_s + 60 + node) * S

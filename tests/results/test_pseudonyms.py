@@ -40,7 +40,7 @@ def test_without_a_stored_key_all_nodes_share_one_name(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
 
     assert load_key(tmp_path / "cache") is None
-    assert make_pseudonym("gpu-node17", None) == "<host>"
+    assert make_pseudonym("gpu-node17", key=None) == "<host>"
 
 
 def test_node_names_become_the_same_pseudonyms_in_all_documents(

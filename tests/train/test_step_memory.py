@@ -176,7 +176,7 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     )
     memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")
     sync_device.memory = lambda: memory  # type: ignore[method-assign]
-    monitor: Any = Silent(None)  # planning did not know the memory
+    monitor: Any = Silent(known=None)  # planning did not know the memory
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but has 8\.0 GiB"):
         agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device)
     monitor.known = RankMemory(1)  # planning knew the memory and accepted it
@@ -196,7 +196,7 @@ def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
     )
     # ``nproc`` ranks of this machine share its memory. A world of 1 needs no exchange of the value
     # over ranks, which this process cannot make.
-    memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(None)), sync_device)
+    memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(known=None)), sync_device)
     assert memory == RankMemory(4 * GIB, machine_bytes=8 * GIB)
 
 

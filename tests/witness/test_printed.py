@@ -73,4 +73,4 @@ def test_log_file_of_the_program_replaces_its_output(tmp_path):
 
 def test_without_a_pattern_nothing_is_read(tmp_path):
     (tmp_path / "log.launcher.txt").write_text("1 ms\n")
-    assert read_printed(tmp_path, describe(None, tmp_path)) == []
+    assert read_printed(tmp_path, describe(pattern=None, folder=tmp_path)) == []
