@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 from trainmark.acceptance.bits import Comparison, Deviation, compare_devices
 from trainmark.acceptance.tasks import StepDigest
 
 
-def make_digests_of_run(*changes: tuple[int, str, int], steps: int = 3) -> list[StepDigest]:
+class Change(NamedTuple):
+    """What deviates in a training: a number is added to a part of a step, counted from 1."""
+
+    step: int
+    part: Literal["loss", "gradient", "weight"]
+    added: int = 1
+
+
+def make_digests_of_run(*changes: Change, steps: int = 3) -> list[StepDigest]:
     """Return the digests of a training; equal arguments give equal digests.
 
-    Args:
-        changes: what deviates: the step, from 1; the part (``loss``, ``gradient`` or ``weight``);
-            and the number added to it. A gradient changes in the tensor ``last``, a weight in the
-            tensor ``first``.
+    A gradient changes in the tensor ``last``, a weight in the tensor ``first``.
     """
     digests = []
     for step in range(1, steps + 1):
-        added = {part: amount for step_of_change, part, amount in changes if step_of_change == step}
+        added = {change.part: change.added for change in changes if change.step == step}
         digests.append(
             StepDigest(
                 loss=(1.0 / step + added.get("loss", 0)).hex(),
@@ -38,7 +45,11 @@ def test_devices_that_agree_are_deterministic() -> None:
 
 def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
     # The gradient of step 2 deviates first; what deviates after it is its consequence.
-    flipped = make_digests_of_run((2, "gradient", 1), (3, "weight", 5), (3, "loss", 1))
+    flipped = make_digests_of_run(
+        Change(step=2, part="gradient"),
+        Change(step=3, part="weight", added=5),
+        Change(step=3, part="loss"),
+    )
 
     compared = compare_devices(
         {
@@ -57,7 +68,7 @@ def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> Non
     compared = compare_devices(
         {
             "a": [make_digests_of_run(), make_digests_of_run()],
-            "b": [make_digests_of_run(), make_digests_of_run((3, "weight", 1))],
+            "b": [make_digests_of_run(), make_digests_of_run(Change(step=3, part="weight"))],
             "c": [make_digests_of_run(), make_digests_of_run()],
         }
     )
@@ -70,7 +81,7 @@ def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> Non
 
 def test_nondeterministic_software_blames_no_device() -> None:
     # A device whose two trainings differ. It is blamed only if most devices repeat themselves.
-    noisy = [make_digests_of_run(), make_digests_of_run((1, "loss", 1))]
+    noisy = [make_digests_of_run(), make_digests_of_run(Change(step=1, part="loss"))]
 
     for devices in (
         {"a": noisy},
@@ -82,7 +93,8 @@ def test_nondeterministic_software_blames_no_device() -> None:
 
 
 def test_of_two_differing_devices_neither_is_blamed() -> None:
-    other = make_digests_of_run((1, "loss", 1))  # each device repeats itself, but they differ
+    # Each device repeats itself, but they differ.
+    other = make_digests_of_run(Change(step=1, part="loss"))
 
     compared = compare_devices(
         {"a": [make_digests_of_run(), make_digests_of_run()], "b": [other, other]}

@@ -23,23 +23,24 @@ def test_each_pair_of_nodes_is_measured_once_in_a_round_robin(num_nodes: int) ->
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 8, 9, 65])
 def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
-    for pairs in plan_pair_rounds(num_nodes, num_rounds=30):
+    for pairs in plan_pair_rounds(num_nodes=num_nodes, num_rounds=30):
         members = [node for pair in pairs for node in pair]
         # Of an odd number of nodes one rests.
         assert len(set(members)) == len(members) == num_nodes - num_nodes % 2
 
 
 def test_random_rounds_repeat_no_pair_before_all_were_measured() -> None:
-    rounds = plan_pair_rounds(64, num_rounds=30, seed=1)  # fewer than the 63 of a round robin
+    # Fewer rounds than the 63 of a round robin.
+    rounds = plan_pair_rounds(num_nodes=64, num_rounds=30, seed=1)
 
     pairs = [pair for round_pairs in rounds for pair in round_pairs]
     assert len(set(pairs)) == len(pairs) == 30 * 32
-    assert rounds == plan_pair_rounds(64, num_rounds=30, seed=1)
-    assert rounds != plan_pair_rounds(64, num_rounds=30, seed=2)
+    assert rounds == plan_pair_rounds(num_nodes=64, num_rounds=30, seed=1)
+    assert rounds != plan_pair_rounds(num_nodes=64, num_rounds=30, seed=2)
 
 
 def test_one_node_has_no_rounds() -> None:
-    assert plan_pair_rounds(1, 5) == make_round_robin(1) == []
+    assert plan_pair_rounds(num_nodes=1, num_rounds=5) == make_round_robin(1) == []
 
 
 def test_default_is_round_robin_for_few_nodes_and_random_rounds_for_many() -> None:

@@ -31,7 +31,10 @@ class CountingDevice:
 
     def memory(self) -> MemoryUse:
         return MemoryUse(
-            self.allocator_peak_bytes, used_bytes=None, total_bytes=None, scope="device"
+            allocator_peak_bytes=self.allocator_peak_bytes,
+            used_bytes=None,
+            total_bytes=None,
+            scope="device",
         )
 
 

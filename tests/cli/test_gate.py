@@ -55,8 +55,8 @@ def test_later_runs_are_judged_by_a_baseline(gate: Call) -> None:
 
 
 def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
-    write_run_record("good", 100.0)
-    write_run_record("slow", 90.0)
+    write_run_record("good", rate=100.0)
+    write_run_record("slow", rate=90.0)
     code, _, err = gate("gate", "runs/slow", "--baseline", "runs/good", "--junit", "gate.xml")
     # stderr names the written file.
     assert (code, err) == (1, "gate.xml\n")
@@ -65,7 +65,7 @@ def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
 
 @pytest.mark.parametrize("args", [["--baseline", "runs/good"], ["--history", "runs"]])
 def test_record_without_evidence_is_refused_unless_allowed(cli: Call, args: list[str]) -> None:
-    write_run_record("good", 100.0)
+    write_run_record("good", rate=100.0)
     code, out, err = cli("gate", "runs/good", *args)
     assert (code, out) == (2, "")
     assert "good: the record is not verified" in err
@@ -100,7 +100,7 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
 def test_input_that_cannot_be_judged_is_a_usage_error(
     gate: Call, args: list[str], expected_error: str
 ) -> None:
-    write_run_record("good", 100.0)
+    write_run_record("good", rate=100.0)
     code, out, err = gate(*args)
     assert (code, out) == (2, "")
     assert expected_error in err
@@ -110,8 +110,8 @@ def test_input_that_cannot_be_judged_is_a_usage_error(
 def test_a_record_that_its_evidence_contradicts_fails(
     gate: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_run_record("good", 100.0)
-    bad = write_run_record("bad", 100.0)
+    write_run_record("good", rate=100.0)
+    bad = write_run_record("bad", rate=100.0)
     # Check records again, which this file's fixture turns off.
     monkeypatch.setattr("trainmark.results.selection.check_record", check_record)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ class Clock:
 def test_long_stage_prints_percent_and_remaining_time_each_minute():
     lines, clock = [], Clock()
     reporter = LineReporter(lines.append, clock)
-    reporter.begin("tokenising", 1_000, done=200)
+    reporter.begin("tokenising", total=1_000, done=200)
     # Seconds since the begin, and units that were finished since the last report. An earlier call
     # did 200 units, which do not count for the rate.
     for after_s, units in ((10, 50), (60, 150), (90, 100), (121, 100)):
@@ -39,7 +39,7 @@ def test_long_stage_prints_percent_and_remaining_time_each_minute():
 def test_stage_without_work_is_shown_without_an_error():
     lines, clock = [], Clock()
     reporter = LineReporter(lines.append, clock)
-    reporter.begin("writing", 0)  # of 0 units: there is no percentage
+    reporter.begin("writing", total=0)  # of 0 units: there is no percentage
     clock.now_s += 61.0
     reporter.advance(0)
     assert lines == ["writing", "writing: 0%"]
@@ -53,10 +53,10 @@ def test_terminal_shows_percent_below_escaped_lines():
     with bar.progress:
         # Neither markup nor escape codes of a line are obeyed.
         bar("a [bold]line\x1b[31m")
-        bar.begin("checking", 10)
+        bar.begin("checking", total=10)
         bar.advance(10)
         bar.progress.refresh()
-        bar.begin("writing", 400)
+        bar.begin("writing", total=400)
         bar.advance(100)
         bar.progress.refresh()
     text = terminal_output.getvalue()

@@ -109,7 +109,14 @@ DEVICES = [
     ({"name": "other"}, "the name of the device differs from that of the vendor"),
     ({"set_precision": lambda *_: {"tf32": True}}, "fp32 leaves TF32 on"),
     ({"describe": lambda _: {"name": object()}}, "describe() is {'name': <object"),
-    ({"memory": lambda _: MemoryUse(None, None, None, scope="rank")}, "memory() is MemoryUse("),
+    (
+        {
+            "memory": lambda _: MemoryUse(
+                allocator_peak_bytes=None, used_bytes=None, total_bytes=None, scope="rank"
+            )
+        },
+        "memory() is MemoryUse(",
+    ),
 ]
 
 

@@ -223,7 +223,7 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
         with prepared.write_data_folder(
             tmp_path / "data", raw, sources, units, case="a", form=1
         ) as writer:
-            units.begin("writing", 3)  # the bytes of a.txt
+            units.begin("writing", total=3)  # the bytes of a.txt
             writer.copy_file("copied", raw / "a.txt")
             if stop:
                 raise KeyboardInterrupt

@@ -98,7 +98,7 @@ def test_a_folder_without_both_splits_is_refused(tmp_path, damage, where, what):
 
 
 VALUES = np.array([3, -2, 9, 9, -2, 4], np.int32)
-EXPECTED_EXTREMES = Extremes(sha256(VALUES.tobytes()).hexdigest(), -2, 9)
+EXPECTED_EXTREMES = Extremes(digest=sha256(VALUES.tobytes()).hexdigest(), smallest=-2, largest=9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 6])

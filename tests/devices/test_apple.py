@@ -47,8 +47,8 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (vendor.count(), vendor.product_names()) == (1, ["Apple M3 Max"])
     assert (vendor.driver_version(), vendor.rank_memory(1)) == ("macOS 15.5", None)
     assert vendor.monitor() is None  # powermetrics is for root only
-    assert vendor.refuse(Recipe(precision="bf16"), 1) is None
-    assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
+    assert vendor.refuse(Recipe(precision="bf16"), nproc=1) is None
+    assert vendor.refuse(Recipe(precision="tf32"), nproc=1) is not None
     assert vendor_faults(vendor) == []
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)  # torch is not installed
     assert vendor.count() == 0

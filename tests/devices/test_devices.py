@@ -48,7 +48,7 @@ def test_cpu_refuses_fp16_if_it_is_emulated(
     text = f"processor\t: 0\n{line}\nmodel name\t: X\n"
     monkeypatch.setattr(cpu.Path, "read_text", lambda _: text)
     assert cpu.has_fp16_units() is has
-    assert (cpu.Cpu().refuse(Recipe(precision="fp16"), 1) is None) is has
+    assert (cpu.Cpu().refuse(Recipe(precision="fp16"), nproc=1) is None) is has
 
 
 class Typed(cpu.Cpu):
@@ -94,7 +94,7 @@ def test_vendor_that_must_be_named_is_never_chosen_by_default(
 ) -> None:
     put_vendors(monkeypatch, Typed("fake", "npu", 4, named_only=True))
     assert devices.choose_vendor("fake").name == "fake"
-    assert devices.choose_vendor(None).name == "cpu"
+    assert devices.choose_vendor(name=None).name == "cpu"
     assert devices.find_first_vendor(accelerator=True) is None
     with pytest.raises(UsageError):
         devices.choose_vendor("npu")

@@ -47,13 +47,13 @@ def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard())
-    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", cuda=None))
     assert vendor.count() == 0
     with pytest.raises(EnvironmentFault, match=r"but torch 2\.13\.0\+cpu has no CUDA") as caught:
         devices.choose_vendor("cuda")
     assert "TORCH=system" in (caught.value.fix or "")
     # Without --device the CPU is used, and the reason is reported.
-    assert devices.choose_vendor(None).name == "cpu"
+    assert devices.choose_vendor(name=None).name == "cpu"
     assert [fault.what for fault in devices.list_device_faults()] == [caught.value.what]
 
 
@@ -79,7 +79,7 @@ def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
     put_cards(monkeypatch, FakeCard())
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.26  T\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
-    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+x", build))
+    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+x", cuda=build))
     monkeypatch.setattr(driver, "read_supported_cuda", lambda: supported)
     refusal = vendor.unusable()
     assert (vendor.count() == 0) == refused
@@ -97,7 +97,8 @@ def test_vendor_answers_questions_of_planning(
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Kernel Module  550.54.15  Tue\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
     assert vendor.product_names() == ["NVIDIA H200"]
-    assert (vendor.count(), vendor.counts_cores, vendor.refuse(Recipe(), 1)) == (1, False, None)
+    assert (vendor.count(), vendor.counts_cores) == (1, False)
+    assert vendor.refuse(Recipe(), nproc=1) is None
     assert vendor.driver_version() == "550.54.15"
     assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
     # Variables that change what is measured are recorded, others are not.
@@ -218,7 +219,7 @@ def test_precision_overridden_by_the_environment_is_refused(
 ) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
     device = make_device((9, 0))
-    refusal = vendor.refuse(Recipe(precision=precision), 1)
+    refusal = vendor.refuse(Recipe(precision=precision), nproc=1)
     if fix is None:
         assert refusal is None
         expected = None if override == "" else override == "1"  # "" counts as not set

@@ -124,7 +124,7 @@ def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
     assert peak.accelerator == row["accelerator"]
     for other in (f"{name} ", f" {name}", f"{name} MIG 1g.10gb", f"{name}-MIG", name.swapcase()):
         assert peaks.find_peak(other, figure) is None  # type: ignore[arg-type]
-        assert peaks.find_peak(other, None) is None
+        assert peaks.find_peak(other, precision=None) is None
 
 
 def test_partition_is_not_matched_as_the_whole_device() -> None:
@@ -137,12 +137,14 @@ def test_partition_is_not_matched_as_the_whole_device() -> None:
 
 
 def test_bandwidth_has_its_source_too() -> None:
-    peak = peaks.find_peak("NVIDIA H100 80GB HBM3", None)  # None: of the memory's bandwidth
+    # None: the peak of the memory's bandwidth.
+    peak = peaks.find_peak("NVIDIA H100 80GB HBM3", precision=None)
     assert peak is not None
     assert (peak.per_second, peak.evidence) == (3.35e12, "B")
     assert peak.source
     assert peak.date == "2026-11-20"
-    assert peaks.find_peak("Ascend910B3", None) is None  # its peak is known, its bandwidth is not
+    # The peaks of its precisions are known, its bandwidth is not.
+    assert peaks.find_peak("Ascend910B3", precision=None) is None
 
 
 @pytest.mark.parametrize(

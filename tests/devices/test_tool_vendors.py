@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["machine"]
 
 RECORDED = Path(__file__).parent / "recorded"
-PYTORCH = TorchBuild("2.13.0+cu130", "13.0")
-COREX = TorchBuild("2.10.0+corex.4.5.0", "10.2")
-MACA = TorchBuild("2.8.0+metax3.5.3.9", "11.6")
+PYTORCH = TorchBuild("2.13.0+cu130", cuda="13.0")
+COREX = TorchBuild("2.10.0+corex.4.5.0", cuda="10.2")
+MACA = TorchBuild("2.8.0+metax3.5.3.9", cuda="11.6")
 
 
 class Case(NamedTuple):
@@ -302,5 +302,5 @@ def test_vendor_of_the_installed_torch_is_recognized(
     monkeypatch.setattr(accelerator, "find_spec", lambda _: Spec)
     build = accelerator.read_torch_build()
     version, maker = expected
-    assert build == TorchBuild(version, "10.2")
+    assert build == TorchBuild(version, cuda="10.2")
     assert build.maker == maker

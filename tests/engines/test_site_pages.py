@@ -232,7 +232,7 @@ def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
         window = visit(address).open("/index.html")
         window.page.fill("input[name=q]", "two-ranks")
         window.page.keyboard.press("Enter")
-        wait_for_rows(window, 1)
+        wait_for_rows(window, count=1)
         links = window.page.locator("table.runs tbody tr:visible th a")
         assert links.get_attribute("href") == "runs/two-ranks.html"
         links.click()

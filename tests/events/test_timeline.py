@@ -51,7 +51,7 @@ def make_uneven_ranks(
         [(1 * S, 4, 4, 12_500_000_000, 16 * S), (2 * S, 3, 2, 13 * S, 17 * S)]
     ):
         first_step = S + S * rank  # although rank 0 is faster, it waits for rank 1 in the reduction
-        # Half a second of the last window is outside its steps.
+        # Half a second of the last window is outside its steps, as of the warm-up's.
         last_steps = [2 * S, last_end - 8_500_000_000 - 2 * S - S // 2]
         ranks.append(
             [
@@ -228,7 +228,7 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
         steps = [S] * len(loss)
         window_event = make_window(
             4 * S,
-            40 * S,
+            40 * S,  # longer than the steps, which losses do not depend on
             step_ns=steps,
             wait_ns=[0] * len(loss),
             loss=loss,

@@ -148,7 +148,7 @@ def test_running_runs_are_followed_until_they_end(
     def wait(_: float) -> None:
         waits.append(len(backend.list_steps()))
         if len(waits) == 1:  # the run ends: all lines of its events, and its record
-            write_part(live, finished_run, 99)
+            write_part(live, finished_run, lines=99)  # all lines
             record.write_record(reduce.reduce(live), live)
 
     with lock_folder(live):  # as the launcher of a run that is running

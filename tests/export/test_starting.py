@@ -100,11 +100,12 @@ def test_steps_are_exported_during_the_run(
         followers.wait_until_ready(StopRequest())
         live.mkdir()
         (live / "plan.json").write_bytes((run_dir / "plan.json").read_bytes())
-        write_part(live, run_dir, 7)  # lines of each file: until the first window, which is a step
+        # Of each file, until the first window, which is a step.
+        write_part(live, run_dir, lines=7)
         first = json.loads(stand_in_calls.read_text().splitlines()[0])
         assert (first["train/step"], first["train/loss"]) == (1, 0.75)
         stand_in_calls.unlink()  # the rest goes into a file
-        write_part(live, run_dir, 99)  # all lines
+        write_part(live, run_dir, lines=99)  # all lines
     assert list(followers.iterate_remarks()) == []
     assert list_steps(stand_in_calls)[-1] == 16
 

@@ -95,7 +95,7 @@ def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_
         "run_dir": "run",
         "to": "wandb=keep",
         "steps": 16,
-        "points": 17,  # of 16 steps and an evaluation
+        "points": 17,  # of 16 steps and an evaluation; telemetry would add more
         "complete": True,
         "fault": None,
     }

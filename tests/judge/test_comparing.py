@@ -88,7 +88,7 @@ def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
 
 def test_fewer_than_five_launches_have_too_little_data() -> None:
     comparison = compare(
-        make_series("a", RATES[:4]), make_series("b", multiply(RATES, 0.5), first_minute=10)
+        make_series("a", RATES[:4]), make_series("b", multiply(RATES, factor=0.5), first_minute=10)
     )
     (figure, *_) = comparison.figures
     assert (figure.verdict, figure.launches) == ("too_little_data", (4, 5))
@@ -100,11 +100,11 @@ def test_fewer_than_five_launches_have_too_little_data() -> None:
 def test_alternating_launches_are_paired() -> None:
     """The machine drifts by 20% on both sides: only pairs show the difference of 5%."""
     drift = [100.0, 105.0, 110.0, 115.0, 120.0]
-    comparison = compare(*make_alternating_launches(drift, multiply(drift, 0.95)))
+    comparison = compare(*make_alternating_launches(drift, multiply(drift, factor=0.95)))
     assert (comparison.paired, comparison.verdict) == (True, "slower")
     # The same rates, but all launches of A before those of B.
     one_by_one = compare(
-        make_series("a", drift), make_series("b", multiply(drift, 0.95), first_minute=10)
+        make_series("a", drift), make_series("b", multiply(drift, factor=0.95), first_minute=10)
     )
     assert (one_by_one.paired, one_by_one.verdict) == (False, "too_noisy")
 
@@ -171,7 +171,7 @@ def make_early_failure(name: str) -> Record:
 def test_launch_that_failed_before_its_model_was_built_is_excluded(failed_of: str) -> None:
     sides = {
         "a": make_series("a", RATES),
-        "b": make_series("b", multiply(RATES, 0.9), first_minute=10),
+        "b": make_series("b", multiply(RATES, factor=0.9), first_minute=10),
     }
     for name in failed_of:
         sides[name].append(make_early_failure(f"{name}-failed"))
@@ -289,7 +289,7 @@ def test_trend_of_unpaired_side_is_too_noisy() -> None:
     assert comparison.sentence.args["change"] == pytest.approx(-0.006, rel=0.1)
     assert "alternate" in render(comparison.sentence, "en")
     # Pairs are not disturbed by the trend.
-    paired = compare(*make_alternating_launches(rates[:5], multiply(rates[:5], 0.9)))
+    paired = compare(*make_alternating_launches(rates[:5], multiply(rates[:5], factor=0.9)))
     assert paired.verdict == "slower"
 
 

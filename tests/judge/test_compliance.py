@@ -119,7 +119,7 @@ def test_shipped_cases_have_rules_that_fit_published_rules(name: str) -> None:
         assert rules.closed.data["train_samples"] == [published.samples_per_pass]
 
 
-GENERAL = read_rules(None)
+GENERAL = read_rules(case=None)
 
 
 @pytest.fixture

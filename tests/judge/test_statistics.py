@@ -26,7 +26,8 @@ def test_quantiles_of_students_distribution_match_the_tables() -> None:
     for freedom, point in ((1, 12.7062), (4, 2.77645), (5.88, 2.45907), (30, 2.04227)):
         assert compute_student_quantile(freedom) == pytest.approx(point, rel=1e-4)
     # Two-sided, 95% unless another confidence is given.
-    assert compute_student_quantile(3, 0.99) == pytest.approx(5.84091, rel=1e-4)
+    quantile = compute_student_quantile(degrees_of_freedom=3, level=0.99)
+    assert quantile == pytest.approx(5.84091, rel=1e-4)
 
 
 def test_launches_have_a_geometric_mean_and_students_interval() -> None:

@@ -213,7 +213,7 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     target = RemoteTarget(
         launcher="container", tested=TESTED["container"], nodes=1, has_our_files=True
     )
-    assert make_site(runtime="podman").find_remote_target(None) == target
+    assert make_site(runtime="podman").find_remote_target(launcher=None) == target
 
 
 def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:

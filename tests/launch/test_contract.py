@@ -83,12 +83,12 @@ def test_site_file_is_optional_but_a_named_one_must_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert read_cluster(None) == Cluster()
+    assert read_cluster(path=None) == Cluster()
     with pytest.raises(UsageError):
         read_cluster(tmp_path / "none.yaml")
     (tmp_path / "trainmark").mkdir()
     (tmp_path / "trainmark/cluster.yaml").write_text("nodes: 3\n")
-    assert read_cluster(None).nodes == 3
+    assert read_cluster(path=None).nodes == 3
 
 
 @pytest.mark.parametrize(

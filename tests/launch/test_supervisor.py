@@ -64,7 +64,8 @@ def wait_for_exit_codes(ranks: list[RankProcess]) -> list[int | None]:
 
 
 def test_exit_of_each_rank_is_reported(start_ranks):
-    with start_ranks("case $RANK in 0) exit 0;; 1) exit 3;; 2) kill -KILL $$;; esac", 3) as running:
+    script = "case $RANK in 0) exit 0;; 1) exit 3;; 2) kill -KILL $$;; esac"
+    with start_ranks(script, count=3) as running:
         assert wait_for_exit_codes(running) == [0, 3, -signal.SIGKILL]
 
 
@@ -111,7 +112,7 @@ def test_ranks_that_cannot_be_started_give_one_error():
 
 
 def test_ranks_of_a_killed_supervisor_count_as_killed(start_ranks):
-    with start_ranks("sleep 1000", 2) as running:
+    with start_ranks("sleep 1000", count=2) as running:
         psutil.Process(running[0].pid).parent().kill()  # the supervisor
         assert wait_for_exit_codes(running) == [-signal.SIGKILL, -signal.SIGKILL]
         for rank in running:  # unlike ranks, a shell requests no death signal

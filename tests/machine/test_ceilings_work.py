@@ -29,7 +29,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def make_candidate(
-    amount: float, *times_ns: int, held_bytes: float = 0.0, fault: Message | None = None
+    *, amount: float, times_ns: list[int], held_bytes: float = 0.0, fault: Message | None = None
 ) -> Candidate:
     """Return work that takes the given times, the last one again and again.
 
@@ -89,9 +89,9 @@ def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidate
     Four runs: a cold one and the least number of repetitions.
     """
     points = measure_candidates(
-        make_candidate(10.0, 10, 10),
-        make_candidate(251.0, 1),
-        make_candidate(200.0, 200, 200),
+        make_candidate(amount=10.0, times_ns=[10, 10]),
+        make_candidate(amount=251.0, times_ns=[1]),
+        make_candidate(amount=200.0, times_ns=[200, 200]),
         budget_ns=1200,
     )
     # The cold run and 20 repetitions took 210 of 1200 ns.
@@ -114,7 +114,10 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
 
         # 1 in 100 ns: at this rate four runs of 10 would need 4000 of 3000 ns, of 1 only 400.
         second_amount = 10.0 if rank == 0 else 1.0
-        sizes = [make_candidate(1.0, 100), make_candidate(second_amount, 1)]
+        sizes = [
+            make_candidate(amount=1.0, times_ns=[100]),
+            make_candidate(amount=second_amount, times_ns=[1]),
+        ]
         return sweep(
             SyncDevice(clock),
             # Sizes are the same on all ranks.
@@ -157,8 +160,8 @@ def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice)
 
 def test_wrong_result_has_no_rate_and_is_never_the_best(measure_candidates: Any) -> None:
     points = measure_candidates(
-        make_candidate(10.0, 1, fault=message("ceiling_numbers", wrong=7, of=9)),
-        make_candidate(1.0, 1),
+        make_candidate(amount=10.0, times_ns=[1], fault=message("ceiling_numbers", wrong=7, of=9)),
+        make_candidate(amount=1.0, times_ns=[1]),
         budget_ns=1000,
     )
     assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
@@ -187,7 +190,9 @@ def test_bandwidths_match_a_line_of_nccl_tests(measure_candidates: Any) -> None:
     factor = rates.get_bus_factor("all_reduce", 4)
     amount, duration_ns = factor * 4_218_900, 1_011_400
     # The first size is measured whatever it takes.
-    (point,) = measure_candidates(make_candidate(amount, duration_ns), budget_ns=1)
+    (point,) = measure_candidates(
+        make_candidate(amount=amount, times_ns=[duration_ns]), budget_ns=1
+    )
     assert point.rate is not None
     assert f"{point.rate['max'] / factor / 1e9:.2f}" == "4.17"  # its column "algbw"
     assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"  # its column "busbw"

@@ -46,8 +46,20 @@ def make_processor(cores: int) -> Card:
         (host.check_memory, {}, {}, "fine", "32.0 of 64.0 GiB"),
         (host.check_memory, {}, make_memory(2), "spoils", "2.0 of 64.0 GiB"),
         (host.check_memory, {}, make_memory(2 - 1e-6), "stops", "of 64.0 GiB"),
-        (host.check_memory, make_cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
-        (host.check_memory, make_cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
+        (
+            host.check_memory,
+            make_cgroup(limit=16 * GIB, used_gib=15),
+            {"nproc": 1},
+            "fine",
+            "2.0 of 16.0 GiB",
+        ),
+        (
+            host.check_memory,
+            make_cgroup(limit=16 * GIB, used_gib=16),
+            {},
+            "stops",
+            "1.0 of 16.0 GiB",
+        ),
         (  # up to 10% is fine
             host.check_load,
             {},

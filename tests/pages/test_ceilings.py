@@ -64,8 +64,8 @@ def list_lines(document: dict[str, Any]) -> list[str]:
 
 
 def test_table_shows_the_slowest_rank_of_each_kind() -> None:
-    fast = make_kind("matmul_bf16", make_point([8, 8, 8], 8e12), share_of_peak=0.8)
-    slow = make_kind("matmul_bf16", make_point([8, 8, 8], 4e12), share_of_peak=0.4)
+    fast = make_kind("matmul_bf16", make_point([8, 8, 8], rate=8e12), share_of_peak=0.8)
+    slow = make_kind("matmul_bf16", make_point([8, 8, 8], rate=4e12), share_of_peak=0.4)
     (first,) = list_tables(make_ceilings([fast], [slow]))
     assert [translate(x, "en") for x in first.headers[:2]] == ["work", "size"]
     assert [translate(x, "zh") for x in first.headers[:2]] == ["项目", "大小"]
@@ -82,7 +82,7 @@ def test_table_shows_the_slowest_rank_of_each_kind() -> None:
 
 
 def test_wrong_result_is_named_with_its_rank() -> None:
-    right = make_kind("memory_copy", make_point([1 << 20], 5e9))
+    right = make_kind("memory_copy", make_point([1 << 20], rate=5e9))
     bad = make_point([1 << 20], rate=None, status="wrong", reason="7 numbers are wrong")
     wrong = make_kind("memory_copy", bad, best=None)
     ceilings = make_ceilings([right], [wrong], [wrong])
@@ -94,15 +94,18 @@ def test_wrong_result_is_named_with_its_rank() -> None:
 
 
 def test_any_rank_above_the_published_peak_is_named() -> None:
-    fast = make_kind("memory_copy", make_point([1 << 30], 5e12), share_of_peak=1.25)
-    slow = make_kind("memory_copy", make_point([1 << 30], 3e12), share_of_peak=0.75)
+    fast = make_kind("memory_copy", make_point([1 << 30], rate=5e12), share_of_peak=1.25)
+    slow = make_kind("memory_copy", make_point([1 << 30], rate=3e12), share_of_peak=0.75)
     assert [line for line in list_lines(make_ceilings([slow], [fast])) if "peak" in line] == [
         "rank 1: memory copy: above the published peak: the timing or the peak is wrong"
     ]
 
 
 def test_skipped_and_unsupported_measurements_are_listed() -> None:
-    some = make_point([64, 64, 64], 2e12), make_point([8, 8, 8], rate=None, reason="would take 3 s")
+    some = (
+        make_point([64, 64, 64], rate=2e12),
+        make_point([8, 8, 8], rate=None, reason="would take 3 s"),
+    )
     ceilings = make_ceilings(
         [make_kind("matmul_bf16", *some), make_kind("matmul_tf32", reason="no such units")]
     )
@@ -126,7 +129,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
         "host_to_device", why=asdict(message("ceiling_host_memory")), reason="it does"
     )
     ceilings = make_ceilings(
-        [make_kind("matmul_bf16", make_point([64, 64, 64], 2e12), skipped), refused, copied]
+        [make_kind("matmul_bf16", make_point([64, 64, 64], rate=2e12), skipped), refused, copied]
     )
     # The first two blocks are the device and the table.
     assert [translate(x.text, "zh") for x in blocks(ceilings)[2:]] == [
@@ -141,14 +144,14 @@ def test_notes_are_in_the_language_of_the_page() -> None:
 
 def test_a_collective_shows_its_bus_bandwidth() -> None:
     # The factor converts bytes/s of the operation to those of each link.
-    measured_point = make_point([1 << 20], 3e9)
+    measured_point = make_point([1 << 20], rate=3e9)
     (table,) = list_tables(make_ceilings([make_kind("all_reduce", measured_point, bus_factor=1.5)]))
     (row,) = table.rows
     assert (translate(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
 
 
 def test_use_by_other_processes_is_reported() -> None:
-    ceilings = make_ceilings([make_kind("memory_copy", make_point([1 << 20], 5e9))])
+    ceilings = make_ceilings([make_kind("memory_copy", make_point([1 << 20], rate=5e9))])
     assert not any(  # 2% is not worth a line
         "other programs" in line for line in list_lines(ceilings)
     )
@@ -158,7 +161,7 @@ def test_use_by_other_processes_is_reported() -> None:
 
 
 def make_pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
-    return {"ranks": ranks, "point": make_point([64 << 20], rate, **more)}
+    return {"ranks": ranks, "point": make_point([64 << 20], rate=rate, **more)}
 
 
 def test_pairs_are_listed_from_the_slowest() -> None:
@@ -166,7 +169,11 @@ def test_pairs_are_listed_from_the_slowest() -> None:
     ceilings["links"] = {
         "reason": None,
         "why": None,
-        "pairs": [make_pair([0, 1], 40e9), make_pair([0, 2], 20e9), make_pair([1, 2], 50e9)],
+        "pairs": [
+            make_pair([0, 1], rate=40e9),
+            make_pair([0, 2], rate=20e9),
+            make_pair([1, 2], rate=50e9),
+        ],
     }
 
     (links,) = list_tables(ceilings)

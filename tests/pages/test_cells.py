@@ -27,8 +27,8 @@ def test_throughput_has_four_digits_or_one_decimal(value, text):
 
 def test_memory_shows_used_and_total_gib():
     assert cells.format_memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
-    assert cells.format_memory(33.4 * GIB, None) == "33.4"
-    assert cells.format_memory(None, 40 * GIB) == "–"
+    assert cells.format_memory(used_bytes=33.4 * GIB, total_bytes=None) == "33.4"
+    assert cells.format_memory(used_bytes=None, total_bytes=40 * GIB) == "–"
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,13 @@ def make_record(
 def make_weak_scaling_records() -> list[Record]:
     """Return two launches of 2x8, three of 1x1 and one of 1x8, not in order."""
     return [
-        make_record("2x8", 1600.0, number=1),
-        make_record("2x8", 1156.0, number=2),
+        make_record("2x8", rate=1600.0, number=1),
+        make_record("2x8", rate=1156.0, number=2),
         *(
             make_record("1x1", rate, number=launch_number)
             for launch_number, rate in enumerate([100.0, 80.0, 125.0])
         ),
-        make_record("1x8", 760.0),
+        make_record("1x8", rate=760.0),
     ]
 
 
@@ -88,7 +88,7 @@ def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> Non
 
 def test_strong_scaling_keeps_the_global_batch() -> None:
     (section,) = list_scaling_sections(
-        [make_record("1x2", 200.0, micro=64), make_record("2x4", 640.0, micro=16)]
+        [make_record("1x2", rate=200.0, micro=64), make_record("2x4", rate=640.0, micro=16)]
     )
     # Micro-batch and efficiency: 128 samples a step in both worlds.
     assert [(row[2], row[4].split()[0]) for row in list_worlds(section)] == [
@@ -100,21 +100,21 @@ def test_strong_scaling_keeps_the_global_batch() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        make_record("1x8", 760.0, status="failed"),
-        make_record("1x8", 760.0, changes={"lr": 1.0}),
-        make_record("1x8", 760.0, micro=31),
+        make_record("1x8", rate=760.0, status="failed"),
+        make_record("1x8", rate=760.0, changes={"lr": 1.0}),
+        make_record("1x8", rate=760.0, micro=31),
     ],
 )
 def test_other_work_and_runs_without_a_result_do_not_scale(other: Record) -> None:
-    assert list_scaling_sections([make_record("1x1", 100.0), other]) == []
+    assert list_scaling_sections([make_record("1x1", rate=100.0), other]) == []
 
 
 def test_runs_with_two_batch_sizes_show_weak_and_strong_scaling() -> None:
     scaling_sections = list_scaling_sections(
         [
-            make_record("1x1", 1.0),
-            make_record("1x8", 8.0),
-            make_record("1x8", 6.0, number=1, micro=4),
+            make_record("1x1", rate=1.0),
+            make_record("1x8", rate=8.0),
+            make_record("1x8", rate=6.0, number=1, micro=4),
         ]
     )
     # On eight ranks: 32 a rank (weak) and 32 in all (strong); one rank is in both tables.
@@ -134,7 +134,7 @@ def test_scaling_pages_match_their_golden_files(lang: str) -> None:
     ("rate", "doubted"), [(200.0, False), (209.0, False), (212.0, True), (733.0, True)]
 )
 def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) -> None:
-    (section,) = list_scaling_sections([make_record("1x1", 100.0), make_record("1x2", rate)])
+    (section,) = list_scaling_sections([make_record("1x1", rate=100.0), make_record("1x2", rate)])
     paragraphs = [block for block in section.blocks if isinstance(block, Paragraph)]
     doubts = [block.text for block in paragraphs if block.tone == "warn"]
     expected = message(
@@ -166,8 +166,8 @@ def test_badge_of_different_work_is_that_of_the_worst_run(
     first: str, second: str, status: str, tone: str, words: str
 ) -> None:
     runs = [
-        make_record("1x1", 100.0, trust=grade_scaling(first)),
-        make_record("1x8", 760.0, trust=grade_scaling(second), status=status),
+        make_record("1x1", rate=100.0, trust=grade_scaling(first)),
+        make_record("1x8", rate=760.0, trust=grade_scaling(second), status=status),
     ]
     page = build_documents(runs)[0]
     assert (page.tone, translate(page.badge, "en")) == (tone, words)
@@ -182,7 +182,7 @@ def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
     ]
     assert build_documents(runs)[0].tone == "good"
     failed = make_record(
-        "1x1", 90.0, number=9, status="failed", trust=grade_scaling("do_not_quote")
+        "1x1", rate=90.0, number=9, status="failed", trust=grade_scaling("do_not_quote")
     )
     page = build_documents([*runs, failed])[0]
     assert (page.tone, translate(page.badge, "en")) == ("bad", "5 of 6 launches passed")

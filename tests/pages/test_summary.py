@@ -32,7 +32,7 @@ def change_recipe(**fields):
 def test_summary_has_mean_interval_and_variation_over_launches():
     summary = build_summary(
         [
-            make_launch_record(number, value)
+            make_launch_record(number, p_core=value)
             for number, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])
         ]
     )

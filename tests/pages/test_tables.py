@@ -346,4 +346,4 @@ def test_only_the_published_form_shows_slashes_for_missing_values():
         "/",
     )
     # Everywhere else, a dash.
-    assert (translate(None, "en"), format_memory(None, None)) == ("–", "–")
+    assert (translate(None, "en"), format_memory(used_bytes=None, total_bytes=None)) == ("–", "–")

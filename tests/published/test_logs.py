@@ -29,7 +29,9 @@ def format_step(number):
     """Return the events of step ``number``: 32 samples in 1 s, and a loss that falls by 1."""
     done = {"loss": 2.0 - number, "num_trained_samples": 32 * (number + 1)}
     begin, end = 1000 * number, 1000 * (number + 1)
-    return format_perflog("STEP_BEGIN", begin) + format_perflog("STEP_END", end, done)
+    return format_perflog("STEP_BEGIN", time_ms=begin) + format_perflog(
+        "STEP_END", time_ms=end, value=done
+    )
 
 
 STEPS = "".join(map(format_step, range(3)))
@@ -46,7 +48,9 @@ def read_values(row):
 
 
 def test_totals_come_before_step_lines(import_text):
-    (row,) = import_text("start\n" + STEPS + format_perflog("FINISHED", 9000, TOTALS)).rows
+    (row,) = import_text(
+        "start\n" + STEPS + format_perflog("FINISHED", time_ms=9000, value=TOTALS)
+    ).rows
     assert read_values(row) == {
         "e2e_time": 361.5,
         "train_time": 350.0,
@@ -64,8 +68,8 @@ def test_totals_come_before_step_lines(import_text):
 
 
 def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
-    evaluated = format_perflog("EVALUATE", 4000, {"loss": 9.0})
-    finished = format_perflog("FINISHED", 9000, {"throughput": 7.0})
+    evaluated = format_perflog("EVALUATE", time_ms=4000, value={"loss": 9.0})
+    finished = format_perflog("FINISHED", time_ms=9000, value={"throughput": 7.0})
     # ``STEPS`` are 32 samples a second, with a last loss of 0.
     (row,) = import_text(STEPS + evaluated + finished).rows
     # Without a unit it is unknown what the throughput counts.
@@ -80,7 +84,9 @@ def test_step_lines_alone_give_the_speed_of_their_intervals(import_text):
 
 def test_case_key_gives_the_work(import_text):
     key = "distilbert:pytorch_1.8:A100:2:8:1"
-    text = format_perflog("INIT_START", 0, {"case": key}) + format_perflog("FINISHED", 0, TOTALS)
+    text = format_perflog("INIT_START", value={"case": key}) + format_perflog(
+        "FINISHED", value=TOTALS
+    )
     (row,) = import_text(text).rows
     assert (row.configuration, row.case, row.device) == (key, "distilbert_sst2", "A100")
     assert (row.framework, row.world_size) == ("pytorch_1.8", 16)
@@ -88,7 +94,7 @@ def test_case_key_gives_the_work(import_text):
 
 def test_totals_that_are_no_numbers_are_listed(import_text):
     imported_rows = import_text(
-        format_perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0})
+        format_perflog("FINISHED", value={"e2e_time": "soon", "train_time": 1.0})
     )
     assert read_values(imported_rows.rows[0]) == {"train_time": 1.0}
     assert [(entry.kind, entry.raw) for entry in imported_rows.unread] == [("cell", "soon")]
@@ -101,13 +107,13 @@ def test_totals_that_are_no_numbers_are_listed(import_text):
 
 def test_mlperf_log_gives_times_and_quality(import_text):
     text = (
-        format_mllog("submission_benchmark", "bert")
-        + format_mllog("submission_platform", "4 nodes")
+        format_mllog("submission_benchmark", value="bert")
+        + format_mllog("submission_platform", value="4 nodes")
         + format_mllog("run_start", time_ms=1000)
-        + format_mllog("tracked_stats", {"throughput": 500.0, "loss": 1.5}, time_ms=2000)
-        + format_mllog("tracked_stats", {"throughput": 520.0}, time_ms=3000)
-        + format_mllog("eval_accuracy", 0.5, time_ms=4000)
-        + format_mllog("eval_accuracy", 0.72, time_ms=5000)
+        + format_mllog("tracked_stats", value={"throughput": 500.0, "loss": 1.5}, time_ms=2000)
+        + format_mllog("tracked_stats", value={"throughput": 520.0}, time_ms=3000)
+        + format_mllog("eval_accuracy", value=0.5, time_ms=4000)
+        + format_mllog("eval_accuracy", value=0.72, time_ms=5000)
         + format_mllog("run_stop", time_ms=61000, status="success")
     )
     (row,) = import_text(text, "result_0.txt").rows
@@ -134,16 +140,15 @@ def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(import_text, coun
     text = format_mllog("block_start", time_ms=0, **count)
     text += format_mllog("block_stop", time_ms=8000, samples_count=100)
     text += format_mllog("block_start", time_ms=20000, samples_count=100)
-    text += format_mllog("block_stop", time_ms=22000, samples_count=500) + format_mllog(
-        "train_loss", 2.5
-    )
+    text += format_mllog("block_stop", time_ms=22000, samples_count=500)
+    text += format_mllog("train_loss", value=2.5)
     # 100 samples in 8 s and 400 in 2 s; without a count at its begin, a block has no speed.
     (row,) = import_text(text).rows
     assert read_values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
 
 
 def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
-    packed = gzip.compress((STEPS + format_perflog("FINISHED", 0, TOTALS)).encode())
+    packed = gzip.compress((STEPS + format_perflog("FINISHED", value=TOTALS)).encode())
     assert len(import_text(packed, "log.gz").rows) == 1
     assert [entry.reason.code for entry in import_text(packed[:-20], "log.gz").unread] == [
         "file_unreadable"
@@ -153,7 +158,7 @@ def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
 def test_each_run_in_a_log_is_a_row(import_text):
     # A run begins with the start of rank 0; the others belong to it.
     start = format_perflog("INIT_START") + format_perflog("INIT_START", rank=1)
-    text = start + STEPS + format_perflog("FINISHED", 0, TOTALS) + start + STEPS + format_step(3)
+    text = start + STEPS + format_perflog("FINISHED", value=TOTALS) + start + STEPS + format_step(3)
     first, second = import_text(text).rows
     assert read_values(first)["e2e_time"] == 361.5
     assert read_values(second) == {"p_train": 32.0, "last_loss": -1.0}
@@ -163,7 +168,7 @@ def test_each_run_in_a_log_is_a_row(import_text):
     def run(start_ms, speed):  # a run of 5 s in MLPerf's form
         return (
             format_mllog("run_start", time_ms=start_ms)
-            + format_mllog("tracked_stats", {"throughput": speed}, time_ms=start_ms)
+            + format_mllog("tracked_stats", value={"throughput": speed}, time_ms=start_ms)
             + format_mllog("run_stop", time_ms=start_ms + 5000, status="success")
         )
 
@@ -176,7 +181,9 @@ def test_each_run_in_a_log_is_a_row(import_text):
 
 
 def test_malformed_events_are_listed_once_with_their_number(import_text):
-    imported_rows = import_text("[PerfLog] {broken\n" * 3 + format_perflog("FINISHED", 0, TOTALS))
+    imported_rows = import_text(
+        "[PerfLog] {broken\n" * 3 + format_perflog("FINISHED", value=TOTALS)
+    )
     assert len(imported_rows.rows) == 1
     assert [
         (entry.line, entry.reason.code, entry.reason.args) for entry in imported_rows.unread
@@ -246,7 +253,7 @@ def test_run_that_died_while_it_started_is_aborted(import_text):
     finished = (
         format_mllog("init_start", time_ms=90_000)
         + format_mllog("run_start", time_ms=100_000)
-        + format_mllog("tracked_stats", {"throughput": 5.0}, time_ms=101_000)
+        + format_mllog("tracked_stats", value={"throughput": 5.0}, time_ms=101_000)
         + format_mllog("run_stop", time_ms=110_000, status="success")
     )
     imported_rows = import_text(died + finished)
@@ -259,7 +266,7 @@ def test_processes_that_print_the_same_start_are_one_run(import_text):
     starts += format_mllog("run_start", time_ms=5000) + format_mllog("run_start", time_ms=5001)
     end = format_mllog("block_start", time_ms=6000, samples_count=0)
     end += format_mllog("block_stop", time_ms=8000, samples_count=100) + format_mllog(
-        "run_stop", None, 9000
+        "run_stop", time_ms=9000
     )
     (row,) = import_text(starts + end).rows
     assert row.figure("p_train") == 50.0  # 100 samples in 2 s
@@ -331,11 +338,11 @@ def test_speeds_that_a_log_states_twice_are_compared(import_text):
     text = format_mllog("block_start", time_ms=0, samples_count=0)
     text += format_mllog("block_stop", time_ms=8000, samples_count=800)
     (row,) = import_text(
-        text + format_mllog("tracked_stats", {"throughput": 104.0}, time_ms=8000)
+        text + format_mllog("tracked_stats", value={"throughput": 104.0}, time_ms=8000)
     ).rows
     assert list_notes(row) == []
     (row,) = import_text(
-        text + format_mllog("tracked_stats", {"throughput": 208.0}, time_ms=8000)
+        text + format_mllog("tracked_stats", value={"throughput": 208.0}, time_ms=8000)
     ).rows
     assert list_notes(row) == ["log_speeds_differ"]
 

@@ -90,11 +90,16 @@ def draw_progress_bar(first: int, last: int, more: str = "") -> str:
 
 
 def test_progress_bar_is_read_by_its_counter_and_clock(tmp_path: Path) -> None:
-    assert read_answer(analyze_text(tmp_path, draw_progress_bar(0, 50))) == (1.0, "steps/s")
+    assert read_answer(analyze_text(tmp_path, draw_progress_bar(first=0, last=50))) == (
+        1.0,
+        "steps/s",
+    )
 
 
 def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
-    analysis = analyze_text(tmp_path, "starting\n" + draw_progress_bar(0, 50, ", tok/s=12345"))
+    analysis = analyze_text(
+        tmp_path, "starting\n" + draw_progress_bar(first=0, last=50, more=", tok/s=12345")
+    )
     assert read_answer(analysis) == (12345.0, "tokens/s")
     assert analysis.figures["values"] == 50
     assert str(analysis.figures["first_value"]).startswith("line 2: ")  # all states are one line

@@ -100,7 +100,7 @@ def test_missed_target_states_target_and_value(find_ending: Any) -> None:
 )
 def test_reported_failure_of_a_rank_is_the_cause(find_ending: Any, kind: str, status: str) -> None:
     result = find_ending(
-        [make_ranks_ended(make_failure(0, exit_code=1, time_s=4))], make_failed_rank(kind)
+        [make_ranks_ended(make_failure(rank=0, exit_code=1, time_s=4))], make_failed_rank(kind)
     )
     assert result.status == status
     assert result.cause == {
@@ -118,13 +118,14 @@ def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) ->
     """A broken connection of a peer follows its cause; the launcher knows only whole seconds."""
     # Rank 1 raised at 4.1 s; rank 0 noticed it at 4.9 s.
     broken, raised = (
-        make_failed_rank("error", 4.9, "closed by peer"),
-        make_failed_rank("error", 4.1),
+        make_failed_rank("error", t_s=4.9, text="closed by peer"),
+        make_failed_rank("error", t_s=4.1),
     )
     result = find_ending(
         [
             make_ranks_ended(
-                make_failure(0, exit_code=1, time_s=4), make_failure(1, exit_code=1, time_s=4)
+                make_failure(rank=0, exit_code=1, time_s=4),
+                make_failure(rank=1, exit_code=1, time_s=4),
             )
         ],
         broken,
@@ -135,7 +136,7 @@ def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) ->
 
 def test_exit_code_of_a_full_disk_is_the_cause(find_ending: Any) -> None:
     result = find_ending(
-        [make_ranks_ended(make_failure(0, exit_code=28, time_s=4))], make_whole_rank()[:3]
+        [make_ranks_ended(make_failure(rank=0, exit_code=28, time_s=4))], make_whole_rank()[:3]
     )
     assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
 
@@ -144,7 +145,8 @@ def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
     # Exit codes are negative signals: rank 1 was killed, then the launcher ended rank 0.
     launcher = [
         make_ranks_ended(
-            make_failure(0, exit_code=-15, time_s=4.5), make_failure(1, exit_code=-9, time_s=4)
+            make_failure(rank=0, exit_code=-15, time_s=4.5),
+            make_failure(rank=1, exit_code=-9, time_s=4),
         )
     ]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
@@ -159,10 +161,11 @@ def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(
     # Rank 0 was ended (SIGTERM) at 4 s; rank 1 failed half a second later.
     launcher = [
         make_ranks_ended(
-            make_failure(0, exit_code=-15, time_s=4), make_failure(1, exit_code=1, time_s=4.5)
+            make_failure(rank=0, exit_code=-15, time_s=4),
+            make_failure(rank=1, exit_code=1, time_s=4.5),
         )
     ]
-    result = find_ending(launcher, make_whole_rank()[:3], make_failed_rank("exit", 4.5))
+    result = find_ending(launcher, make_whole_rank()[:3], make_failed_rank("exit", t_s=4.5))
     assert (result.cause["rank"], result.cause["signal"]) == (0, "SIGTERM")
 
 
@@ -175,7 +178,7 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None
     # SIGKILL, and the kernel says that it killed a process for lack of memory.
     launcher = [
         make_event("oom_kills", 8 * S, count=1),
-        make_ranks_ended(make_failure(1, exit_code=-9, time_s=4)),
+        make_ranks_ended(make_failure(rank=1, exit_code=-9, time_s=4)),
     ]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "oom"
@@ -189,11 +192,14 @@ def test_of_simultaneous_failures_the_most_specific_is_the_cause(find_ending: An
     # than 3 s apart count as simultaneous, as one makes the others fail.
     launcher = [
         make_ranks_ended(
-            make_failure(0, exit_code=1, time_s=4), make_failure(1, exit_code=1, time_s=4.8)
+            make_failure(rank=0, exit_code=1, time_s=4),
+            make_failure(rank=1, exit_code=1, time_s=4.8),
         )
     ]
     result = find_ending(
-        launcher, make_failed_rank("error", 4, "connection closed"), make_failed_rank("oom", 4.8)
+        launcher,
+        make_failed_rank("error", t_s=4, text="connection closed"),
+        make_failed_rank("oom", t_s=4.8),
     )
     assert (result.status, result.cause["rank"]) == ("oom", 1)
 
@@ -228,7 +234,7 @@ def test_external_stop_takes_precedence_as_the_cause(
     find_ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
     # The launcher stopped the run with SIGTERM at 8 s, which made the rank fail.
-    failure = make_failure(0, exit_code=-15, time_s=8)
+    failure = make_failure(rank=0, exit_code=-15, time_s=8)
     launcher = [make_event("stop", 8 * S, **stop), make_ranks_ended(failure)]
     result = find_ending(launcher, make_failed_rank("error"))
     assert (result.status, result.cause["message"]) == (status, expected.as_dict())

@@ -345,7 +345,7 @@ def test_ranks_that_scored_the_validation_data_together_agree(plan: Plan, tmp_pa
         ),
         (
             make_evaluation(0.8),
-            make_evaluation(0.8, 500),
+            make_evaluation(0.8, samples=500),
             (
                 "evaluation_differs_over_ranks",
                 {"rank": 1, "value": 0.8, "first": 0.8, "samples": 500, "samples_first": 1000},

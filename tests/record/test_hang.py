@@ -67,7 +67,7 @@ def find_cause(tmp_path: Path) -> Any:
 
 def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) -> None:
     failure = find_cause(
-        make_group("0-1", "collective", "all_reduce"),
+        make_group("0-1", "collective", call="all_reduce"),
         make_group("2", "elsewhere", call=None, where="a.py:5 f"),
     )
     assert (failure.kind, failure.message.code) == ("timeout", "timed_out_missing")
@@ -80,18 +80,18 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) ->
         "missing": "2",
     }
     assert failure.hang == [
-        make_group("0-1", "collective", "all_reduce"),
+        make_group("0-1", "collective", call="all_reduce"),
         make_group("2", "elsewhere", call=None, where="a.py:5 f"),
     ]
     assert find_fix(failure).code == "fix.timed_out_missing"
 
 
 def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any) -> None:
-    backward = make_group("0-1", "waits", "backward")
+    backward = make_group("0-1", "waits", call="backward")
     # Rank 2 is in neither: the backward pass waits for it.
     assert find_cause(backward, make_group("2", "elsewhere")).message.args["waiting"] == "0-1"
     # Rank 2 is in a collective: it waits for those that are still in the backward pass.
-    failure = find_cause(backward, make_group("2", "collective", "barrier", "b.py:1 g"))
+    failure = find_cause(backward, make_group("2", "collective", call="barrier", where="b.py:1 g"))
     assert failure.message.args["waiting"] == "2"
     assert failure.message.args["missing"] == "0-1"
 
@@ -99,7 +99,7 @@ def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any
 def test_no_rank_is_missing_if_all_wait_or_none_does(find_cause: Any) -> None:
     for state in ("collective", "elsewhere"):
         failure = find_cause(
-            make_group("0-1", state, "barrier"), make_group("2", state, "all_reduce")
+            make_group("0-1", state, call="barrier"), make_group("2", state, call="all_reduce")
         )
         # As of any time-out, without a missing rank; ``find_cause`` sets limit and steps.
         assert failure.message == message("timed_out", limit_s=59.0, steps=3)
@@ -109,7 +109,7 @@ def test_no_rank_is_missing_if_all_wait_or_none_does(find_cause: Any) -> None:
 @pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out_training"), (8, "timed_out_missing")])
 def test_run_that_still_trained_is_not_a_hang(find_cause: Any, stop_s: int, code: str) -> None:
     """The last window ended at 5 s; ranks may report nothing for 5% of the 59 s, that is 2.95 s."""
-    groups = make_group("0-1", "collective", "barrier"), make_group("2", "elsewhere")
+    groups = make_group("0-1", "collective", call="barrier"), make_group("2", "elsewhere")
     assert find_cause(*groups, stop_s=stop_s).message.code == code
 
 
@@ -117,8 +117,8 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
     """Node 1's clock counts from another moment; the nodes saved stacks a second apart."""
     run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[make_rank(3)] * 4)
     node_groups = (
-        make_group("0-1", "collective", "barrier"),
-        make_group("2", "collective", "barrier"),
+        make_group("0-1", "collective", call="barrier"),
+        make_group("2", "collective", call="barrier"),
     )
     for node, (groups, begun_s) in enumerate(
         [

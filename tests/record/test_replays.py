@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from trainmark.record.measurement import Measurement
 
 S = 1_000_000_000
-Difference = tuple[int, str, str | None]  # step, part, tensor
+
+
+class Difference(NamedTuple):
+    """Where a repeat first differed; a loss is no tensor."""
+
+    step: int
+    part: str
+    tensor: str | None
 
 
 def make_replay(
@@ -29,12 +36,10 @@ def make_replay(
     """Return the event of repeats of 4 steps that took 3 s.
 
     Args:
-        difference: step, part and tensor in which a repeat first differed; None: all were equal.
+        difference: None: all repeats were equal.
         control: what two more repeats showed; None: what follows from ``difference``.
     """
-    place = None
-    if difference is not None:
-        place = dict(zip(("step", "part", "tensor"), difference, strict=True))
+    place = None if difference is None else difference._asdict()
     kind = control or ("not_needed" if place is None else "deterministic")
     return make_event(
         "replay",
@@ -122,12 +127,12 @@ def test_equal_repeats_are_counted_and_raise_no_finding(measure_replays: Any) ->
 
 def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replays: Any) -> None:
     # The reduction gives all ranks a wrong gradient: their weights of the next step follow.
-    follows = (7, "weight", "head")
+    follows = Difference(step=7, part="weight", tensor="head")
     measurement = measure_replays(
         [make_replay(follows)],
         [make_replay(follows)],
-        [make_replay((6, "gradient", "layer.1"))],
-        [make_replay((7, "weight", "head"))],
+        [make_replay(Difference(step=6, part="gradient", tensor="layer.1"))],
+        [make_replay(follows)],
     )
 
     assert measurement.replays.differences == [
@@ -147,7 +152,7 @@ def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replay
 
 
 def test_ranks_that_differ_at_the_same_step_are_all_named(measure_replays: Any) -> None:
-    difference = (5, "loss", None)  # step and part; a loss is not of a tensor
+    difference = Difference(step=5, part="loss", tensor=None)
     # Three ranks, two of them on the first node.
     measurement = measure_replays(*[[make_replay(difference)]] * 3)
 
@@ -159,7 +164,8 @@ def test_nondeterministic_software_blames_no_rank(measure_replays: Any) -> None:
     unstable = make_replay(first_step=8, control="not_deterministic")
 
     measurement = measure_replays(
-        [make_replay((6, "weight", "head")), unstable], [make_replay(), unstable]
+        [make_replay(Difference(step=6, part="weight", tensor="head")), unstable],
+        [make_replay(), unstable],
     )
 
     # Nor does the difference in the other window.

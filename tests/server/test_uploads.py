@@ -96,8 +96,8 @@ def test_a_bundle_that_does_not_verify_is_refused(store, start_client, send_file
 
 
 def test_run_whose_id_is_not_a_file_name_has_a_page(start_client, send_file, tmp_path):
-    # A bundle of one run, which has one launch.
-    bundle.pack([[write_recorded_run(tmp_path / "run", "a/../b")]], tmp_path / "a.trainmark.zip")
+    launches = [write_recorded_run(tmp_path / "run", "a/../b")]
+    bundle.pack(runs=[launches], output=tmp_path / "a.trainmark.zip")
     client = start_client()
     (run,) = send_file(client, tmp_path / "a.trainmark.zip").json()["runs"]
     assert run["run_id"] == "a/../b"

@@ -66,13 +66,13 @@ def write_split(
         write_matrix(file, "position", positions, columns, **storage)
         write_matrix(file, "target", target, columns, **storage)
         write_matrix(file, "logit_mask", scored, columns, **storage)
-        write_matrix(file, "mask", [[item.separator] for item in sequences], 1, **storage)
+        write_matrix(file, "mask", [[item.separator] for item in sequences], columns=1, **storage)
         bounds = np.stack([np.append(0, ends[:-1]), ends], 1)  # of each sample's sequences
-        write_matrix(file, "choice_start_end", bounds, 2, **storage)
+        write_matrix(file, "choice_start_end", bounds, columns=2, **storage)
         if evaluation:
             right = [np.flatnonzero([item.correct for item in sample]) for sample in all_samples]
             stops = np.cumsum([len(row) for row in right])
             answers = np.concatenate(right)
-            write_matrix(file, "answer_idx", answers[:, None], 1, **storage)
+            write_matrix(file, "answer_idx", answers[:, None], columns=1, **storage)
             bounds = np.stack([np.append(0, stops[:-1]), stops], 1)
-            write_matrix(file, "answer_start_end", bounds, 2, **storage)
+            write_matrix(file, "answer_start_end", bounds, columns=2, **storage)

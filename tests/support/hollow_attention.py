@@ -47,7 +47,7 @@ TABLE = [
     Row("llama2_7b_lora", ADAPTERS, "efficient", "cudnn"),
     # Several heads share one of keys and values, which no fused kernel of torch 2.11 takes in fp32.
     Row("llama31_8b", {}, "efficient", "cudnn", in_32_bits_of_2_11="math"),
-    Row("gpt_oss_20b", {"precision": "bf16"}, None, "cudnn"),
+    Row("gpt_oss_20b", {"precision": "bf16"}, in_32_bits=None, in_16_bits="cudnn"),
 ]
 
 

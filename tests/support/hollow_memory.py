@@ -127,7 +127,12 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
             SequenceTensors(inputs, numbers),
             ScoreLayout(numbers // GLM_CHOICES, numbers % GLM_CHOICES, samples, GLM_CHOICES),
         ),
-        Counts(samples, sequences, sequences * length, sequences * length),
+        Counts(
+            samples=samples,
+            sequences=sequences,
+            tokens=sequences * length,
+            tokens_padded=sequences * length,
+        ),
         step_samples=samples,
         closes_step=True,
     )
@@ -178,7 +183,9 @@ def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     loaded = SimpleNamespace(
         spec=SimpleNamespace(num_numerical=num_numerical, cardinalities=CRITEO_ROWS)
     )
-    batch = Batch(tensors, Counts(size, size), step_samples=size * ranks, closes_step=True)
+    batch = Batch(
+        tensors, Counts(samples=size, sequences=size), step_samples=size * ranks, closes_step=True
+    )
     return loaded, batch, predict(recipe, placement, num_numerical).reserved
 
 

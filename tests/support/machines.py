@@ -112,7 +112,7 @@ def make_machine(
 
 
 def translate_condition(condition: Condition) -> Condition:
-    """Return a condition in English; check that it has a Chinese text with the same values."""
+    """Return a condition in English; check that its Chinese text is another one."""
     texts = [render_sentence(text, "en") for text in (condition.what, condition.fix)]
     assert condition.fix == "" or render_sentence(condition.fix, "zh") != texts[1]
     # A plain text, such as an error's, is the same in both languages.

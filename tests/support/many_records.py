@@ -53,8 +53,8 @@ def write_runs(folder: Path) -> list[str]:
         },
     )
     write_record_file(folder / "failed", failed)
-    write_run_with_evidence(folder / "two-ranks", 2)
-    write_run_with_evidence(folder / "eight-ranks", 8, slow=SLOW_RANK)
+    write_run_with_evidence(folder / "two-ranks", ranks=2)
+    write_run_with_evidence(folder / "eight-ranks", ranks=8, slow=SLOW_RANK)
     return sorted(path.name for path in folder.iterdir())
 
 

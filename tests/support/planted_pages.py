@@ -247,7 +247,7 @@ KINDS: dict[str, PageMistake] = {
         times=1, change=lambda work, card, row: replace(row, used=-row.used)
     ),
     "eight slower than one": PageMistake(
-        times=5, world=1, change=lambda work, card, row: _lower_rate(row, 11.0)
+        times=5, world=1, change=lambda work, card, row: _lower_rate(row, times=11.0)
     ),
     "precision that the card lacks": PageMistake(
         times=6,
@@ -272,12 +272,12 @@ KINDS: dict[str, PageMistake] = {
         change=lambda work, card, row: replace(row, p_whole=row.p_whole * 0.31),
     ),
     "counted once a rank": PageMistake(
-        times=4, world=1, change=lambda work, card, row: _raise_rate(row, 8)
+        times=4, world=1, change=lambda work, card, row: _raise_rate(row, times=8)
     ),
     "counted once a rank of two machines": PageMistake(
         times=2,
         world=2,
-        change=lambda work, card, row: _raise_rate(row, 16),
+        change=lambda work, card, row: _raise_rate(row, times=16),
     ),
     "core below train": PageMistake(
         times=3,
@@ -299,7 +299,7 @@ KINDS: dict[str, PageMistake] = {
         times=3,
         world=0,
         change=lambda work, card, row: _raise_rate(
-            row, 1.3 * card.peaks[row.precision] * 1e12 / work.flops / row.p_core
+            row, times=1.3 * card.peaks[row.precision] * 1e12 / work.flops / row.p_core
         ),
     ),
 }
@@ -345,7 +345,7 @@ def iterate_planted_pages() -> Iterator[Planted]:
         work, card, rows = _draw_three_rows(rng)
         # Invented rows of another card: those of the first one, times a constant.
         copies = [
-            replace(_raise_rate(row, factor), card="K200", e2e_time=row.e2e_time / factor)
+            replace(_raise_rate(row, times=factor), card="K200", e2e_time=row.e2e_time / factor)
             for row in rows
         ]
         lines = tuple(FIRST_LINE + len(rows) + index for index in range(len(copies)))

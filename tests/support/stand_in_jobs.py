@@ -118,7 +118,7 @@ def train(
     device = device or CpuDevice(threads=1)
     job = new_job(case_name, device, cache, **changes)
     change_job(job)
-    timeline = None if on_cpu else device.timeline
+    timeline = None if on_cpu else device.timeline  # only the stand-in counts operations
     counts_of_steps: list[tuple[int, int]] = []
     original_step = job.step
 

@@ -105,7 +105,7 @@ def write_sampled_run(
     *,
     ranks: Sequence[Sequence[dict[str, Any]]] | None = None,
 ) -> Path:
-    """Write a run with its telemetry and return its folder.
+    """Write a run, with telemetry if it has any, and return its folder.
 
     Args:
         telemetry: events of its file, or the bytes of the file; None: a run without telemetry.

@@ -36,7 +36,9 @@ class Epoch:
 
     def batch(self, numbers: Any) -> Any:
         tokens = len(numbers) * SEQUENCE
-        return self.gather_tokens(numbers), Counts(len(numbers), len(numbers), tokens, tokens)
+        return self.gather_tokens(numbers), Counts(
+            samples=len(numbers), sequences=len(numbers), tokens=tokens, tokens_padded=tokens
+        )
 
     def gather_tokens(self, numbers: Any) -> Any:
         rows = np.random.default_rng(5).integers(0, VOCAB, (len(self.shuffle), SEQUENCE + 1))

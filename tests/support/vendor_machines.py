@@ -111,5 +111,5 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def set_torch_build(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     """Have the installed torch say that it was built for versions of ``cuda``, ``hip``, ``xpu``."""
-    build = accelerator.TorchBuild("2.13.0", versions.pop("cuda", None), **versions)
+    build = accelerator.TorchBuild("2.13.0", cuda=versions.pop("cuda", None), **versions)
     monkeypatch.setattr(torch_vendor, "read_torch_build", lambda: build)

@@ -35,7 +35,8 @@ def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path
 
 def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
     first, second = (
-        write_zone(tmp_path, str(number), f"package-{number}", 1_000_000) for number in (0, 1)
+        write_zone(tmp_path, str(number), f"package-{number}", energy_uj=1_000_000)
+        for number in (0, 1)
     )
     parts = [
         write_zone(tmp_path, *zone_and_name, 5)
@@ -53,7 +54,7 @@ def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
 def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    counter = write_zone(tmp_path, "0", "package-0", 0)
+    counter = write_zone(tmp_path, "0", "package-0", energy_uj=0)
     energy = PackageEnergy(root=tmp_path, clock=clock)
     energy.read()
     clock.advance(131 * 10**9)  # at 2,000 W 262 kJ, just less than the range
@@ -114,7 +115,7 @@ def test_each_power_reading_of_the_controller_is_reported_once(
     ipmitool_output: Path, tmp_path: Path
 ) -> None:
     ipmitool_output.write_text(DCMI)
-    write_zone(tmp_path, "0", "package-0", 7)
+    write_zone(tmp_path, "0", "package-0", energy_uj=7)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/ipmi0").touch()
     machine = HostReader(root=tmp_path)

@@ -131,9 +131,9 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
     samples = [
         make_start_line(0),
         opened,
-        make_kernel_line(3.0, "xid", 2, XID),
-        make_kernel_line(4.0, "mce", 1, MCE),
-        make_kernel_line(8.0, "xid", 3, "later"),
+        make_kernel_line(3.0, "xid", count=2, text=XID),
+        make_kernel_line(4.0, "mce", count=1, text=MCE),
+        make_kernel_line(8.0, "xid", count=3, text="later"),
         make_end_line(),
     ]
 

@@ -59,7 +59,7 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
 
 
 def test_ticks_stay_on_the_time_grid(clock: FakeClock) -> None:
-    ticks = run_ticks(clock, [0, 300_000_000, 999_999_999, 1], 1.0)
+    ticks = run_ticks(clock, work_ns=[0, 300_000_000, 999_999_999, 1], interval_s=1.0)
     assert ticks == [(number, number * SECOND_NS) for number in range(4)]
 
 

@@ -23,7 +23,7 @@ from trainmark.train.checkpoints import Checkpoints
 from trainmark.train.read_ahead import iterate_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 pytestmark = [
@@ -195,7 +195,7 @@ def plan_run_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]
     return plan
 
 
-def write_earlier_run(plan_run_in: Any, folder: Path, *steps: int) -> Plan:
+def write_earlier_run(plan_run_in: Any, folder: Path, *, steps: Sequence[int] = ()) -> Plan:
     """Write what planning reads of a run with checkpoints after ``steps``."""
     folder.mkdir()
     plan: Plan = plan_run_in()
@@ -213,7 +213,7 @@ def write_earlier_run(plan_run_in: Any, folder: Path, *steps: int) -> Plan:
 def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     tmp_path: Path, plan_run_in: Any
 ) -> None:
-    first = write_earlier_run(plan_run_in, tmp_path / "a", 90, 100, 110)
+    first = write_earlier_run(plan_run_in, tmp_path / "a", steps=[90, 100, 110])
     (tmp_path / "a" / CHECKPOINTS_DIR / "step-110" / ".metadata").unlink()  # half written
     plan = plan_run_in(resume=tmp_path / "a")
     assert plan.resumed.runs == [first.run_id]
@@ -221,7 +221,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     assert plan.labels[-1] == "resumed"
     assert Plan.model_validate_json(plan.model_dump_json(), strict=True) == plan
     # A second launch continues the resumed one.
-    write_earlier_run(plan_run_in, tmp_path / "b", 200)
+    write_earlier_run(plan_run_in, tmp_path / "b", steps=[200])
     plan.save(tmp_path / "b")
     assert plan_run_in(resume=tmp_path / "b").resumed.runs == [first.run_id, plan.run_id]
 
@@ -241,7 +241,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
 def test_a_checkpoint_of_other_work_is_refused(
     tmp_path: Path, plan_run_in: Any, fields: dict[str, Any], what: str
 ) -> None:
-    write_earlier_run(plan_run_in, tmp_path / "a", 100)
+    write_earlier_run(plan_run_in, tmp_path / "a", steps=[100])
     with pytest.raises(TrainmarkError) as caught:
         plan_run_in(**fields, resume=tmp_path / "a")
     assert caught.value.what == what
@@ -267,5 +267,5 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_i
             resume_plan(plan, folder)
     # With a checkpoint, even other ranks can resume it if a step has the same samples.
     two_ranks = plan_run_in({"bs": "8"}, nproc=2)
-    write_earlier_run(plan_run_in, tmp_path / "b", 100)  # a checkpoint after step 100
+    write_earlier_run(plan_run_in, tmp_path / "b", steps=[100])
     assert resume_plan(two_ranks, tmp_path / "b").resumed

@@ -103,7 +103,12 @@ def test_global_batch_has_the_same_rows_for_any_split() -> None:
         return rows_of_steps
 
     # Always 16 rows a step: micro-batch size x micro-batches of a step x ranks.
-    assert step_rows(16, 1, 1) == step_rows(4, 4, 1) == step_rows(4, 1, 4) == step_rows(2, 4, 2)
+    assert (
+        step_rows(micro=16, accumulate=1, world=1)
+        == step_rows(micro=4, accumulate=4, world=1)
+        == step_rows(micro=4, accumulate=1, world=4)
+        == step_rows(micro=2, accumulate=4, world=2)
+    )
 
 
 @given(num_rows=st.integers(0, 100), world_size=st.integers(1, 9))

@@ -129,12 +129,17 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
     predicted = predict_memory(case, folder, recipe)
     needed = predicted.reserved + PROCESS_BYTES
     # Exactly enough memory, and one byte less.
-    check_fit(folder, recipe, 1, RankMemory(needed))  # 1: the number of ranks
+    check_fit(folder, recipe, world_size=1, memory=RankMemory(needed))
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
-        check_fit(folder, recipe, 1, RankMemory(needed - 1))
+        check_fit(folder, recipe, world_size=1, memory=RankMemory(needed - 1))
     # A processor has no allocator that keeps what was freed.
     # ``machine_bytes`` marks it: only its ranks share the memory of the machine.
-    check_fit(folder, recipe, 1, RankMemory(predicted.total + PROCESS_BYTES, machine_bytes=1))
+    check_fit(
+        folder,
+        recipe,
+        world_size=1,
+        memory=RankMemory(predicted.total + PROCESS_BYTES, machine_bytes=1),
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,29 @@ MARKS = (0, 0)  # of the device, before and after a batch was fetched
 @pytest.mark.parametrize(
     ("batch", "counts"),
     [
-        # Counts: samples, sequences, tokens, and tokens with padding.
-        ((torch.zeros(4, 3), torch.zeros(4)), Counts(4, 4, 0, 0)),
-        ([torch.zeros(2, 5, dtype=torch.long)], Counts(2, 2, 10, 10)),
+        (
+            (torch.zeros(4, 3), torch.zeros(4)),
+            Counts(samples=4, sequences=4, tokens=0, tokens_padded=0),
+        ),
+        (
+            [torch.zeros(2, 5, dtype=torch.long)],
+            Counts(samples=2, sequences=2, tokens=10, tokens_padded=10),
+        ),
         (
             {"labels": torch.zeros(3), "input_ids": torch.zeros(2, 5, dtype=torch.long)},
-            Counts(2, 2, 10, 10),
+            Counts(samples=2, sequences=2, tokens=10, tokens_padded=10),
         ),
         (
             {
                 "input_ids": torch.zeros(2, 5, dtype=torch.long),
                 "attention_mask": torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]),
             },
-            Counts(2, 2, 4, 10),
+            Counts(samples=2, sequences=2, tokens=4, tokens_padded=10),
         ),
-        (({"input": torch.zeros(6, 2, dtype=torch.long)}, torch.zeros(6)), Counts(6, 6, 12, 12)),
+        (
+            ({"input": torch.zeros(6, 2, dtype=torch.long)}, torch.zeros(6)),
+            Counts(samples=6, sequences=6, tokens=12, tokens_padded=12),
+        ),
         ("text", None),
         ({"number": torch.tensor(1.0)}, None),
     ],
@@ -40,7 +48,9 @@ def test_samples_and_tokens_of_a_batch_are_counted(batch, counts):
 
 def test_dimension_that_the_file_names_is_counted():
     counter = BatchCounter(sample_dimension=1, token_dimension=0)
-    assert counter.measure(torch.zeros(7, 3)) == Counts(3, 3, 21, 21)
+    assert counter.measure(torch.zeros(7, 3)) == Counts(
+        samples=3, sequences=3, tokens=21, tokens_padded=21
+    )
 
 
 def test_evaluation_batches_are_not_counted_as_trained():

@@ -52,6 +52,7 @@ def make_rank_events(
             model_flops=8e8,
             parts_ns=parts_ns,
         ),
+        # The training ends 2 s after the window, which the figures of windows do not count.
         make_event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1),
         make_event(
             "result",

@@ -232,7 +232,7 @@ def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
     for workers in (1, 3):
         data = tmp_path / f"data{workers}"
         run_prepare(raw_days, data, frequency_threshold=3, workers=workers)
-        assert read_files(data) == encode_files(ALL_ROWS, SPLITS, 3)  # the same threshold
+        assert read_files(data) == encode_files(ALL_ROWS, SPLITS, threshold=3)  # the same threshold
 
 
 def break_row(position, change):
@@ -348,7 +348,7 @@ def test_interrupted_preparation_restarts_with_other_rules(raw_days, tmp_path):
         prepare(raw_days, tmp_path / "data", stop, workers=2)
     run_prepare(raw_days, tmp_path / "data", frequency_threshold=3)
     # Nothing of the first call, which had the usual threshold, was used.
-    assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS, 3)
+    assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS, threshold=3)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -48,10 +48,10 @@ def make_sequence(ids, separator, target_ids, *, correct=False):
 HELD = Held(
     [
         [
-            make_sequence([2, 4, 0, 9, 5], 3, [5, 8], correct=True),
-            make_sequence([2, 4, 0, 9], 3, [8]),
+            make_sequence([2, 4, 0, 9, 5], separator=3, target_ids=[5, 8], correct=True),
+            make_sequence([2, 4, 0, 9], separator=3, target_ids=[8]),
         ],
-        [make_sequence([2, 4, 6, 0, 9, 7, 7], 4, [7, 7, 8], correct=True)],
+        [make_sequence([2, 4, 6, 0, 9, 7, 7], separator=4, target_ids=[7, 7, 8], correct=True)],
     ]
 )
 

@@ -34,8 +34,8 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
 def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
     # Six sequences are the candidates of three samples, which have 2, 1 and 3 of them.
     layout = ScoreLayout(
-        owner=torch.tensor([0, 0, 1, 2, 2, 2]),
-        slot=torch.tensor([0, 1, 0, 0, 1, 2]),
+        owner=torch.tensor([0, 0, 1, 2, 2, 2]),  # the sample of each sequence
+        slot=torch.tensor([0, 1, 0, 0, 1, 2]),  # which candidate of its sample it is
         samples=3,
         max_choices=3,
     )

@@ -49,7 +49,7 @@ def test_parameter_counts_match_the_model() -> None:
 @pytest.mark.parametrize("length", [20, 150])
 def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed: bool) -> None:
     our_model, plain = make_models(dropout=0.0, checkpoint_activations=checkpointed)
-    inputs = make_sequences(3, length)
+    inputs = make_sequences(rows=3, length=length)
     # Tokens before the separator see each other: none, half, or all of a sequence.
     separators = torch.tensor([0, length // 2, length])
     hidden = our_model.compute_hidden_states(*inputs, separators)

@@ -123,7 +123,7 @@ def test_recomputing_changes_no_loss() -> None:
 def test_shorter_last_step_counts_each_sample_once(tmp_path: Path) -> None:
     # On two ranks a step of 106 samples, and one with the last 54.
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
-    (training,) = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
+    (training,) = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, ranks=2, spreads=[changes])
     assert sum(sum(result["samples"]) for result in training) == tiny_gpt_oss.SAMPLES
     # Each rank reports the loads of both.
     assert training[0]["facts"]["loads_of_ranks"] == training[1]["facts"]["loads_of_ranks"]
@@ -252,17 +252,17 @@ def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) 
     assert 0.7 * live.peak <= needed <= live.peak
     # Exactly so much memory does not suffice, as there must be some for other things.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
-        check_fit(Path(), recipe, 1, RankMemory(needed))
+        check_fit(Path(), recipe, world_size=1, memory=RankMemory(needed))
 
 
 def test_the_published_recipe_fits_eight_cards_of_80_gib() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, GptOssRecipe)
     # On 8 ranks; the folder is not needed, as the recipe has all sizes.
-    assert check_fit(Path(), recipe, 8, RankMemory(80 << 30)) < 80 << 30
+    assert check_fit(Path(), recipe, world_size=8, memory=RankMemory(80 << 30)) < 80 << 30
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
-        check_fit(Path(), recipe, 8, RankMemory(40 << 30))
+        check_fit(Path(), recipe, world_size=8, memory=RankMemory(40 << 30))
     # Three layers are few enough for a single card.
     single = CASE.recipes["throughput-1x1-3-layers"]
     assert isinstance(single, GptOssRecipe)
-    check_fit(Path(), single, 1, RankMemory(80 << 30))
+    check_fit(Path(), single, world_size=1, memory=RankMemory(80 << 30))

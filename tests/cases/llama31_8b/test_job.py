@@ -142,7 +142,7 @@ def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
     assert 0.95 * live.peak <= needed <= 1.002 * live.peak
     # Exactly so much memory does not suffice, as the process needs some for other things.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
-        check_fit(Path(), recipe, 1, RankMemory(needed))
+        check_fit(Path(), recipe, world_size=1, memory=RankMemory(needed))
 
 
 def test_error_names_the_batch_and_layers_that_fit() -> None:
@@ -155,11 +155,11 @@ def test_error_names_the_batch_and_layers_that_fit() -> None:
         # Memory that is just enough for the smaller recipe on one rank.
         enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
         with pytest.raises(EnvironmentFault) as caught:
-            check_fit(Path(), recipe, 1, enough)
+            check_fit(Path(), recipe, world_size=1, memory=enough)
         assert expected_text in str(caught.value.fix).split()
     # No smaller recipe fits into nothing.
     with pytest.raises(EnvironmentFault) as caught:
-        check_fit(Path(), recipe, 1, RankMemory(PROCESS_BYTES))
+        check_fit(Path(), recipe, world_size=1, memory=RankMemory(PROCESS_BYTES))
     assert "fits" not in str(caught.value.fix)
 
 

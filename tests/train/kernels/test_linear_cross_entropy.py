@@ -21,7 +21,7 @@ def make_inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.T
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 30), classes=st.integers(1, 40), at_once=st.integers(1, 2000))
 def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> None:
-    hidden, weight, targets = make_inputs(rows, classes)
+    hidden, weight, targets = make_inputs(rows=rows, classes=classes)
     loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=at_once)
     # 0.5: a gradient from above that is not 1.
     gradients = torch.autograd.grad(loss * 0.5, (hidden, weight))
@@ -35,7 +35,7 @@ def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> 
 def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     dtype: torch.dtype, off: float
 ) -> None:
-    hidden, weight, targets = make_inputs(40, 50)
+    hidden, weight, targets = make_inputs(rows=40, classes=50)
     with torch.autocast("cpu", dtype=dtype):
         loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=500)
     assert loss.dtype == torch.float32
@@ -87,7 +87,7 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
 @pytest.mark.parametrize("target", [-1, 11])
 @pytest.mark.parametrize("rows", [1, 9])  # scored by rows and by columns
 def test_a_target_that_is_no_class_is_an_error(rows: int, target: int, ignored: int | None) -> None:
-    hidden, weight, targets = make_inputs(rows, 11)
+    hidden, weight, targets = make_inputs(rows=rows, classes=11)
     targets[-1] = target
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
         linear_cross_entropy_sum(hidden, weight, targets, ignored=ignored)
