@@ -113,7 +113,7 @@ def test_coverage_of_intervals_matches_page(kind: str) -> None:
 
 def test_detected_differences_match_page() -> None:
     # Five launches a side with 1% noise: losses found, equal sides found equal, false verdicts.
-    loss, equal, false = measure_power(5, 0.01, repetitions=800, seed=9)
+    loss, equal, false = measure_power(count=5, cv=0.01, repetitions=800, seed=9)
     assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(
         read_documented_table("1%")[0], abs=2.5
     )
@@ -121,7 +121,9 @@ def test_detected_differences_match_page() -> None:
 
 def test_false_drifts_are_as_frequent_as_page_says() -> None:
     (known,) = read_documented_table("trend seen, 1%")[0]
-    assert 100 * measure_trends(5, 0.01, repetitions=800, seed=9) == pytest.approx(known, abs=1.5)
+    assert 100 * measure_trends(count=5, cv=0.01, repetitions=800, seed=9) == pytest.approx(
+        known, abs=1.5
+    )
 
 
 def test_drift_below_third_of_threshold_is_ignored() -> None:

@@ -173,7 +173,7 @@ def test_each_run_in_a_log_is_a_row(import_text):
         )
 
     other = format_mllog("run_start", time_ms=7, rank=1)
-    rows = import_text(run(0, 10.0) + other + run(60_000, 20.0)).rows
+    rows = import_text(run(start_ms=0, speed=10.0) + other + run(start_ms=60_000, speed=20.0)).rows
     assert [(row.figure("p_train"), row.figure("train_time")) for row in rows] == [
         (10.0, 5.0),
         (20.0, 5.0),

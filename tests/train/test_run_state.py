@@ -137,10 +137,13 @@ def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(
 def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
-    places = [tmp_path / name for name in ("ranks", "checkpoints")]
-    for place in places:
-        place.mkdir()
-    ranks = call_on_ranks(2, places[0], train_with_interruption, 2, new_job, places[1], changes)
+    num_ranks = 2
+    place, checkpoints = tmp_path / "ranks", tmp_path / "checkpoints"
+    place.mkdir()
+    checkpoints.mkdir()
+    ranks = call_on_ranks(
+        num_ranks, place, train_with_interruption, num_ranks, new_job, checkpoints, changes
+    )
     # On two ranks again.
     for uninterrupted, resumed in ranks:
         for step, expected in zip(resumed, uninterrupted[RESUMED_AT:], strict=True):
@@ -151,7 +154,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
         tmp_path / "alone",
         steps=NUM_STEPS,
         begin=(
-            places[1] / f"step-{RESUMED_AT}",
+            checkpoints / f"step-{RESUMED_AT}",
             # Of 8 samples a step.
             Progress(steps=RESUMED_AT, epoch=0, steps_of_epoch=RESUMED_AT, samples=32),
         ),

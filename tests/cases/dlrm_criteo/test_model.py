@@ -172,7 +172,7 @@ def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
 
 
 def test_the_interaction_has_the_gradient_of_its_products() -> None:
-    interaction = Interaction(3, 5).double()  # 3 tables, vectors of 5
+    interaction = Interaction(num_tables=3, dim=5).double()
     generator = torch.Generator().manual_seed(2)
     dense = torch.randn(4, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     embedded = torch.randn(4, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)

@@ -29,11 +29,11 @@ LIMIT = 450  # characters, each a token
 SUBJECTS = ("high_school_us_history", "virology")
 # Each character is one of the tiny model's 256 tokens, so no text becomes an unknown token.
 CHARACTERS = TextTokenizer(
-    lambda texts: [list(map(ord, text)) for text in texts],
-    "by hand",
-    256,
-    (BEGIN,),
-    2,  # type: ignore[arg-type]
+    encode=lambda texts: [list(map(ord, text)) for text in texts],
+    file="by hand",  # type: ignore[arg-type]
+    vocab_size=256,
+    begin=(BEGIN,),
+    end_id=2,
 )
 
 
