@@ -332,9 +332,9 @@ def test_device_settings_are_shown_and_lowered_power_limit_skews_results(tmp_pat
     machine = make_machine(tmp_path, vendor=SetUpCard(shown=settings), nproc=4)
     conditions = [translate_condition(condition) for condition in doctor.check_settings(machine)]
     assert [(condition.severity, condition.what) for condition in conditions] == [
-        ("fine", "devices 0-1: power limit 700 W (default 700 W), persistence on, ECC on, MIG off"),
-        ("spoils", "devices 2: power limit 500 W (default 700 W), persistence on, ECC off"),
-        ("fine", "devices 3: –"),
+        ("fine", "device 0-1: power limit 700 W (default 700 W), persistence on, ECC on, MIG off"),
+        ("spoils", "device 2: power limit 500 W (default 700 W), persistence on, ECC off"),
+        ("fine", "device 3: –"),
     ]
     assert "nvidia-smi --power-limit" in conditions[1].fix
     assert list(doctor.check_settings(make_machine(tmp_path))) == []  # a vendor without settings

@@ -83,7 +83,8 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
 
 def test_loss_chart_names_first_and_last_loss() -> None:
     chart = draw_chart(steps.chart_loss(read_record()))
-    assert translate(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
+    description = translate(chart.description, "en")
+    assert description == "Training loss over 60 steps, from 0.7815 to 0.1447"
     assert read_datasets(chart)["steps"][0] == {"step": 1, "value": 0.7815}
     assert steps.chart_loss(read_record(loss=[None, None])) is None
     # A step without a finite loss is a gap in the line.

@@ -439,7 +439,7 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     text = to_page_markdown(slow)
     assert "its processor first. (0.600 / 1.600 = 37.5%)" in text
     assert "more cores. (0.100 s / 1.000 s = 10.0% ≥ 5%)" in text
-    assert "slowest: 2 (+60%)" in text
+    assert "slowest: rank 2 (+60%)" in text
     busy = make_waiting_record(0.01)
     busy.environment["others_cpu_share"] = 0.47
     assert translate(describe_dominant_limit(busy), "en").startswith(
@@ -555,8 +555,8 @@ def make_throttled_record(**shares):
 def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     hot = make_throttled_record(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
     sentence = translate(build_rank_strip(hot).said, "en")
-    assert "throttled: 1 (40% of the measured time)" in sentence
-    assert "throttled only outside the measured time: 0" in sentence
+    assert "throttled: rank 1 (40% of the measured time)" in sentence
+    assert "throttled only outside the measured time: rank 0" in sentence
     assert [limit.rule for limit in find_limits(hot)] == ["clocks"]
     (clocks,) = find_limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% > 1%")

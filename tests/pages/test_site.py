@@ -87,7 +87,7 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
 def test_list_has_one_row_per_run_with_the_newest_first(runs, tmp_path):
     writing.write_site(runs, tmp_path / "site")
     first = read_page(tmp_path / "site" / "index.html")
-    assert "5 of 7 runs" in first.texts  # the fixture sets 5 rows a page
+    assert "Runs shown: 5 of 7" in first.texts  # the fixture sets 5 rows a page
     whens = [x for x in first.texts if x.startswith("2026-11-01 00:")]
     assert whens == sorted(whens, reverse=True)
     # Of the single runs; the fifth row is the run of two launches, which began on another day.

@@ -108,7 +108,12 @@ def summarize_acceptance(result: AcceptanceResult) -> Phrase:
     num_members = len(result.members)
     unit = _name_unit(result)
     parts: list[Phrase] = []
-    if num_passed == num_members:
+    if num_members == 0:
+        parts.append(phrase("accept.none_measured"))
+    elif num_members == 1:
+        name = "one_passes" if num_passed else "one_does_not_pass"
+        parts.append(phrase(f"accept.{name}", n=num_members, unit=unit))
+    elif num_passed == num_members:
         parts.append(phrase("accept.all_pass", n=num_members, unit=unit))
     else:
         parts.append(phrase("accept.some_pass", passed=num_passed, n=num_members, unit=unit))
@@ -168,7 +173,10 @@ def _describe_interval(interval: Interval | None) -> Phrase:
 
 
 def _name_unit(result: AcceptanceResult) -> Phrase:
-    """Return what a member is, in words: a node, or a device."""
+    """Return what the members are, in words: nodes or devices; singular if there is only one."""
+    if len(result.members) == 1:
+        is_device = result.unit == "device"
+        return phrase("accept_unit.one_device" if is_device else "accept_unit.one_node")
     return phrase(f"accept_unit.{result.unit}")
 
 
@@ -203,6 +211,12 @@ def format_share(share: float, *, sign: bool = False) -> str:
     if share > _MAX_SHARE:
         return f"{'+' if sign else ''}>{_MAX_SHARE:.0%}"
     return f"{share:+.1%}" if sign else f"{share:.1%}"
+
+
+def _describe_slowdown(share: float) -> Phrase:
+    """Return how much slower something is in words; a negative share is a speedup."""
+    name = "faster" if share < 0 else "slower"
+    return phrase(f"accept.{name}", share=format_share(abs(share)))
 
 
 def _build_member_grid(result: AcceptanceResult) -> Strip:
@@ -315,7 +329,7 @@ def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, T
     if link is None:
         return None, "muted", join((a, b))
     share = link.interval.slower
-    hover = phrase("accept.heat_hover", a=a, b=b, share=format_share(share, sign=True))
+    hover = phrase("accept.heat_hover", a=a, b=b, slowdown=_describe_slowdown(share))
     tone: Tone = "bad" if link.decision == "fail" else "plain"
     return share, tone, (link.quantity, " ", hover)
 
@@ -351,7 +365,7 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
     if whole.interval is not None:  # the training did not fail
         share = phrase(
             "accept_whole.slower_share",
-            slower=format_share(whole.interval.slower, sign=True),
+            slowdown=_describe_slowdown(whole.interval.slower),
             low=format_share(whole.interval.low, sign=True),
             high=format_share(whole.interval.high, sign=True),
         )
@@ -401,7 +415,7 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
         )
         # Trend and smallest detectable slowdown of the other quantities are left out.
         if quantity.name == "step" and quantity.trend is not None:
-            blocks.append(Paragraph(phrase("accept.trend", share=f"{quantity.trend:+.1%}")))
+            blocks.append(Paragraph(phrase("accept.trend", share=quantity.trend)))
         if quantity.name == "step" and quantity.detectable_link is not None:
             share = format_share(quantity.detectable_link)
             blocks.append(Paragraph(phrase("accept.link_chance", share=share)))

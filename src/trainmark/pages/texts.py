@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainmark.pages import cells
 from trainmark.plan.plan import SIMULATED
 from trainmark.record.figures import FIGURES
-from trainmark.record.messages import MESSAGES, render, shorten
+from trainmark.record.messages import MESSAGES, fill_sentence, render, shorten
 from trainmark.results.store.columns import get_device_name
 from trainmark.spec import Message, Text, message
 from trainmark.toml_file import read_toml
@@ -141,7 +141,7 @@ def _fill_text(content: KeyedText, lang: str) -> str:
         name: value if isinstance(value, int | float) else translate(value, lang)
         for name, value in content.values.items()
     }
-    filled = text.format(**values)
+    filled = fill_sentence(text, values)
     return _NEEDLESS_SPACE.sub("", filled) if lang == "zh" else filled
 
 

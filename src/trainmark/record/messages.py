@@ -54,6 +54,13 @@ class _SentenceFormatter(Formatter):
 
 
 _FORMATTER = _SentenceFormatter()
+
+
+def fill_sentence(sentence: str, values: Mapping[str, Any]) -> str:
+    """Return a sentence with its placeholders filled; see ``_SentenceFormatter`` for formats."""
+    return _FORMATTER.vformat(sentence, (), values)
+
+
 _UNKNOWN = {"en": _Unknown("unknown"), "zh": _Unknown("未知")}
 
 
@@ -73,7 +80,7 @@ def render(message: Message, lang: str, case_messages: Mapping[str, Text] | None
     args = {name: unknown if value is None else value for name, value in message.args.items()}
     if sentence is not None:
         try:
-            return _FORMATTER.vformat(sentence.in_language(lang), (), args)
+            return fill_sentence(sentence.in_language(lang), args)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError):
             pass  # not the arguments of this code: printed unrendered below
     if not args:
