@@ -223,7 +223,7 @@ def test_launches_after_a_timeout_are_skipped(
         plan, Cluster(), StopRequest(), quiet=True, show_remark=messages.append
     )
     assert (records, records.places) == ([late], [tmp_path / "run" / "r1"])
-    assert str(messages[0]) == "skipped 3 more launches: they would also time out"
+    assert str(messages[0]) == "the remaining launches (3) are skipped: they would also time out"
     # Records are shown as a table in a terminal and in a notebook.
     monkeypatch.undo()
     head, line, row = repr(api.Records([TOY])).splitlines()

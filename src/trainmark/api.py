@@ -264,7 +264,9 @@ def launch_run(
         records.places.append(Path(plan_of_launch.run_dir))
         if record.status == "timed_out" and len(records) < plan.repeat_count:
             num_skipped = plan.repeat_count - len(records)
-            show_remark(f"skipped {num_skipped} more launches: they would also time out")
+            show_remark(
+                f"the remaining launches ({num_skipped}) are skipped: they would also time out"
+            )
             break
     if plan.repeat_count > 1 and records:
         _write_pages_safely(write_pages, records, Path(plan.run_dir), show_remark=show_remark)
@@ -402,7 +404,7 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
     can_submit = plan.node_processes > 0 and submission.build_command(plan, cluster).submits
     if not can_submit or plan.repeat_count > 1:
         raise UsageError(
-            f"--detach cannot be used with {plan.repeat_count} launch(es) on launcher "
+            f"--detach cannot be used with --repeat {plan.repeat_count} and launcher "
             f"{plan.launcher}",
             where="--detach",
             rule="--detach needs a scheduler and a single launch",

@@ -184,7 +184,7 @@ def describe_rule(kind: str, context: Mapping[str, Any]) -> str:
         return _SENTENCES[kind]
     # All kinds that this program's types can have are listed; pydantic may add others later.
     # pydantic's values fill in braces such as ``{max_length}``.
-    return f"it must be {_MUST_BE.get(kind, 'of another form').format_map(context)}"
+    return f"it must be {_MUST_BE.get(kind, 'a value of another kind').format_map(context)}"
 
 
 def describe_misfit(details: ErrorDetails) -> Misfit:

@@ -198,8 +198,9 @@ def test_every_weight_is_matched_by_the_models_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "what", "where", "rule"),
     [
-        ({"table": (8, 5)}, "table has shape (8, 5)", "file, table", "the model has shape (8, 4)"),
-        ({"table": None, "head.bias": None}, "weight table and 1 more is missing", "folder, table",
+        ({"table": (8, 5)}, "table has shape (8, 5)", "file, table",
+         "it must have shape (8, 4), as in the model"),
+        ({"table": None, "head.bias": None}, "missing weights: table, and 1 more", "folder, table",
          "the model has 3 weights"),
         ({"extra": (3,)}, "unknown weight extra", "file, extra", "the model has no such weight"),
     ],
@@ -289,7 +290,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
 
     file = tmp_path / "weights.pt"
     torch.save({"a": torch.ones(2), "args": Trap()}, file)
-    with pytest.raises(DataError, match="the file has more than weights"):
+    with pytest.raises(DataError, match="the file contains more than weights"):
         read_stored_weights(file)
     assert not (tmp_path / "sprung").exists()
 

@@ -79,7 +79,9 @@ def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster])
     with pytest.raises(ValidationError, match="-oProxyCommand=x"):
         make_site("ok -oProxyCommand=x")  # ssh would take it for an option
     for hosts in ("a", "a:1 me@A:2"):  # the latter are one host with two ports
-        with pytest.raises(UsageError, match="2 nodes need 2 different hosts, 1 given"):
+        with pytest.raises(
+            UsageError, match="2 nodes need 2 different hosts, but the list contains only 1"
+        ):
             ssh.select_hosts(make_site(hosts), nnodes=2)
 
 

@@ -247,9 +247,9 @@ def _require_times(baselines: Baselines) -> Baselines:
     """
     if not baselines.times:
         raise UsageError(
-            "the baseline has no step time of a single device or a single node that passed",
+            "the baseline contains no step time of a single device or node that passed",
             where=f"--baseline {baselines.source}",
-            rule="a baseline must be of one device, or of all devices of one node",
+            rule="a baseline must be measured on one device, or on all devices of one node",
             fix="choose runs with --nnodes 1, or an acceptance in which a node passed",
         )
     return baselines

@@ -217,7 +217,7 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
         raise RecordError(
             "this folder contains no acceptance of several nodes",
             where=str(folder),
-            rule="the folder of an acceptance with a launcher contains `sessions`",
+            rule="the folder of an acceptance with a launcher must contain a `sessions` folder",
             fix="pass the --out folder of the command that submitted the acceptance",
         )
     try:

@@ -106,10 +106,10 @@ class AcceptRequest(Frozen):
                 )
         if "groups" in chosen and not {"nodes", "pairs"} <= set(chosen):
             raise UsageError(
-                "the groups phase needs the phases nodes and pairs",
+                "the groups phase needs the nodes and pairs phases",
                 where="--phases",
-                rule="the time of a group is predicted from those of its single nodes and pairs",
-                fix="add nodes,pairs; results of an earlier session are reused",
+                rule="the time of a group is predicted from the times of its nodes and pairs",
+                fix="add nodes and pairs to --phases; results of an earlier session are reused",
             )
         return [name for name in PHASES if name in chosen]
 

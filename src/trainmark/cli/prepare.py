@@ -83,7 +83,11 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
     given = parse_assignments(words, example=f"{example_name}=VALUE")
     for name in given:
         if name not in options:
-            fix = suggest_nearest(name, options) if options else f"{case.name} takes no option"
+            fix = (
+                suggest_nearest(name, options)
+                if options
+                else "remove the option: this case takes none"
+            )
             raise UsageError(f"case {case.name} has no such option", where=name, fix=fix)
     for name, option in options.items():
         if option.required and name not in given:

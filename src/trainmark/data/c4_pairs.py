@@ -66,8 +66,8 @@ def _find_pair(folder: Path, word: str, published: str) -> Path:
             f"found {len(index_files)} .idx files with {word} in their names",
             where=str(folder),
             rule=(
-                "there must be one pair of .idx and .bin for training and one for validation, as "
-                f"{published}"
+                "there must be one pair of .idx and .bin files for training and one for "
+                f"validation, such as {published}"
             ),
             fix="download the published pairs, or run `trainmark prepare llama31_8b tokenizer=DIR`",
         )
@@ -153,7 +153,7 @@ def check(folder: Path, recipe: Any) -> DataFacts:
     )
     if is_published and num_tokens != VALIDATION_TOKENS:
         raise DataError(
-            f"the data has {num_tokens:,} validation tokens",
+            f"the data contains {num_tokens:,} validation tokens",
             where=str(folder),
             rule=(
                 f"the {VALIDATION_DOCUMENTS:,} documents must have {VALIDATION_TOKENS:,} tokens "
@@ -190,7 +190,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
     for split, shards in files_by_split.items():
         if not shards:
             raise DataError(
-                f"no file c4-{split}.*.json.gz",
+                f"no c4-{split}.*.json.gz file found",
                 where=str(raw),
                 rule=(
                     f"C4 en has 1,024 training shards, of which {TRAIN_SHARDS[0]} to "

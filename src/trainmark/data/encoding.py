@@ -129,7 +129,7 @@ def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
     """Raise DataError if a pair has no document."""
     if not counts["documents"]:
         raise DataError(
-            f"the corpus has no documents, only {counts['empty_texts']} empty texts",
+            f"the corpus contains no documents (empty texts: {counts['empty_texts']})",
             where=str(raw),
             rule="a corpus must have at least one text that is not empty",
             fix="set text_key= to the key of the text, or choose another file with --from",
@@ -296,7 +296,7 @@ def encode_blocks(
         raise EnvironmentFault(
             "a worker process died before its work was done",
             rule="each worker holds the tokenizer and some blocks of lines in memory",
-            fix="set a smaller workers=",
+            fix="set workers= to a smaller number",
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -427,7 +427,7 @@ def find_source_files(raw: Path) -> dict[str, Path]:
     }
     if not candidates:
         rule = f"files must end in {', '.join(ENDINGS)}"
-        raise DataError("no file of JSON lines found", where=str(raw), rule=rule, fix=FIX)
+        raise DataError("no JSON Lines file found", where=str(raw), rule=rule, fix=FIX)
     return dict(sorted(candidates.items()))
 
 
@@ -495,7 +495,7 @@ def _describe_line_fault(error: ValidationError, text_key: str) -> str:
         return f"not JSON, {reason}: {value}"
     if details["type"] == "missing":
         return (
-            f"the key {text_key!r} is missing; the line has "
+            f"the key {text_key!r} is missing; the line has the keys "
             f"{', '.join(details['input']):.{SHOWN_CHARACTERS}}"
         )
     if details["loc"]:  # the fault is at the key, not of the whole line

@@ -223,7 +223,7 @@ def _refuse_other_documents(
     make_error = partial(
         _make_pair_error,
         where=f"{index_file}, document index",
-        rule=f"document bounds must ascend from 0 to the number of sequences, {num_sequences}",
+        rule=f"document bounds must ascend from 0 to the number of sequences ({num_sequences})",
     )
     if bounds[0] != 0 or bounds[-1] != num_sequences:
         raise make_error(f"the bounds go from {bounds[0]} to {bounds[-1]}")
@@ -247,7 +247,7 @@ def _map_file(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     with translate_read_errors(file):
         length = file.stat().st_size
         if length % dtype.itemsize:
-            rule = f"the length must be a multiple of the element size, {dtype.itemsize} bytes"
+            rule = f"the length must be a multiple of the element size ({dtype.itemsize} bytes)"
             raise _make_pair_error(f"the file has {length} bytes", where=str(file), rule=rule)
         # An empty file cannot be mapped. It is valid: a pair may have no sequence.
         return np.memmap(file, dtype, mode="r") if length else np.empty(0, dtype)
@@ -350,9 +350,11 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
         raise DataError(
             f"the token ids range from {content.smallest} to {content.largest}",
             where=str(tokens_file),
-            rule=f"token ids must be in [0, {vocab_size}), the recipe's vocab_size",
-            fix=f"set vocab_size to {tokenizer_size or 'the vocabulary size'} of the tokenizer "
-            "that made the data, or prepare the data again",
+            rule=(
+                f"token ids must be at least 0 and less than the recipe's vocab_size ({vocab_size})"
+            ),
+            fix=f"set vocab_size to the vocabulary size of the tokenizer that made the data"
+            f"{f' ({tokenizer_size})' if tokenizer_size else ''}, or prepare the data again",
         )
     if tokenizer_size is not None:
         refuse_short_vocabulary(

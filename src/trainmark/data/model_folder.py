@@ -135,7 +135,7 @@ def _refuse_unknown_keys(
         if key in defaults and value == defaults[key]:
             continue
         rule = "unknown keys are refused, because they may change the model"
-        fix = f"use a model without {key}; or remove the key if it does not change the model"
+        fix = f"use a model without {key}, or remove the key if it does not change the model"
         if key in defaults:
             rule = f"this case only trains models with {key} {json.dumps(defaults[key])}"
             fix = "use a model folder with this value"
@@ -242,9 +242,9 @@ class ModelWeights:
             if name not in matched and not name.startswith(self.optional)
         ]
         if missing:
-            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            others = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
             rule = f"{self.model} has {len(self.shapes)} weights"
-            what = f"weight {missing[0]}{others} is missing"
+            what = f"missing weights: {missing[0]}{others}"
             raise self._make_fault(what, f"{where}, {missing[0]}", rule)
         return matched
 
@@ -259,7 +259,7 @@ class ModelWeights:
             raise self._make_fault(
                 f"{tensor.key} has shape {tensor.shape}",
                 where=f"{tensor.file}, {tensor.key}",
-                rule=f"{self.model} has shape {expected}",
+                rule=f"it must have shape {expected}, as in {self.model}",
             )
 
     def _strip_wrappers(self, name: str) -> str:
@@ -280,7 +280,7 @@ def find_weight_files(folder: Path, names: tuple[str, ...], make_error: Fault) -
     """
     existing_files = [folder / name for name in names if (folder / name).is_file()]
     if not existing_files:
-        rule = "only init=random, which is labelled performance-only, starts without weights"
+        rule = "only init=random works without weights; such runs are labelled performance-only"
         raise make_error(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
     file = existing_files[0]
     if file.name != INDEX_FILE:

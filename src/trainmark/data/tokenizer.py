@@ -213,7 +213,7 @@ def refuse_short_vocabulary(
             f"the vocabulary has {entries} entries, but the model expects {vocab_size}",
             where=str(file),
             rule=(
-                f"the vocabulary must be that of the model{padding}; {of} has vocab_size "
+                f"the vocabulary must be that of the model{padding}; {of} sets vocab_size to "
                 f"{vocab_size}"
             ),
             fix=fix,

@@ -265,8 +265,8 @@ class TorchVendor:
         names = self._list_hiding_variables()
         settings = " and ".join(f"{name}={os.environ[name]!r}" for name in names)
         return Refusal(
-            f"{settings} {'hide' if len(names) > 1 else 'hides'} all {len(files)} "
-            f"{self.name} devices of this machine",
+            f"{settings} {'hide' if len(names) > 1 else 'hides'} all {self.name} "
+            f"devices of this machine ({len(files)})",
             f"unset {' and '.join(names)}, or use device numbers starting from 0",
         )
 

@@ -397,7 +397,7 @@ class _Timeline:
         num_recorded = len(self._samples) - 1
         if self._step > num_recorded:
             raise RecordError(
-                f"up to this event there are {self._step} steps, but the record has only "
+                f"up to this event there are {self._step} steps, but the record contains only "
                 f"{num_recorded}",
                 where=f"{self._path}:{event['lineno']}",
                 rule="the events must belong to the record",

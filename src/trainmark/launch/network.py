@@ -75,7 +75,7 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
     if problem is None:
         return
     down = sorted(interface for interface, state in states.items() if not state.isup)
-    rule = f"interfaces of this machine: {', '.join(sorted(up)) or 'none is up'}"
+    rule = f"interfaces that are up: {', '.join(sorted(up)) or 'none'}"
     raise UsageError(
         problem,
         where=f"environment variable {name}={value}",

@@ -103,7 +103,10 @@ class SeriesEntry:
     def contradiction(self) -> str | None:
         """Return the launches whose record contradicts its events; None if there is none."""
         runs = [record.run_id for record in self.records if is_refuted(record.trust)]
-        return f"{', '.join(runs)} does not match its raw events" if runs else None
+        if not runs:
+            return None
+        verb = "does not match its" if len(runs) == 1 else "do not match their"
+        return f"{', '.join(runs)} {verb} raw events"
 
     def scan(self) -> None:
         """Read the folders of all attempts; set which launches have ended and which are missing."""

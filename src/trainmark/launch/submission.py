@@ -100,7 +100,7 @@ def attach(folder: Path) -> EngineJob:
         cluster = Cluster.model_validate_json((folder / CLUSTER_FILE).read_bytes())
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"not a run of a launcher: {describe_error(error)}",
+            f"not a run that a launcher started: {describe_error(error)}",
             where=str(folder),
             rule=f"the folder must contain plan.json and {CLUSTER_FILE}",
         ) from None

@@ -58,8 +58,8 @@ def _check_folder_name(name: str) -> str:
     """Refuse a name that is not a valid folder name as it is."""
     if not _is_folder_name(name):
         raise ValueError(
-            f"it must be a valid folder name: at most {_MAX_NAME_CHARACTERS} characters, no /, "
-            "no leading ."
+            f"it must be a valid folder name with at most {_MAX_NAME_CHARACTERS} characters, "
+            "without / and without a leading dot"
         )
     return name
 
@@ -195,7 +195,10 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         raise UsageError(
             f"{run['name']!r} is not a valid folder name",
             where=f"{where}: name",
-            rule=f"at most {_MAX_NAME_CHARACTERS} characters, no /, no leading .",
+            rule=(
+                f"a name must have at most {_MAX_NAME_CHARACTERS} characters, no / and no "
+                "leading dot"
+            ),
         )
     options = {key: value for key, value in run.items() if key != "set"}
     shared_keys = sorted(options.keys() & settings.keys())  # `seed` may be either of the two

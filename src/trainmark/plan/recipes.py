@@ -86,7 +86,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
             f"{values.get(name)!r} is not valid",
             where=f"recipe field {name}",
             rule="; or ".join(dict.fromkeys(rules)),
-            fix=f"the recipe's own value is {'none' if default is None else repr(default)}",
+            fix=f"use the recipe's own value ({'none' if default is None else repr(default)})",
         ) from None
     return changed
 

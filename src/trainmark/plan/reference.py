@@ -151,8 +151,8 @@ def read_reference_file(path: Path) -> References:
         raise RecordError(
             f"cannot be read: {describe_error(error)}",
             where=f"{path.parent.name}/{path.name}",
-            rule=f"top-level keys are {', '.join(_ReferenceDocument.model_fields)}; "
-            f"a reference has {', '.join(_PrintedRow.model_fields)}",
+            rule=f"the top-level keys must be {', '.join(_ReferenceDocument.model_fields)}; "
+            f"a reference must have {', '.join(_PrintedRow.model_fields)}",
         ) from None
     return References(
         columns=tuple(file.columns),

@@ -72,6 +72,6 @@ def read_rules(case: Case | None) -> Rules:
         raise UsageError(
             f"cannot be read: {describe_error(error)}",
             where=f"{case.name if case else 'general'}/{RULES_FILE}",
-            rule=f"a division has {', '.join(Division.model_fields)}",
+            rule=f"a division must have {', '.join(Division.model_fields)}",
             fix="docs/audit.md describes the file",
         ) from None

@@ -113,7 +113,7 @@ def _refuse_unknown(key: str, value: object, allowed_values: Collection[object])
         raise UsageError(
             f"{key} {value!r} is unknown",
             where="index record",
-            rule=f"one of {', '.join(map(str, allowed_values))}",
+            rule=f"{key} must be one of {', '.join(map(str, allowed_values))}",
         )
 
 

@@ -156,8 +156,8 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     total_bytes = sum(info.file_size for info in archive.infolist())
     if total_bytes > max_bytes:
         raise BundleError(
-            f"the bundle has {total_bytes:,} bytes when unpacked",
-            rule=f"a bundle may have at most {max_bytes:,} bytes when unpacked",
+            f"the bundle takes {total_bytes:,} bytes when unpacked",
+            rule=f"a bundle may take at most {max_bytes:,} bytes when unpacked",
         )
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)

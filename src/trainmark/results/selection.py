@@ -236,7 +236,7 @@ def _add_published(path: Path, selection: Selection) -> bool:
     if path.is_dir():
         files_read = len({entry.file for entry in imported.unread})
         raise RecordError(
-            f"no runs and no results in this folder: {files_read} files read",
+            f"no runs and no results in this folder (files read: {files_read})",
             where=str(path),
             rule=f"the first error is in {where}: {reason}",
             fix="choose a folder with runs, result pages, tables or logs",

@@ -82,7 +82,7 @@ class Tokens:
             raise UsageError(
                 "not a valid name",
                 where=name,
-                rule="a name may have letters, digits and ._@-, at most 64 characters",
+                rule="a name may contain only letters, digits and ._@-, and at most 64 characters",
             )
         if name in hashes:
             raise UsageError(

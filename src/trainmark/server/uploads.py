@@ -49,7 +49,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
     token_name = await run_in_threadpool(serving.tokens.authenticate, authorization)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise RefusedRequestError(
-            415, "wrong content type for a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
+            415, "wrong content type for a bundle", rule=f"the Content-Type must be {MEDIA_TYPE}"
         )
     try:
         with tempfile.TemporaryDirectory(dir=serving.incoming) as place:

@@ -190,7 +190,7 @@ def refuse_undivided(divisions: Iterable[Division], rule: str) -> None:
     for field, divisor, dividend_name, dividend in divisions:
         if dividend % divisor:
             raise UsageError(
-                f"{field}={divisor} does not divide {dividend_name} {dividend}",
+                f"{field}={divisor} does not divide {dividend_name} ({dividend})",
                 where=f"recipe field {field}",
                 rule=rule,
                 fix=f"use a divisor of {dividend}",

@@ -149,7 +149,7 @@ def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(fold
     assert facts.content_id != data.check(folder, REAL).content_id
     # Any other weight is required.
     write_weights(folder / "model", without=["distilbert.embeddings.LayerNorm.bias"])
-    assert "weight distilbert.embeddings.LayerNorm.bias" in read_fault(folder, PRETRAINED)
+    assert "missing weights: distilbert.embeddings.LayerNorm.bias" in read_fault(folder, PRETRAINED)
 
 
 def set_config(folder, **changes):
@@ -173,13 +173,13 @@ def set_config(folder, **changes):
         ),
         (
             lambda folder_path: set_config(folder_path, n_heads=3),
-            "dim must be a multiple of n_heads: 64",
+            "n_heads must divide dim (64)",
         ),
         (
             lambda folder_path: (folder_path / "model" / "vocab.txt").unlink(),
             "no tokenizer.json and no vocab.txt",
         ),
-        (lambda folder_path: set_config(folder_path, vocab_size=20), "vocab_size 20"),
+        (lambda folder_path: set_config(folder_path, vocab_size=20), "vocab_size (20)"),
         (lambda folder_path: set_config(folder_path, max_position_embeddings=16), "add seq=16"),
         (lambda folder_path: set_config(folder_path, num_labels=3), "num_labels is 3"),
         (
@@ -234,7 +234,7 @@ def write_npz(folder, split, **changes):
         # An array of objects would need pickle, which may run code.
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),
         # The mask is one token shorter than the ids.
-        ({"attention_mask": np.tile([1] * 3 + [0] * 21, (3, 1))}, "must be the pad_token_id"),
+        ({"attention_mask": np.tile([1] * 3 + [0] * 21, (3, 1))}, "must equal the pad_token_id"),
         # ``idx`` and ``sentence`` are not trained, but must have the same number of rows.
         ({"idx": np.arange(4)}, "idx has shape (4,), but label has 3 rows"),
         ({"sentence": np.array(["a b"])}, "sentence has shape (1,), but label has 3 rows"),

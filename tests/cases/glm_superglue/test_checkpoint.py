@@ -95,7 +95,7 @@ def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
         (
             {"vocab_size": 31},
             "word_embeddings.weight",
-            "of the recipe's sizes has shape (31, 64)",
+            "it must have shape (31, 64), as in a GLM with the recipe's sizes",
         ),
     ],
 )

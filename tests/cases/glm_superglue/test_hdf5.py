@@ -130,20 +130,24 @@ CONTRADICTIONS = {
     "column outside": (
         "text/indices",
         set_numbers((0, 64)),
-        "row 0 (counted from 0) has the column 64",
+        "row 0 (counted from 0) has an entry in column 64",
     ),
     "column below 0": (
         "text/indices",
         set_numbers((0, -1)),
-        "row 0 (counted from 0) has the column -1",
+        "row 0 (counted from 0) has an entry in column -1",
     ),
     "column twice": (
         "text/indices",
         set_numbers((1, 0)),
-        "row 0 (counted from 0) has the column 0 twice",
+        "row 0 (counted from 0) stores column 0 twice",
     ),
     "no target": ("logit_mask/data", lambda x: 0 * x, "sequence 0 (counted from 0) has no target"),
-    "separator outside": ("mask/data", set_numbers((0, 65)), "sequence 0 has its separator at 65"),
+    "separator outside": (
+        "mask/data",
+        set_numbers((0, 65)),
+        "sequence 0 (counted from 0) has its separator at 65",
+    ),
     "token outside": ("text/data", set_numbers((0, 128)), "the numbers range from 0 to 128"),
     "position outside": ("position/data", set_numbers((0, 65)), "the numbers range from 0 to 65"),
     # The first bound, 0, is not stored: numbers 1 to 4 belong to samples 1 and 2.

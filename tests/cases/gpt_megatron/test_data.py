@@ -65,7 +65,7 @@ def test_valid_data_passes_its_check_and_loads(folder):
 def test_validation_split_is_required_only_for_evaluation(tmp_path):
     recipe = CASE.recipes["tiny"]
     data.generate(tmp_path, recipe)
-    with pytest.raises(DataError, match="validation split has 0 documents"):
+    with pytest.raises(DataError, match="validation split has only 0 tokens"):
         data.check(tmp_path, replace(recipe, split="1"))
 
     speed_only = replace(recipe, split="1", eval_every_epochs=None)
@@ -78,8 +78,10 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
     # The folder's tokens are 0 to 99, which a vocabulary of 100 holds.
     error = read_fault(folder, replace(RECIPE, vocab_size=95))
     assert f"{NAME}.bin: the token ids range from 0 to 99" in error
-    assert "[0, 95)" in error
-    assert "[0, 98)" in read_fault(folder, replace(RECIPE, vocab_size=98))  # the scan is cached
+    assert "vocab_size (95)" in error
+    assert "vocab_size (98)" in read_fault(
+        folder, replace(RECIPE, vocab_size=98)
+    )  # the scan is cached
     # Eight of the ten documents train: 80 tokens in samples of 4, which need one token more.
     assert data.check(folder, replace(RECIPE, vocab_size=100)).train_samples == 19
 
@@ -88,14 +90,14 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
     ("changes", "expected_error"),
     [
         # The folder has ten documents of ten tokens.
-        ({"split": "1"}, "the validation split has 0 documents with 0 tokens"),
+        ({"split": "1"}, "the validation split has only 0 tokens in 0 document(s)"),
         (
             {"split": "949,50,1", "seq_length": 10},
-            "the validation split has 1 documents with 10 tokens",
+            "the validation split has only 10 tokens in 1 document(s)",
         ),
-        ({"split": "0,1"}, "the train split has 0 documents with 0 tokens"),
-        ({"seq_length": 10}, "the validation split has 1 documents with 10 tokens"),
-        ({"seq_length": 10**12}, "the train split has 8 documents with 80 tokens"),
+        ({"split": "0,1"}, "the train split has only 0 tokens in 0 document(s)"),
+        ({"seq_length": 10}, "the validation split has only 10 tokens in 1 document(s)"),
+        ({"seq_length": 10**12}, "the train split has only 80 tokens in 8 document(s)"),
     ],
 )
 def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_error):

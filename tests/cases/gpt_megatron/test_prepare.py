@@ -154,7 +154,7 @@ def read_fault(kind, corpus, data, tokenizer, **options):
 
 BAD_LINES = [
     (b'{"text": "a"\n', "not JSON, EOF while parsing an object at column 12: "),
-    (b'{"body": "a", "id": 1}\n', "the key 'text' is missing; the line has body, id"),
+    (b'{"body": "a", "id": 1}\n', "the key 'text' is missing; the line has the keys body, id"),
     (b'{"text": null}\n', "'text' is None, not text"),
     (b"[1]\n", "not a JSON object: [1]"),
 ]
@@ -175,7 +175,7 @@ def test_line_without_text_is_refused(tmp_path, line, says):
 def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
     (tmp_path / "c.jsonl").write_text('{"text": ""}\n')
     message = read_fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
-    assert "the corpus has no documents, only 1 empty texts" in message
+    assert "the corpus contains no documents (empty texts: 1)" in message
     # There is nothing to resume.
     assert not (tmp_path / ".data.partial").exists()
 
@@ -238,7 +238,7 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
     assert read_files(tmp_path / "together") == read_files(tmp_path / "alone")
     corpus.write_text(format_lines(TEXTS) + '{"body": "x"}\n')
     message = read_fault(DataError, corpus, tmp_path / "data", tokenizer, workers=2)
-    assert f"{corpus}, line 61: the key 'text' is missing; the line has body" in message
+    assert f"{corpus}, line 61: the key 'text' is missing; the line has the keys body" in message
 
 
 def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, monkeypatch):

@@ -83,7 +83,10 @@ def _parse_widths(field: str, text: str, *, last: int) -> list[int]:
         raise UsageError(
             f"{field}={text}",
             where=f"recipe field {field}",
-            rule=f"must be whole numbers above 0, separated by commas, ending in {last}",
+            rule=(
+                "the sizes must be whole numbers above 0, separated by commas; the last must be "
+                f"{last}"
+            ),
             fix="end bottom_layers with embedding_dim and top_layers with 1",
         )
     return [int(word) for word in words]

@@ -130,7 +130,7 @@ class GlmRecipe(Recipe):
         del world_size
         if self.hidden_size % self.num_heads:
             raise UsageError(
-                f"num_heads={self.num_heads} does not divide hidden_size {self.hidden_size}",
+                f"num_heads={self.num_heads} does not divide hidden_size ({self.hidden_size})",
                 where="recipe field num_heads",
                 rule="all heads must have the same width",
                 fix="use a divisor of hidden_size",

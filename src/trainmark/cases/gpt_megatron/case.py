@@ -134,7 +134,7 @@ class GptRecipe(Recipe):
         divisors = [str(number) for number in range(1, dividend + 1) if dividend % number == 0]
         return UsageError(
             f"{division.field}={division.divisor} does not divide {division.dividend_name} "
-            f"{division.dividend}",
+            f"({division.dividend})",
             where=f"recipe field {division.field}",
             rule="num_heads must divide hidden_size; tensor_parallel must divide "
             "num_heads and the number of ranks",

@@ -160,14 +160,14 @@ class GptOssRecipe(LanguageRecipe):
                     "expert_parallel", self.expert_parallel, "the number of ranks", world_size
                 ),
             ),
-            "expert_parallel must divide the numbers of experts and of ranks; num_kv_heads must "
+            "expert_parallel must divide num_experts and the number of ranks; num_kv_heads must "
             "divide num_heads",
         )
         replicas = world_size // self.expert_parallel
         if self.expert_parallel > 1 and (self.hidden_size % replicas or self.ffn_size % replicas):
             raise UsageError(
-                f"{replicas} replicas do not divide hidden_size {self.hidden_size} and "
-                f"ffn_size {self.ffn_size}",
+                f"hidden_size ({self.hidden_size}) and ffn_size ({self.ffn_size}) are not both "
+                f"multiples of the number of replicas ({replicas})",
                 where="recipe field expert_parallel",
                 rule="each expert is sharded by columns over its replicas",
                 fix="set a larger expert_parallel",

@@ -120,7 +120,7 @@ class LlamaRecipe(Recipe):
             f"{field}={value} cannot reach target_value={self.target_value:g}",
             where=f"recipe field {field}",
             rule=rule,
-            fix="add target=none eval_every_epochs=none",
+            fix="add target=none and eval_every_epochs=none",
         )
 
 

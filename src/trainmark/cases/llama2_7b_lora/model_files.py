@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 make_model_error = partial(
     DataError,
     rule=(
-        "model/ must be a Hugging Face model folder of a Llama: config.json, safetensors, tokenizer"
+        "model/ must be the Hugging Face folder of a Llama model: config.json, safetensors and "
+        "tokenizer"
     ),
-    fix="copy a Llama-2 model folder in Hugging Face format into model/",
+    fix="copy the files of a Llama 2 model in Hugging Face format into model/",
 )
 ABOVE_0 = "a number above 0"
 Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
@@ -110,7 +111,7 @@ class ModelConfig(ConfigKeys):
                 f"the keys must be rope_type and rope_theta; {unknown_keys[0]} is unknown"
             )
         if angles.get("rope_type", "default") != "default":
-            raise ValueError('rope_type must be "default" for a Llama-2')
+            raise ValueError('rope_type must be "default" for a Llama 2 model')
         return value
 
     @field_validator("head_dim")
@@ -122,7 +123,7 @@ class ModelConfig(ConfigKeys):
         heads = info.data.get("num_heads", 1)
         if value is not None and value * heads != hidden:
             raise ValueError(
-                f"head_dim must be hidden_size / num_attention_heads: {hidden} / {heads}"
+                f"head_dim must be hidden_size / num_attention_heads ({hidden} / {heads})"
             )
         return value
 
@@ -135,7 +136,7 @@ class ModelConfig(ConfigKeys):
         if info.field_name == "pad_token_id" and ids == [-1]:  # early folders' way to say none
             return None
         if not all(number is None or 0 <= number < size for number in ids):
-            raise ValueError(f"must be an id in [0, vocab_size), here [0, {size})")
+            raise ValueError(f"it must be at least 0 and less than vocab_size ({size})")
         return value
 
     @model_validator(mode="after")
@@ -146,13 +147,13 @@ class ModelConfig(ConfigKeys):
         # Newer files have it in ``rope_parameters``, older ones as a field of its own.
         theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
-            rule = f"it must equal rope_theta {theta} in rope_parameters"
+            rule = f"it must equal rope_theta in rope_parameters ({theta})"
             raise ValueError(f"rope_theta is {self.rope_theta}; {rule}")
         if hidden % heads or hidden // heads % 2:
-            rule = f"hidden_size {hidden} must divide into heads of an even width"
+            rule = f"hidden_size ({hidden}) must divide into heads of an even width"
             raise ValueError(f"num_attention_heads is {heads}; {rule}")
         if heads % self.num_kv_heads:
-            rule = f"must be a divisor of num_attention_heads, {heads}"
+            rule = f"it must divide num_attention_heads ({heads})"
             raise ValueError(f"num_key_value_heads is {self.num_kv_heads}; {rule}")
         return self
 
@@ -273,7 +274,7 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
         return name.endswith(".rotary_emb.inv_freq")  # computed from the sizes
 
     weights = ModelWeights(
-        model="the Llama of model/config.json",
+        model="the Llama model described in model/config.json",
         shapes=compute_expected_shapes(config),
         unused=is_unused,
     )
@@ -333,7 +334,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         raise DataError(
             f"token ids go up to {size - 1}",
             where=str(file),
-            rule=f"the ids must be below vocab_size of model/config.json, {vocab_size}",
+            rule=f"the ids must be below the vocab_size in model/config.json ({vocab_size})",
             fix="put the tokenizer and the config.json of the same model into model/",
         )
     refuse_short_vocabulary(

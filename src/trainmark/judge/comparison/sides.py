@@ -210,7 +210,8 @@ def _reject_copies(records: Sequence[Record]) -> None:
     reject_duplicates(record.run_id for record in records)
     for record, other in combinations(records, 2):
         if is_proportional(record.steps.time_ns, other.steps.time_ns):
-            what = f"step times of {record.run_id} and {other.run_id} are the same or proportional"
+            runs = f"{record.run_id} and {other.run_id}"
+            what = f"the step times of {runs} are the same or proportional"
             raise UsageError(what, rule="each launch must be measured, not copied")
 
 

@@ -71,13 +71,13 @@ def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
         if urls:
             fix = "add hosts, or use fewer --nnodes"
         if nnodes > 1:
-            count = f"{len(urls)} given" if urls else "none given"
+            count = f"but the list contains only {len(urls)}" if urls else "but none is given"
             what = f"{nnodes} nodes need {nnodes} different hosts, {count}"
         raise cluster.build_error(
             "ssh.hosts",
             what,
-            rule="each host is [user@]host[:port], with IPv6 addresses in brackets; one "
-            "node runs on each host",
+            rule="each host must have the form [user@]host[:port], with IPv6 addresses in "
+            "brackets; one node runs on each host",
             fix=fix,
         )
     return dict(islice(urls.items(), nnodes))

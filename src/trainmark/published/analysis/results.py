@@ -151,7 +151,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
             raise UsageError(
                 "the batch size is missing",
                 where="base_batch_size",
-                rule=f"mode {mode:d} is {rule.formula}",
+                rule=f"mode {mode:d} computes {rule.formula}",
                 fix="set base_batch_size=N, the batch size of one device",
             )
         factor *= batch

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _FILTER = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
 _RULE = (
-    "a filter is KEY OPERATOR VALUE, for example case=toy, device~H100 or p_core>100; operators: "
-    "= != ~ > >= < <="
+    "a filter is KEY OPERATOR VALUE, where OPERATOR is one of = != ~ > >= < <=, for example "
+    "case=toy, device~H100 or p_core>100"
 )
 _DEFAULT_KEYS = (*COLUMNS, "path", "world", "work", *FIGURES)
 # Column that is read besides the selected ones: the unit of ``final_result`` differs between cases.

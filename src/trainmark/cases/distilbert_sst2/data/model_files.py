@@ -39,7 +39,7 @@ MODEL_FAULT = partial(
     DataError,
     fix=MODEL_FIX,
     rule=(
-        "model/ must be a Hugging Face model folder of a DistilBERT: config.json, weights, "
+        "model/ must be the Hugging Face folder of a DistilBERT model: config.json, weights and "
         "tokenizer"
     ),
 )
@@ -101,7 +101,7 @@ class ModelConfig(ConfigKeys):
         """Refuse a number of heads into which the width cannot be divided."""
         dim = info.data.get("dim", 0)  # 0 if ``dim`` is invalid, which has its own error
         if dim % value:
-            raise ValueError(f"dim must be a multiple of n_heads: {dim}")
+            raise ValueError(f"n_heads must divide dim ({dim})")
         return value
 
     @field_validator("id2label", "label2id")
@@ -118,7 +118,7 @@ class ModelConfig(ConfigKeys):
         """Refuse a padding id that has no row in the token table."""
         size = info.data.get("vocab_size", 0)  # 0 if ``vocab_size`` is invalid
         if not 0 <= value < size:
-            raise ValueError(f"must be a whole number in [0, vocab_size), here [0, {size})")
+            raise ValueError(f"it must be at least 0 and less than vocab_size ({size})")
         return value
 
 
@@ -146,8 +146,8 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             f"the tokenizer has {size} tokens, and [PAD] has id {pad}",
             where=str(file),
             rule=(
-                f"the tokenizer must match vocab_size {config.vocab_size} and pad_token_id "
-                f"{config.pad_token_id} of model/config.json"
+                f"the tokenizer must match vocab_size ({config.vocab_size}) and pad_token_id "
+                f"({config.pad_token_id}) in model/config.json"
             ),
         )
     # A larger vocabulary is refused above. A smaller one belongs to another model.
@@ -239,7 +239,7 @@ def match_weights(
             is missing.
     """
     weights = ModelWeights(
-        model="the DistilBERT of model/config.json",  # as errors name it
+        model="the DistilBERT model described in model/config.json",  # as errors name it
         shapes=compute_expected_shapes(config),
         wrappers=("distilbert.",),  # a prefix that may be missing: a bare encoder has none
         optional=HEAD_PREFIXES,

@@ -120,9 +120,13 @@ def read_npz(
     length_rule = (
         f"a row must have at most seq_length={seq_length} tokens; rows are never truncated"
     )
-    id_rule = f"token ids must be in [0, {vocab_size}), the vocab_size of model/config.json"
+    id_rule = (
+        "token ids must be at least 0 and less than the vocab_size in model/config.json "
+        f"({vocab_size})"
+    )
     padding_rule = (
-        f"after the mask, input_ids must be the pad_token_id of model/config.json, {pad_token_id}"
+        "where the mask is 0, input_ids must equal the pad_token_id in model/config.json "
+        f"({pad_token_id})"
     )
     # The first check that fails is reported. Those after the mask's assume that it is valid.
     for member, is_invalid, shown_values, rule in (

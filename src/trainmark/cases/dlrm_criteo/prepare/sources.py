@@ -186,7 +186,8 @@ def describe_first_fault(path: Path) -> DataError:
             if not row_pattern.fullmatch(line)
         )
     fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
-    what = f"the row has {len(fields)} fields, not {len(FIELDS)}"
+    noun = "field" if len(fields) == 1 else "fields"
+    what = f"the row has {len(fields)} {noun}, not {len(FIELDS)}"
     if len(fields) == len(FIELDS):
         is_valid = [
             re.fullmatch(pattern.encode(), field) is not None

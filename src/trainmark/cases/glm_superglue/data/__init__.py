@@ -240,7 +240,7 @@ def find_checkpoint(folder: Path) -> Path:
     ]
     if len(pointer_files) != 1:
         count = len(pointer_files) if pointer_files else "no"
-        raise CHECKPOINT_FAULT(f"the folder has {count} checkpoints", where=str(folder))
+        raise CHECKPOINT_FAULT(f"the folder contains {count} checkpoints", where=str(folder))
     (pointer_file,) = pointer_files
     with translate_read_errors(pointer_file, CHECKPOINT_FAULT), pointer_file.open("rb") as stream:
         # The name of the subfolder with the weights; 256 bytes are more than any such name.
@@ -298,7 +298,7 @@ def match_weights(
         DataError: a weight is missing, stored twice or of another shape, or there are more layers.
     """
     weights = ModelWeights(
-        model="a GLM of the recipe's sizes",
+        model="a GLM with the recipe's sizes",
         shapes=shapes,
         fix=SIZES_FIX,
         wrappers=("module.", "model."),  # prefixes that names in the checkpoint may have

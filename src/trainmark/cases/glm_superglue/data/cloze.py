@@ -109,7 +109,7 @@ class ClozeExamples(Examples):
         self.num_choices = samples.choices.lengths
         if not passages.num_questions:
             raise DataError(
-                "the split has no question",
+                "the split contains no questions",
                 where=str(file),
                 rule="a split must have at least one question",
                 fix="use a file with questions",

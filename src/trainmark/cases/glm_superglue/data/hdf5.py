@@ -84,16 +84,17 @@ class SparseFile:
             if shape != expected:
                 raise _make_fault(
                     f"the shape is {shape}, but text has {sequences} sequences of {columns} "
-                    f"tokens, which requires {expected}",
+                    f"tokens, which require the shape {expected}",
                     where=f"{self.file}, {name}",
                 )
         outside = (self.separators < 0) | (self.separators > columns)
         if outside.any():
             number = int(outside.argmax())
             raise _make_fault(
-                f"sequence {number} has its separator at {self.separators[number]}",
+                f"sequence {number} (counted from 0) has its separator at "
+                f"{self.separators[number]}",
                 where=f"{self.file}, mask",
-                rule=f"a separator must be a position in a sequence, 0 to {columns}",
+                rule=f"a separator must be a position in a sequence (0 to {columns})",
             )
         _refuse_gaps_and_overlaps(self.sample_bounds, sequences, f"{self.file}, choice_start_end")
 
@@ -196,11 +197,17 @@ class SparseExamples(Examples):
             DataError: an array has such an id; the error has its smallest and largest number.
         """
         for name, limit, rule in (
-            ("text", self.vocab_size, "token ids must be in [0, vocab_size) of the recipe"),
+            (
+                "text",
+                self.vocab_size,
+                "token ids must be at least 0 and less than the recipe's vocab_size "
+                f"({self.vocab_size})",
+            ),
             (
                 "position",
                 self.seq_length + 1,
-                "position ids must be in [0, seq_length] of the recipe",
+                "position ids must be at least 0 and at most the recipe's seq_length "
+                f"({self.seq_length})",
             ),
         ):
             extremes = extremes_by_name[name]
@@ -208,7 +215,7 @@ class SparseExamples(Examples):
                 raise _make_fault(
                     f"the numbers range from {extremes.smallest} to {extremes.largest}",
                     where=f"{self.file}, {name}",
-                    rule=f"{rule}, that is, below {limit}",
+                    rule=rule,
                     fix=f"set the recipe's sizes to those of the model, or {DOWNLOAD_AGAIN}",
                 )
 
@@ -230,8 +237,8 @@ class SparseExamples(Examples):
                 f"the token ids range from {text.min()} to {text.max()}",
                 where=f"{self.file}, sample {row} (counted from 0)",
                 rule=(
-                    f"token ids must be in [0, {self.vocab_size}), the recipe's vocab_size, and "
-                    "every sequence must have a target"
+                    "token ids must be at least 0 and less than the recipe's vocab_size "
+                    f"({self.vocab_size}), and every sequence must have a target"
                 ),
                 fix=f"set vocab_size to that of the model, or {DOWNLOAD_AGAIN}",
             )
@@ -369,18 +376,19 @@ def _refuse_invalid_columns(
         first_row: number of the first row in the matrix, for the error.
         place: file and matrix, for the error.
     """
-    rule = f"each column of a row must be stored once; columns must be in [0, {num_columns})"
+    rule = f"a row must store each column at most once; columns must be in [0, {num_columns})"
     outside = (columns < 0) | (columns >= num_columns)
     if outside.any():
         element = int(outside.argmax())  # the first one
-        what = f"row {first_row + rows[element]} (counted from 0) has the column {columns[element]}"
+        row = first_row + rows[element]
+        what = f"row {row} (counted from 0) has an entry in column {columns[element]}"
         raise _make_fault(what, where=place, rule=rule)
     cells = rows * num_columns + columns
     if (np.diff(cells) <= 0).any():  # unsorted columns are rare, and valid if none repeats
         distinct_cells, counts = np.unique(cells, return_counts=True)
         if counts.max() > 1:
             row, column = divmod(int(distinct_cells[counts.argmax()]), num_columns)
-            what = f"row {first_row + row} (counted from 0) has the column {column} twice"
+            what = f"row {first_row + row} (counted from 0) stores column {column} twice"
             raise _make_fault(what, where=place, rule=rule)
 
 
@@ -393,7 +401,7 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
     """
     rule = f"the parts must cover each number from 0 to {total - 1} once, and none may be empty"
     if not len(bounds):
-        raise _make_fault("there is no part", where=place, rule=rule)
+        raise _make_fault("there are no parts", where=place, rule=rule)
     ascending = bounds[np.argsort(bounds[:, 0], kind="stable")]
     begins, ends = ascending[:, 0], ascending[:, 1]
     expected_begins = np.append(0, ends[:-1])  # each range begins where the one before it ends

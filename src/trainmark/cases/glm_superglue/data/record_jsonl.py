@@ -118,7 +118,8 @@ def read_passages(file: Path) -> Iterator[Passage]:
             except ValueError as error:
                 raise _make_line_error(str(error), file, number) from None
     if not has_passage:
-        raise _make_line_error("the file has no passage", file, 1)  # the error must name a line
+        # The error must name a line.
+        raise _make_line_error("the file contains no passages", file, 1)
 
 
 def _make_line_error(what: str, file: Path, line: int) -> DataError:

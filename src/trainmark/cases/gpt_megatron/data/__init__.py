@@ -95,18 +95,21 @@ def find_pair(folder: Path) -> Path:
             if len(prefixes) > 5:
                 listed += ", …"
             raise DataError(
-                f"the folder has {len(prefixes)} {ending} files: {listed}",
+                f"the folder contains {len(prefixes)} {ending} files: {listed}",
                 where=str(folder),
-                rule="a data folder must contain exactly one pair of .idx and .bin",
+                rule="a data folder must contain exactly one pair of .idx and .bin files",
                 fix=(
                     "keep one pair in this folder and move the rest elsewhere, or merge all of "
                     "them with Megatron's merge_datasets.py"
                 ),
             )
     raise DataError(
-        "the folder has no .idx and .bin files",
+        "the folder contains no .idx and .bin files",
         where=str(folder),
-        rule="a data folder must contain one pair, for example corpus_text_document.idx and .bin",
+        rule=(
+            "a data folder must contain one pair of files, such as corpus_text_document.idx and "
+            ".bin"
+        ),
         fix=PREPARE,
     )
 
@@ -154,7 +157,7 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
         num_tokens -= _find_first_token(reader, documents.start)
         if count_samples(num_tokens, recipe.seq_length) == 0:
             raise DataError(
-                f"the {name} split has {len(documents)} documents with {num_tokens} tokens, "
+                f"the {name} split has only {num_tokens} tokens in {len(documents)} document(s), "
                 "which is less than one sample",
                 where=f"{get_tokens_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",

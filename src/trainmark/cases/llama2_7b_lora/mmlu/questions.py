@@ -84,7 +84,7 @@ def read_mmlu(folder: Path) -> Mmlu:
     missing = [file for file in files.values() if not file.is_file()]
     if missing:
         raise DataError(
-            f"no such file; {len(missing)} of {len(files)} files are missing",
+            f"no such file; missing files: {len(missing)} of {len(files)}",
             where=str(missing[0]),
             rule=TREE_RULE,
             fix=f"{FETCH}, or set mmlu_mode=off",
