@@ -179,6 +179,21 @@ def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
     assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
 
 
+def test_wrong_result_of_a_pair_counts_once_though_both_ranks_find_it(tmp_path: Path) -> None:
+    measured = DeviceEvidence(tmp_path)
+    measured.write_device_phase(DEVICES)
+    for first, second in combinations(DEVICES, 2):
+        is_bad = (first, second) == (DEVICES[0], DEVICES[2])
+        measured.write_pair_round(first, second, fault="3 of 8 numbers" if is_bad else None)
+
+    result = judge_folder(tmp_path)
+
+    # One of the three pairs of each device is bad: the link is at fault, not both its devices.
+    assert result.list_names("fail") == [DEVICES[0]]
+    assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
+    assert result.members[0].findings[0].quantity == "all_reduce"
+
+
 def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
     first_session = DeviceEvidence(tmp_path)
     first_session.write_failed_round("devices", (DEVICES[3],), "deadline")

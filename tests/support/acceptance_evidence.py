@@ -101,12 +101,18 @@ class DeviceEvidence:
                 result = self._result(name, rank=0, seconds=seconds, trainings=runs)
                 self._write("devices", number, (name,), [result])
 
-    def write_pair_round(self, first: str, second: str, number: int = 0) -> None:
-        """Write a round of a pair; the usual step takes twice that of its slower device."""
+    def write_pair_round(
+        self, first: str, second: str, number: int = 0, *, fault: str | None = None
+    ) -> None:
+        """Write a round of a pair; the usual step takes twice that of its slower device.
+
+        Args:
+            fault: what both ranks say of the result of their all-reduce; None: it was right.
+        """
         usual_s = 2 * max(self.step_s.get(name, 0.1) for name in (first, second))
         seconds = {"step": [_VARIATION[number] * self.link_s.get((first, second), usual_s)]}
         results = [
-            self._result(name, rank, seconds, trainings=[])
+            self._result(name, rank, seconds, trainings=[], fault=fault)
             for rank, name in enumerate((first, second))
         ]
         self._write("pairs", number, (first, second), results)
@@ -122,7 +128,12 @@ class DeviceEvidence:
         )
 
     def _result(
-        self, name: str, rank: int, seconds: dict[str, list[float]], trainings: Any
+        self,
+        name: str,
+        rank: int,
+        seconds: dict[str, list[float]],
+        trainings: Any,
+        fault: str | None = None,
     ) -> RankResult:
         """Return what the rank that trained on a device reports of a round.
 
@@ -131,6 +142,7 @@ class DeviceEvidence:
             rank: 0 if it trained alone, else its place in the pair.
             seconds: of each repetition, by what was timed: ``step`` or ``matmul``.
             trainings: the digests of its trainings, if the round compares them.
+            fault: what is wrong with its all-reduce; None: nothing.
         """
         return RankResult(
             rank=rank,
@@ -138,7 +150,7 @@ class DeviceEvidence:
             product=self.products.get(name, "gpu"),
             seconds=seconds,
             trainings=trainings,
-            faults={},
+            faults={} if fault is None else {"all_reduce": fault},
         )
 
     def _write(self, phase: str, number: int, members: tuple[str, ...], results: Any) -> None:

@@ -172,7 +172,7 @@ class Times:
     pairs: list[PairTime]
 
     def make_measurements(self, names: Sequence[str]) -> Measurements:
-        """Return the times of some members as arrays.
+        """Return the times of some members as arrays, which call each member a node.
 
         Args:
             names: of the members, which get numbers in this order.
@@ -408,14 +408,15 @@ def _describe_quantity(name: str, max_slowdown: float, judgement: Judgement) -> 
     Args:
         max_slowdown: up to which a member passes.
     """
-    detectable = judgement.links.detectable
+    detectable_slowdown = judgement.links.detectable
     return Quantity(
         name=name,
         worse_by=max_slowdown,
         noise=judgement.noise_alone,
         noise_of_pairs=judgement.noise_pairs,
         trend=judgement.trend,
-        detectable_link=detectable if isfinite(detectable) else None,  # NaN: there are no links
+        # NaN: there are no links.
+        detectable_link=detectable_slowdown if isfinite(detectable_slowdown) else None,
     )
 
 
@@ -463,9 +464,10 @@ def judge_bits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BadRound:
-    """A round of a team that failed, or whose results were wrong.
+    """A round of a team that failed, or a wrong result in it: several ranks may have one each.
 
     Args:
+        number: of the round in its phase.
         members: names of the devices or nodes of the team.
         code: of the finding that follows.
         text: what a rank or node reported.
@@ -473,6 +475,7 @@ class _BadRound:
     """
 
     phase: str
+    number: int
     members: tuple[str, ...]
     code: Code
     text: str
@@ -516,10 +519,17 @@ def _format_members(members: Sequence[str]) -> str:
 
 
 def _list_wrong_rounds(evidence: Evidence) -> list[_BadRound]:
-    """Return the rounds in which a rank found a wrong result of a matmul, copy or collective."""
+    """Return the wrong results of matmuls, copies and collectives that ranks found."""
     return [
-        _BadRound(phase=phase, members=members, code="wrong_result", text=text, quantity=quantity)
-        for (phase, _, members), results in evidence.results.items()
+        _BadRound(
+            phase=phase,
+            number=number,
+            members=members,
+            code="wrong_result",
+            text=text,
+            quantity=quantity,
+        )
+        for (phase, number, members), results in evidence.results.items()
         for result in results
         for quantity, text in result.faults.items()
     ]
@@ -533,11 +543,12 @@ def _list_failed_rounds(evidence: Evidence) -> list[_BadRound]:
     return [
         _BadRound(
             phase=phase,
+            number=number,
             members=members,
             text=failure.error,
             code="no_answer" if failure.reason == "deadline" else "failed",
         )
-        for (phase, _, members), failure in evidence.failures.items()
+        for (phase, number, members), failure in evidence.failures.items()
         if failure.reason != "stopped" and failure.absent is None
     ]
 
@@ -547,14 +558,17 @@ def _blame_bad_pairs(
 ) -> None:
     """Add findings for bad rounds of pairs.
 
-    A member most of whose pairs are bad is at fault itself. Of a bad pair without such a member,
-    the link is at fault: the end with more bad pairs gets the finding.
+    A member most of whose pairs are bad is at fault itself. Of a bad pair neither of whose ends is
+    excluded by a finding, of whatever kind, the link is at fault: the end with more bad pairs gets
+    the finding.
     """
     pairs = [
         members for phase, _, members in (*evidence.results, *evidence.failures) if phase == "pairs"
     ]
     num_pairs = Counter(name for members in pairs for name in members)
-    num_bad_pairs = Counter(name for bad_round in bad_pair_rounds for name in bad_round.members)
+    # Each round once, however many of its ranks found a wrong result.
+    bad_pairs = {(bad_round.number, bad_round.members) for bad_round in bad_pair_rounds}
+    num_bad_pairs = Counter(name for _, members in bad_pairs for name in members)
     for member in assessment.product_of_member:
         # A single pair does not show which of its ends is at fault.
         if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
@@ -564,6 +578,7 @@ def _blame_bad_pairs(
                 Finding(code=first.code, quantity=first.quantity, text=first.text)
             )
     for bad_round in bad_pair_rounds:
+        # An excluded end settles all its bad pairs, also one that this loop has just excluded.
         if not any(assessment.findings.get(name) for name in bad_round.members):
             worse_end = max(bad_round.members, key=lambda name: num_bad_pairs[name])
             assessment.findings[worse_end].append(
