@@ -133,9 +133,11 @@ def measure(
         write_joined_event(writer, acceptance, setup)
         session = NodeSession(acceptance, setup, writer, stop, show)
         session.run(acceptance.rounds)
+        # Planned only now: it reads what the rounds before have measured.
         session.run(_plan_confirming_rounds(acceptance))
         writer.write(Left, signal=stop.signal_name)
-    result, _ = conclude(acceptance, interrupted=stop.signal_name)
+    # Pairs that still look bad are not measured again in this session.
+    result, _pairs_again = conclude(acceptance, interrupted=stop.signal_name)
     result.write(acceptance.folder)
     return result
 
@@ -179,7 +181,7 @@ def conclude(
     baselines = load_baselines(acceptance.folder)
     pairs_again = judge_times(
         assessment,
-        collect_times(evidence, "devices"),
+        collect_times(evidence, alone_phase="devices"),
         peer_groups,
         worse_by=acceptance.request.worse_by,
         rates_worse_by=acceptance.request.rates_worse_by,

@@ -60,23 +60,25 @@ def conclude_nodes(
     evidence = Evidence.read(opened.folder)
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
     peer_groups = _group_peers(nodes)
-    names_of_groups = [[joined.node for joined in group] for group in peer_groups]
-    times = collect_times(evidence, "nodes")
+    node_names_by_group = [[joined.node for joined in group] for group in peer_groups]
+    times = collect_times(evidence, alone_phase="nodes")
     baselines = load_baselines(opened.folder)
     # The product of a node is that of its first device.
     assessment = Assessment(product_of_member={joined.node: joined.products[0] for joined in nodes})
     pairs_again = judge_times(
         assessment,
         times,
-        names_of_groups,
+        node_names_by_group,
         worse_by=request.worse_by,
         rates_worse_by=request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "nodes"),
     )
     _judge_devices(assessment, evidence, peer_groups, baselines, request)
     member_of = {device: joined.node for joined in nodes for device in joined.devices}
-    devices = [{device for joined in group for device in joined.devices} for group in peer_groups]
-    judge_bits(assessment, evidence, member_of, devices)
+    devices_by_group = [
+        {device for joined in group for device in joined.devices} for group in peer_groups
+    ]
+    judge_bits(assessment, evidence, member_of, devices_by_group)
     # Teams of a round are of devices or of nodes; a node is itself a member.
     member_of |= {joined.node: joined.node for joined in nodes}
     not_measured = note_bad_rounds(assessment, evidence, member_of)
@@ -84,7 +86,9 @@ def conclude_nodes(
     # After all other findings: nodes that fail already take no part in the search for groups.
     sets_to_measure: list[NodeSet] = []
     if "groups" in request.chosen_phases and STEP in times:
-        sets_to_measure = judge_wholes(assessment, evidence, times[STEP], names_of_groups, request)
+        sets_to_measure = judge_wholes(
+            assessment, evidence, times[STEP], node_names_by_group, request
+        )
     result = AcceptanceResult(
         suite_version=__version__,
         unit="node",
@@ -153,7 +157,7 @@ def _judge_devices(
     # What it returns is not used: only pairs of nodes are measured again.
     judge_times(
         device_assessment,
-        collect_times(evidence, "devices"),
+        collect_times(evidence, alone_phase="devices"),
         [[device for joined in group for device in joined.devices] for group in groups],
         worse_by=request.worse_by,
         rates_worse_by=request.rates_worse_by,

@@ -172,8 +172,10 @@ class Evidence:
                 evidence._arrivals.add((session, node, event.barrier_name))
             elif isinstance(event, Measured):
                 key = (event.phase, event.round, tuple(event.members))
+                # Each node of a team writes the results of its own ranks.
                 evidence._add_results(key, event.results)
                 evidence.failures.pop(key, None)
+                evidence._sessions_of_failures.pop(key, None)
             elif isinstance(event, NotMeasured):
                 key = (event.phase, event.round, tuple(event.members))
                 if key not in evidence.results:
@@ -208,7 +210,8 @@ class Evidence:
         Lines that are no events are counted in ``malformed_lines``.
         """
         paths = (folder / EVIDENCE_DIR).glob("*.jsonl")
-        for path in sorted(paths, key=_parse_session_number):
+        # By name within a session, so that the verdicts depend on no order of the file system.
+        for path in sorted(paths, key=lambda path: (_parse_session_number(path), path.name)):
             session = _parse_session_number(path)
             for event in decode_events(path.read_bytes()):
                 if event is None:

@@ -106,7 +106,7 @@ class _Ends:
         )
 
     def find_informative(self, effect: Floats, *, noise: float, effect_limit: float) -> Flags:
-        """Return which ends depend on their node: those whose partner is not slower.
+        """Return which ends depend on their node: those whose partner is not clearly slower.
 
         The slower node of a pair decides its time. A node whose partners are all slower keeps all
         of its ends: they are upper bounds of its effect.
@@ -120,9 +120,12 @@ class _Ends:
             (2P,).
         """
         counts = np.bincount(self.node, minlength=self.num_nodes)
-        # So that noise excludes no partner that is as fast: two standard errors of the partner's
-        # effect, and half of what counts as slow.
-        margin = effect_limit / 2 + 2 * noise / np.sqrt(np.maximum(counts[self.partner], 1))
+        # Two standard errors of the partner's effect: noise excludes no partner that is as fast.
+        noise_margin = 2 * noise / np.sqrt(np.maximum(counts[self.partner], 1))
+        # A partner that is slower by less than this raises the mean of the node by less, too: by
+        # half of what counts as slow. In return more ends count in the mean.
+        tolerated_bias = effect_limit / 2
+        margin = tolerated_bias + noise_margin
         is_informative = effect[self.partner] <= effect[self.node] + margin
         has_informative = np.bincount(self.node[is_informative], minlength=self.num_nodes) > 0
         return is_informative | ~has_informative[self.node]

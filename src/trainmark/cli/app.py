@@ -106,7 +106,9 @@ class _Program(TyperGroup):
         """Write the commands of the program's help in sections."""
         for title, verbs in VERBS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:8}", text) for name, text in verbs.items()])
+                # All names are as wide as the longest, so that the texts of sections are aligned.
+                width = max(map(len, _NAMES))
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in verbs.items()])
 
 
 def _print_version(is_wanted: bool) -> None:

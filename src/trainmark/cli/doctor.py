@@ -74,6 +74,7 @@ def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> N
         if conditions:
             print_text(render_heading(severity))
         for condition in conditions:
+            # ``what`` and ``fix`` are already in the language of the output.
             print_lines([str(condition.what)], before=f"  {condition.code:<{width}}  ")
             if condition.fix:
                 # Below the sentence: two blanks are before the code, and two after it.

@@ -51,7 +51,9 @@ class _Errors(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         """Write to the descriptor; return the number of bytes, that of lost ones too."""
         try:
-            return super().write(data) or 0  # None: as in ``_Output``
+            # None: a stream that does not block is full. After 0 bytes, the buffer that calls this
+            # method tries again.
+            return super().write(data) or 0
         except OSError:
             return memoryview(data).nbytes
 

@@ -105,11 +105,13 @@ def check_case(
         planner = _CheckPlanner(request, steps, Path(folder), generated_root)
         single_rank = planner.plan(1)
         case_name = single_rank.case
-        messages = single_rank.about.messages
+        case_messages = single_rank.about.messages  # sentences of the case's own message codes
         plans = {1: single_rank}  # by number of ranks
         why_no_second_rank = None
         try:
-            plans[2] = planner.plan_two_ranks(single_rank.recipe["micro_batch_size"])
+            plans[2] = planner.plan_two_ranks(
+                single_rank_batch=single_rank.recipe["micro_batch_size"]
+            )
         except TrainmarkError as error:
             why_no_second_rank = message("check_without_second_rank", text=str(error))
         runs: dict[int, Record] = {}
@@ -117,12 +119,12 @@ def check_case(
             say(f"{case_name}: {num_ranks} rank(s), {steps} steps at most")
             runs[num_ranks] = launch(plan, stop)
             if stop.signal_name is not None:
-                return CaseReport([], messages)
+                return CaseReport([], case_messages)
         say(f"{case_name}: batches, FLOPs of a step")
         probe = _run_probe(single_rank, Path(folder))
         definition_faults = find_definition_faults(case_name)
         evidence = CaseEvidence(runs, probe, why_no_second_rank, definition_faults)
-        return CaseReport(apply_rules(evidence), messages)
+        return CaseReport(apply_rules(evidence), case_messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +160,22 @@ class _CheckPlanner:
         request = self.request.model_copy(update=update)
         return resolve(request, generated_root=self.generated_root)
 
-    def plan_two_ranks(self, batch: int) -> Plan:
+    def plan_two_ranks(self, *, single_rank_batch: int) -> Plan:
         """Return the plan of two ranks that train the same rows in a step as one rank.
 
         Args:
-            batch: micro-batch size of the single rank; each of the two ranks has half of it.
+            single_rank_batch: micro-batch size of the single rank; each of the two ranks has half
+                of it.
 
         Raises:
             UsageError: the batch is odd.
             TrainmarkError: the case cannot run with two ranks.
         """
-        if batch % 2:
-            raise UsageError(f"bs={batch} cannot be halved", fix="check with an even bs")
-        return self.plan(2, micro_batch_size=str(batch // 2))
+        if single_rank_batch % 2:
+            raise UsageError(
+                f"bs={single_rank_batch} cannot be halved", fix="check with an even bs"
+            )
+        return self.plan(2, micro_batch_size=str(single_rank_batch // 2))
 
 
 def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
@@ -338,6 +343,7 @@ def _check_flops(evidence: CaseEvidence) -> Iterator[Message]:
 
 def _check_waits(evidence: CaseEvidence) -> Iterator[Message]:
     """Yield the operation of a step that makes the host wait for the device."""
+    # Arguments of the message; empty: no operation waits; None: the device cannot tell.
     waits = evidence.get_probe_report()["waits"]
     if waits is None:
         raise _SkippedError(message("check_waits_unknown"))
@@ -359,9 +365,10 @@ CHECKS = tuple(_RULES)
 
 
 def find_definition_faults(name: str) -> list[Message]:
-    """Return what is wrong with a case's definition: its files, recipes, generated data and target.
+    """Return what is wrong with a case's recipes that train on generated data.
 
-    No job is built. The data of each generated recipe is generated twice.
+    At least one must exist. The data of each must be the same whenever it is generated, must not be
+    empty, and must allow the recipe's target quality. No job is built.
 
     Raises:
         UsageError: no such case, or its ``case.py`` or ``rules.toml`` cannot be read.
@@ -373,7 +380,7 @@ def find_definition_faults(name: str) -> list[Message]:
         for recipe_name, recipe in case.recipes.items()
         if recipe.data == "generated"
     }
-    if not generated_recipes:
+    if not generated_recipes:  # without one, the case does not run without downloads
         return [message("check_no_generated_recipe")]
     faults: list[Message] = []
     for recipe_name, recipe in generated_recipes.items():
@@ -384,7 +391,7 @@ def find_definition_faults(name: str) -> list[Message]:
 def _check_generated_data(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
     """Generate the data of a recipe twice, and yield what is wrong with it.
 
-    Both must be equal and readable, and the recipe's target must be reachable.
+    Both must be equal and readable, and the recipe's target quality must be reachable.
     """
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as temporary:
         first_folder = cases.ensure_generated_data(case, recipe, Path(temporary) / "a")

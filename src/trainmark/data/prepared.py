@@ -402,7 +402,7 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
     """
     if not data.exists() or not any(data.iterdir()):
         return False
-    manifest = read_manifest(data)
+    manifest = read_manifest(data)  # empty if there is none: then every value differs
     differing = [name for name, value in made_of.items() if manifest.get(name) != value]
     if differing:
         raise DataError(

@@ -58,7 +58,9 @@ def find_tokenizer_file(
 def open_tokenizer(file: Path, make_error: Fault, *, plain: bool = True) -> Tokenizer:
     """Open a tokenizer of any form; it neither pads nor truncates.
 
-    The two files of GPT-2 do not define whether a space precedes a text; none is added.
+    The two files of GPT-2 do not define whether a space precedes a text; none is added. The
+    tokenizer of ``vocab.txt`` has its vocabulary alone: ``open_wordpiece`` adds the special tokens
+    of BERT and how it splits texts.
 
     Args:
         plain: encode a special token that is spelled out in a text as ordinary characters, so

@@ -223,7 +223,7 @@ class Accelerator:
         self._backend.release()
 
     def copy_bytes_per_second(self) -> float:
-        """Measure on far more bytes than the second-level cache holds."""
+        """Return bytes read plus written per second, of copies far larger than the caches."""
         from trainmark.devices.rates import measure_copy_rate
 
         _, total_bytes = self._backend.free_and_total_bytes()

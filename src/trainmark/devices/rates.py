@@ -1,4 +1,4 @@
-"""Measure a device's matmul and copy rates: upper bounds for a training step."""
+"""Measure a device's matmul and copy rates: upper bounds for a training step, its ceilings."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class TorchVendor:
         return FirstReading(samples, printed=getattr(monitor, "printed", ""))
 
     def find_monitor_index(self, number: int) -> int | None:
-        """Return the monitor's number of a device; None where it is not known."""
+        """Return the monitor's number of a device; None if it is not known."""
         return number
 
     def _list_monitor_indices(self, nproc: int) -> list[int | None]:
@@ -201,10 +201,10 @@ class TorchVendor:
 
     def product_names(self) -> list[str]:
         """Return the product name of each visible device, ``unknown`` where no tool tells it."""
-        if not self.count():
-            return []
+        num_devices = self.count()  # 0 if torch cannot use the devices, though they are visible
         names = []
-        for index in self._list_monitor_indices(len(self.list_visible())):
+        for index in self._list_monitor_indices(num_devices):
+            # An index that is not known is None, which no sample has.
             sample = self._first_reading.samples.get(index)
             name = None if sample is None else sample.name
             names.append(name or "unknown")

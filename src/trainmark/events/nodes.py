@@ -243,16 +243,17 @@ def _merge_rank_ends(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
 
 
 def _find_first_stop(stops: list[Stop]) -> Stop:
-    """Return the first stop, with the stacks that all nodes saved.
+    """Return the first stop, with the stacks and the groups of hanging ranks of all nodes.
 
-    A node that reached its time limit comes before those that were stopped because of it.
+    A node that reached its time limit comes before those that were stopped because of it, even if
+    its event is later: it is written once the stacks are saved and the ranks have ended.
     """
     timeouts = [stop for stop in stops if stop.reason == "timeout"]
     first_stop = min(timeouts or stops, key=lambda stop: stop.t_ns)
     return replace(
         first_stop,
         stacks=[file for stop in stops for file in stop.stacks],
-        hang=[group for stop in stops for group in stop.hang],
+        hang=[group for stop in stops for group in stop.hang],  # a ``HangGroup`` each
     )
 
 

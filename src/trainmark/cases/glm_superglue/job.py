@@ -259,16 +259,17 @@ class GlmJob:
         return scored
 
     def _read_scoring_batches(self, rows: range) -> Iterator[ScoringBatch]:
-        """Yield the validation samples ``rows`` in batches on the host, as many as in training."""
-        size = self.recipe.micro_batch_size
+        """Yield the validation samples ``rows`` on the host, in batches as large as in training."""
+        size = self.recipe.micro_batch_size  # samples
         for first in range(0, len(rows), size):
-            choice_batch, _ = self.data.validation.batch(rows[first : first + size])
+            choice_batch, _counts = self.data.validation.batch(rows[first : first + size])
             # A sample may have many candidates: limit the sequences of a forward pass.
             chunks = choice_batch.split_sequences(CHOICES_PER_PASS * size)
             yield ScoringBatch(
                 chunks=[SequenceTensors.from_batch(chunk) for chunk in chunks],
                 layout=ScoreLayout.from_batch(choice_batch),
                 is_right=torch.from_numpy(choice_batch.correct),
+                # The check of the work tells samples apart by the ids of their first sequences.
                 scored_rows=ScoredRows.of(choice_batch.first_ids, choice_batch.samples),
             )
 

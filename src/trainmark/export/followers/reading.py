@@ -115,11 +115,12 @@ class _Ranks:
         ]
         self._facts: dict[int, Facts] = {}  # by rank
         self._steps: dict[int, StepSum] = {}  # incomplete ones, by number
-        self._peak: float | None = None  # not known until ranks report their devices
+        # Dense peak of one device. None: ranks have not reported their devices, or it is not known.
+        self._peak_flops_per_s: float | None = None
         # A run that resumes another counts on from its steps and samples.
         progress = None if plan.resumed is None else plan.resumed.progress
         self._steps_before = 0 if progress is None else progress.steps
-        self._samples = 0 if progress is None else progress.samples
+        self._samples_so_far = 0 if progress is None else progress.samples
         self.num_steps = self._steps_before
 
     def read_new(self, shift_ns: int) -> _NewPoints:
@@ -159,7 +160,11 @@ class _Ranks:
         self._steps[first_number + last_offset].windows.append(window)
 
     def _take_complete_steps(self, shift_ns: int) -> list[Point]:
-        """Remove the steps that all ranks have reported, and return their points in order."""
+        """Remove the steps that all ranks have reported, and return their points in order.
+
+        Args:
+            shift_ns: see ``read_new``.
+        """
         world_size = self._plan.world_size
         complete = [n for n, step in self._steps.items() if step.num_ranks == world_size]
         return [self._take_step(number, shift_ns) for number in sorted(complete)]
@@ -172,10 +177,10 @@ class _Ranks:
         """Remove a step, and return its point."""
         step = self._steps.pop(number)
         self.num_steps = number
-        self._samples += step.samples
+        self._samples_so_far += step.samples
         values = {
             "train/loss": step.loss_sum / max(step.samples, 1),
-            "train/samples": float(self._samples),
+            "train/samples": float(self._samples_so_far),
             "perf/step_time_seconds": step.step_ns / NS_PER_S,
         }
         if step.step_ns:
@@ -230,12 +235,12 @@ class _Ranks:
 
     def _find_peak(self) -> float | None:
         """Return the dense peak of a device in FLOP/s, if all ranks have the same one."""
-        if self._peak is None:
+        if self._peak_flops_per_s is None:
             # By now all ranks have reported their device, which they do before the first window.
             devices = [facts.device for facts in self._facts.values()]
             precision = self._plan.recipe["precision"]
-            self._peak = find_peak(devices, precision, self._plan.peak_tflops).value
-        return self._peak
+            self._peak_flops_per_s = find_peak(devices, precision, self._plan.peak_tflops).value
+        return self._peak_flops_per_s
 
     def _make_evaluation(self, event: Evaluate, shift_ns: int) -> Point:
         """Return the point of an evaluation: its time, its samples and all its qualities."""
