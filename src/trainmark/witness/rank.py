@@ -146,7 +146,7 @@ class WitnessedRank:
     _optimizer_steps: dict[int, int] = field(default_factory=dict)  # by the optimizer's id
     _stepping_ids: list[int] = field(default_factory=list)  # an optimizer may step others
     _num_evaluations: int = 0
-    _checked_ns: int = 0  # time of checks that no event has yet
+    _checked_ns: int = 0  # time of checks before pauses that no event has yet
 
     def begin(self, start_ns: int) -> None:
         """Start the first window.
@@ -177,10 +177,10 @@ class WitnessedRank:
         self._stepping_ids.append(id(optimizer))
         if len(self._stepping_ids) == 1 and id(optimizer) not in self._optimizer_steps:
             self._optimizer_steps[id(optimizer)] = 0
+            # Before the check: if the program has replaced an optimizer, the tensors of the old one
+            # may be gone, and could not be compared.
             self.weights.add(optimizer)
-        self._checked_ns += self.weights.take_check_ns()  # of earlier checks
         self.weights.check_before_step(step=self.steps)
-        self.weights.take_check_ns()  # discarded: this check is part of the step
 
     def note_optimizer_end(self, optimizer: Any) -> None:
         """Note that an optimizer has stepped; a training step ends when all of them have."""

@@ -82,7 +82,8 @@ class TrainedWeights:
         self._check: ParameterCheck | None = None  # of all tensors; None: no optimizer has stepped
         self._watch: GradientWatch | None = None  # until enough gradients have been seen
         self._versions: list[int] = []  # see ``_read_versions``, at the end of the last step
-        self._retired: list[GradientWatch] = []  # to be closed after the next step
+        self._retired: list[GradientWatch] = []  # to be closed after the next step; see ``add``
+        self._spent_ns = 0  # by checks that ``take_check_ns`` has not returned
         self._form: tuple[Any, ...] = ()  # see ``_describe_form``, at the end of the last window
         self._was_replaced = False  # the program has loaded other values since the last step
         self._is_between_windows = False  # no step has begun since the last window
@@ -95,43 +96,51 @@ class TrainedWeights:
 
         The checks of all tensors start anew.
         """
-        if self._watch is not None:  # ``count_step`` starts another one
+        # Not closed here, nor is another one started: both change torch's list of hooks before
+        # steps, over which torch iterates now. ``count_step`` does both.
+        if self._watch is not None:
             self._retired.append(self._watch)
             self._watch = None
+        if self._check is not None:
+            self._spent_ns += self._check.take_ns()  # by the check that is replaced
         self._optimizers.append(weakref.ref(optimizer))
         self._ids |= {id(tensor) for tensor in self.collect().values()}
         self._check = ParameterCheck(
             digest=_LiveDigest(self),  # type: ignore[arg-type]
-            gradients=None,  # type: ignore[arg-type]  # ``count_step`` starts the watch
+            gradients=None,  # type: ignore[arg-type]  # until ``count_step`` starts the watch
             updates=lambda: self.updates,
             clock=self._clock,
         )
         self._check.start()
 
     def check_before_step(self, *, step: int) -> None:
-        """Check, in the first step after a window, that nothing changed since the window ended."""
+        """Check, in the first step after a window, that nothing changed since the window ended.
+
+        ``take_check_ns`` leaves out the time of this check, because it lies within a window, whose
+        time includes it.
+        """
         if self._check is None or not self._is_between_windows:
             return
         self._is_between_windows = False
-        if self._was_replaced:
+        if self._was_replaced:  # the program itself loaded other values: a change is no fault
             return
+        self._spent_ns += self._check.take_ns()  # by checks between windows
         try:
             # Also applies to programs without evaluations: it compares with the last window's end.
             self._check.check_evaluation(step=step)
         except RunError:  # its message would blame an evaluation
             self._note(RunError("witness_changed_outside", step=step))
+        self._check.take_ns()  # discarded: the time of this check
 
     def count_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step if it should change tensors; watch gradients from the second step on."""
         self._was_replaced = False  # from here on, the tensors change by steps again
-        # Not closed in ``add``, because torch iterates over its hooks at that moment.
-        while self._retired:
+        while self._retired:  # see ``add``
             self._retired.pop().close()
         self._versions = self._read_versions()
         if any(_is_above_zero(group.get("lr")) for group in optimizer.param_groups):
             self.updates += 1
         if self._check is not None and self._check.gradients is None:
-            # Not started in ``add``, for the same reason.
             self._watch = GradientWatch(self.collect(), num_steps=_NUM_GRADIENT_CHECKS)
             self._check.gradients = self._watch
 
@@ -206,8 +215,12 @@ class TrainedWeights:
             return unknown
 
     def take_check_ns(self) -> int:
-        """Return the time of the checks since the last call."""
-        return 0 if self._check is None else self._check.take_ns()
+        """Return the time of the checks between windows since the last call."""
+        if self._check is not None:
+            self._spent_ns += self._check.take_ns()
+        spent_ns = self._spent_ns
+        self._spent_ns = 0
+        return spent_ns
 
     def has(self, tensor: Tensor) -> bool:
         """Tell whether an optimizer holds a tensor."""

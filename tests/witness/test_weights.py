@@ -1,0 +1,39 @@
+"""How much time the checks of a program's tensors take, without the steps that contain a check."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+import torch
+
+from trainmark.witness.weights import TrainedWeights
+
+
+def make_optimizer() -> torch.optim.Optimizer:
+    """Return an optimizer of a new tensor that has a gradient."""
+    tensor = torch.nn.Parameter(torch.ones(3))
+    tensor.grad = torch.ones(3)
+    return torch.optim.SGD([tensor], lr=0.1)
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["no other", "another optimizer joins"])
+def test_only_checks_between_windows_count(joins):
+    """A check after a window counts, also if it starts anew; the one in the next step does not."""
+    # Each check reads the clock at its start and at its end: the first one takes 1 - 0 ns, the
+    # second one 9 - 4 ns.
+    ticks = (number**2 for number in count())
+    weights = TrainedWeights(clock=lambda: next(ticks))
+    optimizer = make_optimizer()
+    weights.add(optimizer)
+    optimizer.step()
+    weights.count_step(optimizer)
+    weights.check_window(first_step=0, steps=1, exact=False)
+    other = make_optimizer()
+    if joins:
+        weights.add(other)
+    weights.check_before_step(step=1)
+    assert next(ticks) == 16  # two checks have read the clock
+    assert weights.take_check_ns() == 1
+    assert weights.take_check_ns() == 0
+    assert not weights.violations
