@@ -110,16 +110,18 @@ def _hook_loaders() -> None:
             return fetch(iterator)
         rank = watched.rank
         watched.fetched_ns = clock()
-        start_mark = None if rank is None else rank.device.mark()
+        start_marks: list[Any] = []  # the device's mark before the fetch; empty: it failed
+        _call_rank_safely(lambda rank: start_marks.append(rank.device.mark()))
         batch = fetch(iterator)
         # ``_dataset`` is private to torch. Without it, each epoch counts as a data set of its own.
         dataset = id(getattr(iterator, "_dataset", iterator))
         if rank is None:
             watched.early_batch = EarlyBatch(dataset, batch, id(iterator))
         else:
-            marks = (start_mark, rank.device.mark())
             _call_rank_safely(
-                lambda rank: rank.batches.add(dataset, batch, marks, iterator=id(iterator))
+                lambda rank: rank.batches.add(
+                    dataset, batch, (start_marks[0], rank.device.mark()), iterator=id(iterator)
+                )
             )
         return batch
 

@@ -147,7 +147,8 @@ class WitnessedProcess:
         self.rank = None
         self._is_watching = False
         if rank.steps == 0:
-            rank.events.emit("error", **_make_witness_error("witness_no_step"))
+            with suppress(OSError):  # of a full disk: the program ends as without the probe
+                rank.events.emit("error", **_make_witness_error("witness_no_step"))
             return
         try:
             rank.finish()
