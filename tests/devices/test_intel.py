@@ -92,7 +92,7 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
         ),
     ],
 )
-def test_readings_are_joined_with_names_and_memory(
+def test_readings_of_each_card_are_joined_with_its_memory(
     two_max: Path, shell: str, readings: list[tuple[float | None, ...]]
 ) -> None:
     install_tool(two_max / "bin", "xpu-smi", shell)

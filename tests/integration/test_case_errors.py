@@ -80,6 +80,7 @@ def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeyp
         code, _, err = cli("run", "plan.yaml")
         assert code == 1
         assert "run a: case broken, data_check" in err
+        # Planning fails once for both repeats; the first one gets the record.
         assert read_record(Path(f"runs/plan/{folder}/r1")).cause.place == "data_check"
 
 

@@ -152,12 +152,12 @@ def train_rank(rank: int) -> dict[str, Any]:
     reductions = 0
 
     # Without annotations: DDP refuses a hook whose annotations are text, as they are here.
-    def count(state, bucket):  # type: ignore[no-untyped-def]
+    def count_and_reduce(state, bucket):  # type: ignore[no-untyped-def]
         nonlocal reductions
         reductions += 1
         return allreduce_hook(state, bucket)
 
-    stepper.model.register_comm_hook(None, count)  # type: ignore[operator]
+    stepper.model.register_comm_hook(None, count_and_reduce)  # type: ignore[operator]
     # The last step's 11 rows are 5 on rank 0, one micro-batch, and 6 on rank 1, two of them.
     steps = train(stepper, micro=5, accumulate=3, world_size=2, rank=rank)
     # An epoch of one row: rank 0 has none and takes part without weight.
@@ -226,7 +226,10 @@ def _count_held_numbers(gradient: Any) -> int:
 
 
 def train_step_and_read_buffer(rank: int) -> float:
-    """Return a buffer of a replica after a step that began with another value on each rank."""
+    """Return a buffer of a replica after a step that began with another value on each rank.
+
+    It shows whether rank 0 sends its buffers to the other ranks, as DDP does by default.
+    """
     features, targets = make_rows()
     model = new_model()
     model.register_buffer("constant", torch.zeros(()))

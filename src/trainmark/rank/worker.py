@@ -261,7 +261,7 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         job,
         device,
         depth=recipe.read_ahead_batches,
-        rows=reporter.row_digests,
+        row_digests=reporter.row_digests,
         keys=reporter.trained_keys,
     )
     outcome = MeasuredLoop(

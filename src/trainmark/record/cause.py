@@ -47,8 +47,8 @@ _LATE_WINDOW_RATIO = 1.5  # a window that takes this many times the longest one 
 _LATE_STEP_RATIO = 3.0  # a step that takes this many times the mean step is late
 # However fast its steps are, a run may report nothing for this part of its time limit, but not for
 # longer than these seconds.
-_QUIET_SHARE = 0.05
-_MAX_FREE_QUIET_S = 10.0
+_ALWAYS_ALLOWED_SHARE = 0.05
+_MAX_ALWAYS_ALLOWED_S = 10.0
 
 
 def decide_status(cause: Cause | None) -> Status:
@@ -232,7 +232,7 @@ def _has_steps(run: RunTimeline) -> bool:
 
 
 def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
-    """Return for how many seconds a run that still trains may report nothing.
+    """Return for how many seconds a run may report nothing; after more, it hangs.
 
     A window is reported at its end; while it lasts, ranks write no event.
     """
@@ -245,7 +245,9 @@ def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
     longest_windows_s = [rank.longest_window_ns / 1e9 for rank in run.ranks]
     late_step_s = _LATE_STEP_RATIO * max(mean_steps_s, default=0.0)
     late_window_s = _LATE_WINDOW_RATIO * max(longest_windows_s, default=0.0)
-    always_allowed_s = min(_MAX_FREE_QUIET_S, _QUIET_SHARE * (stop.timeout_s or 0))
+    # ``timeout_s`` is the time limit of the whole run. A part of it is allowed however fast the
+    # steps are: with steps of milliseconds, the two limits above would make any short pause a hang.
+    always_allowed_s = min(_MAX_ALWAYS_ALLOWED_S, _ALWAYS_ALLOWED_SHARE * (stop.timeout_s or 0))
     return max(late_step_s, late_window_s, always_allowed_s)
 
 

@@ -405,7 +405,7 @@ def _read_devices(
     It is None if a device did not report it: the others do not stand for all.
 
     Args:
-        device_uses: what a monitor read of each device, or why it read nothing.
+        device_uses: what a monitor read of each device, of one at least; or why it read nothing.
         highest: return the highest reading of any device instead.
     """
     if isinstance(device_uses, Message):

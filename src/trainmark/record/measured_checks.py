@@ -88,7 +88,8 @@ def _compare_status(record: Record) -> Iterator[ComparedValue]:
     are_finished = [rank.finished for rank in record.ranks]
     yield ComparedValue("ranks.finished", are_finished, [True] * len(record.ranks))
     if plan.target is not None:
-        # The status `passed` is only for runs that reached a required target.
+        # The status `passed` is only for runs that reached a required target. Compared here are not
+        # two statuses, but whether it is `passed`, and whether it must be.
         must_pass = record.quality.reached or not plan.target.required
         yield ComparedValue("status", record.passed, must_pass)
 

@@ -74,6 +74,7 @@ class Measurement:
         cls, plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None
     ) -> Measurement:
         """Return the measurement of a run by its events."""
+        # A record has the value of an evaluation that rank 0 reports, so also its reason for none.
         reported = timeline.ranks[0].evaluations
         return cls(
             plan=plan,

@@ -214,8 +214,10 @@ def _add_published(path: Path, selection: Selection) -> bool:
     """Add the rows of a file or folder to a selection, and return whether it has rows.
 
     Raises:
-        RecordError: it has neither rows nor a record; the reason is that of its first part.
+        RecordError: it has neither rows nor a record; the reason is that of the first file or line
+            that could not be read.
     """
+    # Here, because most commands read no published rows.
     from trainmark.published.importers import files
     from trainmark.record.messages import render
 

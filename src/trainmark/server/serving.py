@@ -161,7 +161,7 @@ class Serving:
         self.tokens = Tokens(self.data)
         self.fault: str | None = None  # why the last update failed
         self._written_version: object = None  # version of the index that the site shows
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while index and site are updated
         self._ended = threading.Event()
 
     def follow(self) -> None:

@@ -155,6 +155,7 @@ class HostReader:
         self._clock = clock
         self._cpu_ns = clock()  # time of the last call of ``cpu_percent``
         psutil.cpu_percent()  # the next call returns the use since this one
+        # The controller's answer that ``read`` has not returned yet; None: there is none.
         self._node_power_w: float | None = None
 
     def ask_controller(self) -> None:

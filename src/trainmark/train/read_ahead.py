@@ -39,7 +39,7 @@ def iterate_batches(
     epoch: int,
     *,
     depth: int,
-    rows: list[int] | None = None,
+    row_digests: list[int] | None = None,
     keys: list[int] | None = None,
 ) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
@@ -47,29 +47,34 @@ def iterate_batches(
     Digests and keys are noted only in the first epoch, in which each row should come only once.
 
     Args:
-        rows: list to which digests of the first rows of batches of the first epoch are appended, by
-            which the checks of a record find rows that come more than once.
+        row_digests: list to which digests of the first rows of batches of the first epoch are
+            appended, by which the checks of a record find rows that come more than once.
         keys: list to which keys of some rows of the first epoch are appended, by which evaluations
             are searched for trained rows; see ``evaluation.compute_row_keys``.
     """
 
     def note_batch(batch: Batch) -> None:
-        """Append the digest of the batch to ``rows`` and its keys to ``keys``, if wanted."""
-        if rows is not None:
-            _note_row(rows, batch)
+        """Append the digest of the batch and its keys to the two lists, if wanted."""
+        if row_digests is not None:
+            _note_row(row_digests, batch)
         if keys is not None:
             _note_keys(keys, batch)
 
-    is_noted = epoch == 0 and (rows is not None or keys is not None)
+    is_noted = epoch == 0 and (row_digests is not None or keys is not None)
     inspect = note_batch if is_noted else None
     return read_ahead(job.batches(epoch), device, depth=depth, inspect=inspect)
 
 
-def _note_row(rows: list[int], batch: Batch) -> None:
-    """Append to ``rows`` a digest of the first row of a batch that counts samples."""
-    if not batch.counts.samples or len(rows) >= MAX_ROWS:
+def _note_row(row_digests: list[int], batch: Batch) -> None:
+    """Append to ``row_digests`` a digest of the first row of a batch.
+
+    The checks of a record find by them rows that come more than once. Batches that count no samples
+    are left out, because they repeat rows without a fault: they hold a filler row, or another rank
+    counts the samples of the same rows.
+    """
+    if not batch.counts.samples or len(row_digests) >= MAX_ROWS:
         return
-    rows.append(0)  # the crc32 of nothing, to which ``add_to_digest`` adds the row's tensors
+    row_digests.append(0)  # the crc32 of nothing, to which ``add_to_digest`` adds the row's tensors
 
     def add_to_digest(tensor: Tensor) -> Tensor:
         """Add the tensor's first row to the last digest; return the tensor for ``map_tensors``."""
@@ -77,7 +82,7 @@ def _note_row(rows: list[int], batch: Batch) -> None:
         # A copy, because a tensor with one row may count as contiguous with any stride, which
         # ``view`` refuses.
         dense = first_row.clone(memory_format=contiguous_format)
-        rows[-1] = crc32(dense.flatten().view(uint8).numpy().tobytes(), rows[-1])
+        row_digests[-1] = crc32(dense.flatten().view(uint8).numpy().tobytes(), row_digests[-1])
         return tensor
 
     map_tensors(batch.tensors, add_to_digest)

@@ -168,10 +168,16 @@ def make_row_entry(row: Row, file: str) -> dict[str, Any]:
 
 
 def _complete_entry(entry: dict[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry with the figures that every case has, and text that any database takes."""
-    entry |= {name: figure.value for name, figure in figures.items() if name in FIGURES}
+    """Return an entry with the figures that every case has, and text that any database takes.
+
+    Args:
+        entry: stays as it is.
+        figures: by name; those that only some cases have are left out.
+    """
+    values = {name: figure.value for name, figure in figures.items() if name in FIGURES}
     return {
-        key: _shorten(value) if isinstance(value, str) else value for key, value in entry.items()
+        key: _shorten(value) if isinstance(value, str) else value
+        for key, value in (entry | values).items()
     }
 
 
@@ -186,7 +192,7 @@ def _digest(value: Any) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return a text without control characters, as long as a column may be.
+    """Return a text without control characters (a database may refuse NUL), cut to a column's size.
 
     It is cut before, so that no long text is escaped in vain, and after, as escapes lengthen it.
     """
