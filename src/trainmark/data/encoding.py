@@ -362,6 +362,7 @@ class _PairWriter:
         counts = self.counts
         report.begin(f"tokenising {self.name}", self.total_bytes, done=self.position.bytes_read)
         saved_tokens = counts["tokens"]  # at the last save
+        # What an earlier call wrote after its last save is cut off, and encoded again.
         with (
             _open_to_append(self.tokens_file, self._count_token_bytes(counts)) as tokens_stream,
             _open_to_append(self.sizes_file, self._count_size_bytes(counts)) as sizes_stream,

@@ -170,6 +170,7 @@ class Samples:
         documents = np.arange(len(self.documents), dtype=np.int32)
         sample_numbers = np.arange(num_samples)
         # Parts of the order of documents, and of that of samples, that are shuffled separately.
+        # ``len(self)`` is the number of samples of a single epoch.
         if num_epochs > 1 and num_needed_of_last < int(0.8 * len(self)):
             document_parts = [np.tile(documents, num_epochs - 1), documents.copy()]
             sample_parts = np.split(sample_numbers, [num_before_last])

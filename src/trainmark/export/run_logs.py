@@ -394,7 +394,7 @@ class _Timeline:
             RecordError: the record has fewer steps.
         """
         self._step += len(event["step_ns"])
-        num_recorded = len(self._samples) - 1
+        num_recorded = len(self._samples) - 1  # it begins with the samples before the first step
         if self._step > num_recorded:
             raise RecordError(
                 f"up to this event there are {self._step} steps, but the record contains only "

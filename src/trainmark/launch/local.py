@@ -353,8 +353,9 @@ def launch(
     """
     folder = Path(plan.run_dir)
     vendor = devices.list_vendors()[plan.device.vendor]
+    # A user's own program (``witness``) writes what the probe in it sees into the folder.
     witnessed = None if plan.witness is None else folder
-    setup = prepare_setup(vendor, plan.nproc, plan.run_id, witnessed=witnessed)
+    setup = prepare_setup(vendor, plan.nproc, mark=plan.run_id, witnessed=witnessed)
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
     def find_stop_reason() -> dict[str, Any] | None:

@@ -96,6 +96,7 @@ def render_python_script(
     container_values: dict[str, object] = {"in_container": False}
     if cluster.container is not None:
         python = cluster.container.python
+        # A value of the cluster file takes precedence.
         variables = {environment.IMAGE_VARIABLE: cluster.container.image} | variables
         if cluster.container.is_started_by_node:
             container_values = _describe_container(plan, cluster, folder, variables)
@@ -279,7 +280,7 @@ def _run_node(
     directory = options.run_dir.absolute()
     number = options.node_rank
     plan = Plan.read(directory)
-    program = plan.witness
+    program = plan.witness  # a program of the user's own; None: the ranks train a case
     if program is None:
         data_folder = locate_data(number, plan, options.data)
     else:
@@ -288,7 +289,7 @@ def _run_node(
     setup = prepare_setup(
         vendor,
         plan.nproc,
-        processes.make_mark(plan.run_id, number),
+        mark=processes.make_mark(plan.run_id, number),
         witnessed=None if program is None else directory,
     )
     refuse_unusable_network(

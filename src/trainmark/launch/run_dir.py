@@ -195,7 +195,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         LostRunError: the folder was deleted meanwhile, or the disk is full.
     """
     try:
-        _emit_printed(run_dir, events)
+        _emit_printed(run_dir, events)  # only of a user's own program
         events.emit("finished")
         events.close()
         new_record = reduce.reduce(run_dir)

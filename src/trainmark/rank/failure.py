@@ -56,7 +56,7 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
         return message("fault", text=str(fault)[:_MAX_TEXT], fix=error.fix).as_dict()
     text = escape_controls(error).strip()
-    if not text or isinstance(error, _TERSE_ERRORS):
+    if not text or isinstance(error, _TERSE_ERRORS):  # the text alone says too little
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return message("exception", text=text[:_MAX_TEXT]).as_dict()
 

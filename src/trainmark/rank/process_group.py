@@ -49,6 +49,7 @@ def leave_ranks() -> None:
     """
     import torch
 
+    # One backend, ``gloo``, or one for each kind of device, ``cpu:gloo,cuda:nccl``.
     backends = torch.distributed.get_backend().split(",")
     if all(backend.endswith("gloo") for backend in backends):
         return

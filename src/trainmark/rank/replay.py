@@ -146,6 +146,7 @@ class WindowReplay:
         difference = find_difference(control, first_pass, first_step=first_step)
         if difference is None:
             difference = find_difference(control, first_repeat, first_step=first_step)
+        # None: only other ranks have a difference.
         return ReplayResult(repeats=3, control="deterministic", difference=difference)
 
     def _take_steps(self, batches: Sequence[Batch], num_steps: int) -> list[StepDigest]:

@@ -159,6 +159,7 @@ def _check_scores(
         yield message(
             "evaluation_not_the_mean", number=number, name=name, value=claimed, mean=scored.mean
         )
+    # An evaluation of training rows would score some of those whose keys ranks had noted.
     suspicious_rows = MIN_TRAINED_SHARE * scored.compute_expected_noted_rows(data.train_samples)
     if scored.trained >= max(MIN_TRAINED_ROWS, suspicious_rows):
         yield message(

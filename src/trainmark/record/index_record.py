@@ -130,7 +130,7 @@ def parse_record(values: Mapping[str, Any]) -> IndexRecord:
     loss_text = values.get("LOSS_RESULT")
     loss = None if loss_text is None else float(loss_text)
     if loss is not None and (loss == 0 or not math.isfinite(loss)):
-        loss = None
+        loss = None  # none was looked for, or the training diverged: ``IndexRecord`` refuses NaN
     fields_of_record = {"UNIT": "", **values, "LOSS_RESULT": loss}
     return IndexRecord(**fields_of_record)
 

@@ -169,7 +169,9 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     yield from _check_limit("counts.epochs", counts.epochs, recipe["max_epochs"])
     max_tokens = counts.sequences * recipe.get("seq_length", 0)  # 0: no limit
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
-    if plan.witness is None:  # the batch of a user's own program is not in the recipe
+    # Of other cases and unfinished runs too: no step is larger than the recipe's batch, which a
+    # user's own program does not have.
+    if plan.witness is None:
         yield from _check_limit("steps.samples", largest_step, batch_size)
     yield from _check_limit("figures.mem", record.figure("mem"), record.figure("mem_total"))
     if is_complete:

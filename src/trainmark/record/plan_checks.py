@@ -92,6 +92,7 @@ def _compare_identity(record: Record) -> Iterator[ComparedValue]:
     yield ComparedValue("run_id", match["case"], plan.case)
     if match["repeat"]:
         yield ComparedValue("plan.repeat_index", plan.repeat_index, int(match["repeat"]))
+    # A run starts after it was planned, unless the clock was corrected, and may wait in a queue.
     planned = datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     started = datetime.fromisoformat(record.started).astimezone(timezone.utc)
     nearest = move_into_range(started, planned - _MAX_CLOCK_STEP, planned + _MAX_QUEUE)

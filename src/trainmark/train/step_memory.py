@@ -264,7 +264,8 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
         )
     # Each of the two norms saves its input, and two numbers per token.
     norms = 2 * (hidden + 2) * FP32_BYTES
-    num_copies = sizes.saved_inputs if number_bytes == HALF_BYTES else 1  # of attention's input
+    # Of attention's input: under autocast, each layer that reads it may save its own copy.
+    num_copies = sizes.saved_inputs if number_bytes == HALF_BYTES else 1
     inputs = (num_copies + 1) * hidden * number_bytes  # of attention and of feed-forward layers
     # Before and after the activation function.
     feed_forward = 2 * wide * number_bytes // tensor_parallel

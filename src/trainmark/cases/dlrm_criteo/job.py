@@ -104,7 +104,8 @@ class DlrmJob:
         self.recipe = recipe
         spec = data.spec
         self.num_numerical = spec.num_numerical
-        # All ranks must place tables alike, so they need the same number.
+        # All ranks must place tables alike, so they need the same number: the one on which they
+        # have agreed. If the context has none, the device is asked.
         memory = context.memory or read_rank_memory(context.device, context.world_size)
         assert memory is not None, "every supported device reports its memory"
         self.placement = place_tables(

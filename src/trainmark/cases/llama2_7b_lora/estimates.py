@@ -151,8 +151,9 @@ def _predict_adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number_byte
         number_bytes: bytes of a number in matmuls.
     """
     shapes = compute_linear_shapes(config)
-    copies_input = recipe.lora_dropout > 0 or number_bytes < FP32_BYTES
-    mask_bytes = 1 if recipe.lora_dropout > 0 else 0
+    is_autocast = number_bytes < FP32_BYTES
+    copies_input = recipe.lora_dropout > 0 or is_autocast
+    mask_bytes = 1 if recipe.lora_dropout > 0 else 0  # of each number of the input
     saved_bytes = 0
     for group in _LAYER_GROUPS:  # layers with the same input
         adapters = [name for name in group if name in parse_targets(recipe)]

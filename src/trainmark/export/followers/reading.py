@@ -185,7 +185,7 @@ class _Ranks:
         }
         if step.step_ns:
             values["perf/samples_per_second"] = step.samples * NS_PER_S / step.step_ns
-        if len(step.windows) == step.num_ranks:  # the step ends a window
+        if len(step.windows) == step.num_ranks:  # the step ends a window, on all ranks
             values |= self._measure_window(step.windows, number)
         return Point(axis=TRAIN_STEP, number=number, unix_ns=step.end_ns + shift_ns, values=values)
 
@@ -249,8 +249,9 @@ class _Ranks:
             "eval/samples": float(event.samples),
         }
         qualities = {self._plan.about.metric: event.value} | event.detail
-        for kind, qualities_of_part in event.parts.items():
-            for name, value in qualities_of_part.items():
+        # Qualities of groups of rows, by kind of group and name of the group.
+        for kind, qualities_of_groups in event.parts.items():
+            for name, value in qualities_of_groups.items():
                 qualities[f"{kind}_{name}"] = value
         for name, value in qualities.items():
             if value is not None:

@@ -209,7 +209,7 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     )
     reasons = [source for source in sources if source and "reason" in source]
     if any(source["reason"] in _OUTSIDE_REASONS for source in reasons):
-        phase: JobPhase = "lost"
+        phase: JobPhase = "lost"  # ended from outside: its program did not fail by itself
     elif status["phase"] == "Failed" or termination.get("exitCode"):
         phase = "ended"
     # The pod runs, or has succeeded: there is no reason to tell.

@@ -220,6 +220,7 @@ def encode_answers(
         return letters
     rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` must end in four different tokens, and "
     rule += "all tokens before them must be the same"
+    # Any question would do: each prompt ends in ``Answer:``, before the letter.
     stem = format_prompt(mmlu[0].name, (), mmlu[0].items[0])
     encoded = tokenizer.encode_prompts(
         [stem + format_answer(number) for number in range(len(LETTERS))]

@@ -71,6 +71,7 @@ class WeightsAndBiases:
                 self._last_numbers[point.axis] = self._run.summary.get(point.axis, -1)
             if point.number <= self._last_numbers[point.axis]:
                 continue
+            # W&B must know the axis of a series before its first value.
             for name in point.values.keys() - self._defined_series:
                 self._run.define_metric(name, step_metric=point.axis)
                 self._defined_series.add(name)
