@@ -283,7 +283,9 @@ def test_generated_data_is_sound(examine_case):
         "recipe tiny can run on 1 rank",
     )
     assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
-    assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")
+    assert data.what == (
+        "4,096 training, 1,000 evaluation samples, generated; the result must not be quoted"
+    )
 
 
 def test_a_missing_folder_stops_a_run(examine_case, tmp_path):

@@ -333,11 +333,17 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
         return
     yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, check_code="recipe")
     data = plan.data
+    if data.origin == "generated":
+        # A run on generated data says so by its label, so nothing is spoilt.
+        key, spoils = "data_generated", False
+    elif data.quality_comparable:
+        key, spoils = "data", False
+    else:
+        key, spoils = "data_apart", True
     # Without a code of its own: it gets ``data``, that of this check.
     yield make_condition(
-        "data" if data.quality_comparable else "data_apart",
-        # A run on generated data says so by its label, so nothing is spoilt.
-        choose_severity(spoils=data.origin == "real" and not data.quality_comparable),
+        key,
+        choose_severity(spoils=spoils),
         train=data.train_samples,
         eval=data.eval_samples,
         origin=data.origin,
