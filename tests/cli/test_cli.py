@@ -288,6 +288,13 @@ def test_output_of_c_libraries_does_not_reach_standard_output(capfd):
     assert capfd.readouterr() == ("{}\n", "a vendor's greeting\n")
 
 
+def test_list_prints_the_sections_that_its_help_names(cli):
+    _, out, _ = cli("list", "--json")
+    assert list(json.loads(out)) == ["cases", "recipes", "devices"]
+    _, out, _ = cli("list", "--help")
+    assert "default: cases, recipes and devices." in " ".join(out.split())
+
+
 def test_schema_command_prints_a_valid_json_schema(cli):
     code, out, _ = cli("list", "schema")
     assert code == 0

@@ -40,7 +40,7 @@ VERBS = {
     "Measure": {
         "run": "Run a case or a plan file, measure it, and write a record.",
         "accept": "Find devices, nodes and links to exclude: slow or with wrong results.",
-        "list": "List cases, recipes, fields, devices, launchers, audit rules.",
+        "list": "List cases, recipes and devices, or one section; print the schema.",
         "doctor": "Find problems that would fail a run or skew its results.",
         "ceilings": "Measure matmul, memory, transfer and collective rates.",
         "prepare": "Check raw data and convert it to the format that a case reads.",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Case
 
 EXAMPLES = """\
-  trainmark list                    everything
+  trainmark list                    cases, recipes and devices
   trainmark list recipes            each case's recipes with their main fields
   trainmark list fields --json      what KEY=VALUE can change
   trainmark list options            what `prepare` takes as KEY=VALUE
@@ -57,7 +57,7 @@ What = Literal[
     "schema",
 ]
 
-_SECTIONS = f"One section only: {', '.join(get_args(What))}."
+_SECTIONS = f"{', '.join(get_args(What))}; default: cases, recipes and devices."
 
 
 def _list_case(case: Case, lang: str) -> Rows:
@@ -256,7 +256,7 @@ def list_(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """List cases, recipes, fields, devices, launchers, followers, rules; print the schema."""
+    """List cases, recipes and devices, or one section; print the schema."""
     if what == "schema":
         from trainmark.record.record import describe_schema
 
