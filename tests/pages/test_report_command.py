@@ -127,7 +127,7 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
     ("args", "where", "expected_error"),
     [
         (["-o", "x.pdf"], "x.pdf", "must end in .html, .md, .svg or .png"),
-        (["-o", "x.svg", "--chart", "heat"], "--chart", "are loss, step_time, quality"),
+        (["-o", "x.svg", "--chart", "heat"], "--chart", "try: known: loss, quality, step_time"),
         (["-o", "x.html", "--chart", "loss"], "--chart", "needs an SVG or PNG output file"),
         (["--format", "png"], "--format", "write it to a file"),
     ],

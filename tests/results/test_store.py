@@ -85,9 +85,13 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
     [
         ("cas=toy", "did you mean case?"),
         ("own=1", "unknown key"),
-        ("p_core>fast", "numbers take"),
+        ("p_core>fast", "p_core>fast: 'fast' is not a number; numbers take"),
         ("steady=perhaps", "true or false"),
-        ("distilled", "not a filter"),
+        ("p_core~1", "p_core~1: not a valid comparison; numbers take"),
+        (
+            "distilled",
+            "set --store to a folder, or name a case: did you mean distilbert_sst2? Known: ",
+        ),
     ],
 )
 def test_invalid_filter_is_refused_with_fix(index_of_many, word, reason):

@@ -43,9 +43,8 @@ def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
     if name is None:
         return next(iter(charts.values()))
     if name not in charts:
-        rule = f"the charts of these runs are {', '.join(charts)}"
         fix = suggest_nearest(name, charts)
-        raise UsageError(f"there is no chart {name!r}", where="--chart", rule=rule, fix=fix)
+        raise UsageError(f"there is no chart {name!r}", where="--chart", fix=fix)
     return charts[name]
 
 

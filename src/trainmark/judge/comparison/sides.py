@@ -229,7 +229,7 @@ def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:
         )
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in not_allowed]
-    rule = f"only the same work can be compared; different: {', '.join(names)}"
+    rule = "only the same work can be compared"
     fix = " ".join(f"--allow {name}" for name in names)
     return UsageError(what, where=where, rule=rule, fix=fix)
 

@@ -181,7 +181,7 @@ def explain_absence(name: str, cluster: Cluster) -> str | None:
     programs: tuple[str, ...] = load_launcher(name).programs
     if name == CONTAINER:
         if cluster.container is None or not cluster.container.is_started_by_node:
-            return NO_RUNTIME
+            return f"{NO_RUNTIME} in a cluster file"
         programs = (str(cluster.container.runtime),)  # docker, podman or apptainer
     missing = ", ".join(program for program in programs if which(program) is None)
     return f"{missing}: not on PATH" if missing else None

@@ -224,13 +224,15 @@ def _make_condition(word: str) -> tuple[str, str | float | bool]:
         word = f"case={cases.load(word).name}"
     parts = _FILTER.fullmatch(word)
     if parts is None:
+        names = [case.name for case in cases.load_all()[0]]
         # A path among the filters is often meant as the store.
-        fix = "set --store to a folder"
+        fix = f"set --store to a folder, or name a case: {suggest_nearest(word, names)}"
         raise UsageError(f"not a filter: {word[:80]!r}", where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
     column = _find_key(key).expression
     kind = _KEY_TYPES.get(key) or _get_setting_type(value)
     parameter: str | float | bool | None = None  # None: the value or the operator does not fit
+    what = "not a valid comparison"
     if kind is str:
         if sign == "~":
             return f"instr(lower({column}), lower(?))", value
@@ -241,8 +243,10 @@ def _make_condition(word: str) -> tuple[str, str | float | bool]:
             parameter = {"true": True, "false": False}.get(value)
     else:
         rule = "numbers take = != > >= < <=, in the unit of the record"
-        if sign != "~" and _NUMBER.fullmatch(value):
+        if _NUMBER.fullmatch(value) is None:
+            what = f"{value!r} is not a number"
+        elif sign != "~":
             parameter = float(value)
     if parameter is None:
-        raise UsageError(f"{word!r} is not a valid comparison", where=word, rule=rule)
+        raise UsageError(what, where=word, rule=rule)
     return f"{column} {sign} ?", parameter
