@@ -82,6 +82,11 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
 @pytest.mark.parametrize(
     ("args", "expected_error"),
     [
+        (["rn"], ["trainmark: no such command 'rn'\n  try: did you mean run? Known: accept, "]),
+        (
+            ["run", "toy", "--data", str(Path(__file__).parent)],
+            ["train.npz: no such file\n  try: leave out --data; the case generates its data"],
+        ),
         (["run", "distilbrt"], ["distilbrt", "did you mean distilbert"]),
         (["run", "toy", "bs=many"], ["micro_batch_size", "whole number"]),
         (["run", "toy", "batchsize=8"], ["unknown recipe field 'batchsize'", "batch_size"]),

@@ -275,7 +275,7 @@ def test_recipe_is_chosen_by_number_of_ranks(
 def test_real_data_recipe_needs_existing_data(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         resolve(data=tmp_path / "nowhere", recipe="tiny")
     monkeypatch.setattr(cases, "load", lambda _: make_sized_case())
     # No folder was given at all.

@@ -14,7 +14,13 @@ from typer.core import TyperGroup
 
 from trainmark.cli.options import SETTINGS, build_class_with_examples, build_command
 from trainmark.cli.streams import LostOutputError, drop_output, flush_output
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
+from trainmark.errors import (
+    EXIT_FAILED,
+    EnvironmentFault,
+    TrainmarkError,
+    UsageError,
+    suggest_nearest,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -101,6 +107,12 @@ class _Program(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         return load_command(cmd_name) if cmd_name in _NAMES else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names; an unknown one is a UsageError."""
+        if args[0] not in _NAMES and not ctx.resilient_parsing:  # not while a shell completes words
+            raise UsageError(f"no such command {args[0]!r}", fix=suggest_nearest(args[0], _NAMES))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the commands of the program's help in sections."""

@@ -68,6 +68,9 @@ def load(folder: Path) -> dict[str, Clouds]:
             with np.load(file) as arrays:
                 features = arrays["x"].astype(np.float32)
                 labels = arrays["y"].astype(np.int64)
+        except FileNotFoundError:  # generated files are always complete
+            fix = "leave out --data; the case generates its data"
+            raise DataError("no such file", where=str(file), fix=fix) from None
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DataError(f"cannot be read: {error}", where=str(file)) from None
         if features.shape != (len(labels), FEATURES):
