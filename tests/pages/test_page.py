@@ -612,6 +612,21 @@ def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected)
     assert translate(build_rank_strip(run).said, "en") == expected
 
 
+def test_spread_of_ranks_that_share_cores_is_not_explained_by_a_short_time():
+    record = read_record()
+    ranks = [
+        rank.model_copy(update={"step_ns": ms * 10**6})
+        for rank, ms in zip(record.ranks, (100, 115), strict=True)
+    ]
+    device = record.plan.device.model_copy(update={"torch_type": "cpu"})
+    planned = make_planned_record(device=device, labels=["oversubscribed"])
+    strip = build_rank_strip(planned.model_copy(update={"ranks": ranks}))
+    assert translate(strip.said, "en") == (
+        "the steps of the slowest rank are 15.0% longer than those of the median rank; "
+        "the ranks share the host's cores, so their devices are not compared"
+    )
+
+
 def test_larger_batch_is_advised_for_an_underused_device():
     record = read_record()
     values = {"MAMFU": 20.0, "mem": 10e9, "mem_total": 40e9}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,6 +78,30 @@ def test_of_two_ranks_the_slower_is_compared_with_the_faster(find_skew: Any) -> 
     ((code, args),) = find_skew((100, 0), (106, 0))
     assert (code, args["rank"], args["share"]) == ("slow_rank", 1, pytest.approx(0.06, rel=1e-12))
     assert find_skew((100, 0), (105, 0)) == []
+
+
+def test_ranks_that_share_cores_are_not_compared(tmp_path: Path) -> None:
+    # The second rank takes 30% longer, and waits longer for data by 10% of a step.
+    windows = [
+        make_window(
+            0,
+            100 * step * MS,
+            step_ns=[step * MS] * 100,
+            wait_ns=[wait * MS] * 100,
+            samples=[4] * 100,
+        )
+        for step, wait in ((100, 2), (130, 12))
+    ]
+    run = write_run(tmp_path / "run", [launch_event()], *([window] for window in windows))
+    measurement = measure(read_run(run, 2), nproc=2)
+    codes = [finding.code for finding in findings.find_in_measurement(measurement, {})]
+    assert {"slow_rank", "slow_data"} <= set(codes)
+
+    plan = measurement.plan.model_copy(update={"labels": ["oversubscribed"]})
+    shared = replace(measurement, plan=plan)
+
+    codes = [finding.code for finding in findings.find_in_measurement(shared, {})]
+    assert not {"slow_rank", "slow_data"} & set(codes)
 
 
 def test_a_rank_that_waits_for_data_makes_all_ranks_wait(find_skew: Any) -> None:

@@ -250,7 +250,12 @@ def _find_slow_devices(measurement: Measurement) -> Iterator[Message]:
 
 
 def _find_slow_ranks(measurement: Measurement) -> Iterator[Message]:
-    """Yield the rank with the longest steps, and the one that waits longest for data."""
+    """Yield the rank with the longest steps, and the one that waits longest for data.
+
+    With more ranks than cores nothing is compared: which rank waits for a core is chance.
+    """
+    if "oversubscribed" in measurement.plan.labels:
+        return
     ranks = [
         rank for rank in measurement.ranks if rank.phases["train"].windows_ns >= _MIN_MEASURED_NS
     ]

@@ -574,7 +574,7 @@ def _describe_spread(record: Record) -> list[Phrase]:
     spread = max(steps_ns) / median_low(steps_ns) - 1
     parts: list[Phrase] = [phrase("strip.spread", share=f"{spread:.1%}")]
     # A spread like this would be a finding if the ranks had been compared.
-    if spread > SLOW_SHARE:
+    if spread > SLOW_SHARE and "oversubscribed" not in record.plan.labels:
         parts.append(phrase("strip.not_compared"))
     if not has_cards(record):
         parts.append(phrase("strip.shared_cores"))
