@@ -74,7 +74,14 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
         prepare_acceptance(first.model_copy(update={"nproc": 1})),  # other work
     ):
         pass
-    assert refused.value.what == "nproc was 2, but is now 1"
+    assert refused.value.what == "nproc changed from 2 to 1"
+
+    with (
+        pytest.raises(UsageError) as refused,
+        prepare_acceptance(first.model_copy(update={"overrides": {"bs": "32"}})),
+    ):
+        pass
+    assert refused.value.what == "overrides changed from none to bs=32"
 
 
 def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -> None:

@@ -241,6 +241,12 @@ def test_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     assert "acceptance.json" in str(refused.value)
 
 
+TOLERANCES = {
+    "en": "Tolerance: steps up to 3% slower; matmuls, copies and collectives up to 10% slower",
+    "zh": "容差：步耗时最多慢 3%；矩阵乘、拷贝和集合通信最多慢 10%",
+}
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
     # A slow device, and a slow link between two others, for which one of them fails.
@@ -256,9 +262,22 @@ def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
     assert DEVICES[2] in summary_line
     for name in DEVICES:  # the passing devices are named too, in the tables below
         assert markdown.count(name) > 1
-    # The summary, and a line for each of the two devices that fail.
-    assert len(list_acceptance_lines(result, lang)) == 3
+    # The summary, the tolerances, and a line for each of the two devices that fail.
+    lines = list_acceptance_lines(result, lang)
+    assert len(lines) == 4
+    assert lines[1] == TOLERANCES[lang]
     assert to_html([page]).count('class="heat-map"') == 2  # one per language
+
+
+def test_interrupted_acceptance_is_described_in_one_sentence(tmp_path: Path) -> None:
+    DeviceEvidence(tmp_path).write_all_phases()
+
+    line, *_ = list_acceptance_lines(judge_folder(tmp_path, interrupted="SIGINT"), "en")
+
+    assert line == (
+        "All 4 devices pass; stopped by SIGINT before everything was measured; "
+        "run the same command again to measure the rest"
+    )
 
 
 def test_shipped_schema_matches_the_result() -> None:

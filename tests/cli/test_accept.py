@@ -109,6 +109,65 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "remarks"),
+    [
+        (("--nproc", "2"), []),
+        (
+            ("--nproc", "2", "--worse-by", "5", "--rates-worse-by", "10", "--repeats", "1"),
+            [
+                "--worse-by 5 lets a device be 500% slower; for 5%, use --worse-by 0.05",
+                "--rates-worse-by 10 lets a matmul, a copy or a collective be 1000% slower; "
+                "for 10%, use --rates-worse-by 0.1",
+                "the rounds are too few to estimate the noise, so no device can pass, unless the "
+                "folder has earlier rounds; use a larger --repeats",
+            ],
+        ),
+        # Three pairs of three devices: as many measurements as effects.
+        (
+            ("--nproc", "3", "--phases", "pairs"),
+            [
+                "the rounds are too few to estimate the noise, so no device can pass, unless the "
+                "folder has earlier rounds; add devices to --phases",
+            ],
+        ),
+        # Ten pairs of five devices estimate the noise.
+        (("--nproc", "5", "--repeats", "1"), []),
+        (
+            ("--nproc", "1"),
+            [
+                "a single device has no peers, so its speed stays undecided; add --baseline, or "
+                "measure more devices"
+            ],
+        ),
+        (("--nproc", "1", "--baseline", "runs"), []),
+    ],
+)
+def test_verdicts_that_options_exclude_are_said_before_the_start(
+    cli, tmp_path: Path, args: tuple[str, ...], remarks: list[str]
+) -> None:
+    command = ("accept", "toy", "--device", "cpu", "--out", str(tmp_path / "out"), "--dry-run")
+
+    code, printed, _ = cli(*command, *args, "--json")
+
+    assert code == 0
+    assert json.loads(printed)["remarks"] == remarks
+
+
+def test_titles_and_remarks_of_single_devices_and_nodes_are_singular(cli, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "out"), "--dry-run")
+    _, printed, _ = cli("accept", "toy", "--device", "cpu", "--nproc", "1", *out)
+    assert printed.startswith("1 device of ")
+
+    settings = {"device": "cpu", "ssh": {"hosts": ["a", "b"]}}
+    (tmp_path / "cluster.yaml").write_text(json.dumps(settings))
+    nodes = ("--launcher", "ssh", "--cluster", str(tmp_path / "cluster.yaml"), "--nproc", "1")
+    _, printed, _ = cli("accept", "toy", *nodes, *out, "--worse-by", "1", "--repeats", "1")
+    lines = printed.splitlines()
+    assert lines[0].startswith("2 nodes with 1 device each, folder ")
+    assert "--worse-by 1 lets a node be 100% slower; for 1%, use --worse-by 0.01" in lines
+
+
+@pytest.mark.parametrize(
     ("args", "where"),
     [
         (("--attach", "x", "--dry-run"), "--attach"),

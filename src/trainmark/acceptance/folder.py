@@ -9,7 +9,7 @@ import secrets
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.documents import write_atomically
@@ -101,11 +101,20 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         # Options that are free to change do not change what is measured.
         if name not in _FREE_TO_CHANGE and was != now:
             raise UsageError(
-                f"{name} was {was}, but is now {now}",
+                f"{name} changed from {_describe_value(was)} to {_describe_value(now)}",
                 where=str(folder),
                 rule="a second accept in the same folder must measure the same work",
                 fix="repeat the first command, or choose another --out",
             )
+
+
+def _describe_value(value: Any) -> str:
+    """Return the value of an option as a user would write it."""
+    if value is None or value == {}:
+        return "none"
+    if isinstance(value, dict):  # ``overrides``
+        return " ".join(f"{name}={text}" for name, text in value.items())
+    return str(value)
 
 
 def resolve_plans(

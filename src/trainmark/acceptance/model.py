@@ -103,6 +103,20 @@ def judge_measurements(
     )
 
 
+def count_degrees_of_freedom(*, num_alone: int, num_pairs: int, num_nodes: int) -> int:
+    """Return how many measurements there are beyond those that estimate effects; below 1: too few.
+
+    Args:
+        num_alone: measurements of single nodes.
+        num_pairs: measurements of pairs.
+    """
+    # One effect of each node is estimated from the pairs.
+    degrees_of_freedom = num_pairs - num_nodes
+    if num_alone == 0 or degrees_of_freedom >= _MIN_DEGREES_OF_FREEDOM:
+        return degrees_of_freedom
+    return max(0, degrees_of_freedom) + num_alone - num_nodes
+
+
 def _correct_noise(
     measured: Measurements, pairs: PairFit, alone_noise: float
 ) -> tuple[PairFit, int]:
@@ -114,16 +128,17 @@ def _correct_noise(
     Args:
         alone_noise: standard deviation of a measurement of a node alone.
     """
-    # One effect of each node is estimated from the pairs.
-    degrees_of_freedom = len(measured.pair_s) - measured.num_nodes
-    if degrees_of_freedom >= _MIN_DEGREES_OF_FREEDOM:
+    num_alone = len(measured.alone_s)
+    num_pairs = len(measured.pair_s)
+    degrees_of_freedom = count_degrees_of_freedom(
+        num_alone=num_alone, num_pairs=num_pairs, num_nodes=measured.num_nodes
+    )
+    if num_pairs - measured.num_nodes >= _MIN_DEGREES_OF_FREEDOM:
         return pairs, degrees_of_freedom
-    if len(measured.alone_s):
+    if num_alone:
         # The noise is then also that of nodes alone, so that their measurements count too.
-        degrees_alone = len(measured.alone_s) - measured.num_nodes
         pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
-        return pairs, max(0, degrees_of_freedom) + degrees_alone
-    if degrees_of_freedom > 0:
+    elif degrees_of_freedom > 0:
         noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom)
         pairs = pairs.replace_noise(max(pairs.noise, noise_with_outliers))
     return pairs, degrees_of_freedom

@@ -17,6 +17,7 @@ from trainmark.acceptance.evidence import (
     NotMeasured,
 )
 from trainmark.acceptance.folder import LOGS_DIR, get_plan_folder
+from trainmark.acceptance.remarks import list_option_remarks
 from trainmark.acceptance.schedule import choose_num_rounds, plan_pair_rounds
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team, measure_teams
@@ -131,12 +132,17 @@ class Acceptance:
             )
             for planned in rounds
         ]
+        num_devices = len(self.device_names)
+        devices_text = "1 device" if num_devices == 1 else f"{num_devices} devices"
+        option_remarks = list_option_remarks(
+            self.request, schedule, alone_phase="devices", num_members=num_devices
+        )
         return Timetable(
-            title=f"{len(self.device_names)} devices of {self.node}, folder {self.folder}",
+            title=f"{devices_text} of {self.node}, folder {self.folder}",
             schedule=schedule,
             round_s=estimate_round_s(self.request.seconds),
             limit_s=len(rounds) * self.request.deadline,  # after which each round is ended
-            remarks=tuple(self.plan.describe_unproven()),
+            remarks=(*self.plan.describe_unproven(), *option_remarks),
         )
 
 

@@ -68,13 +68,19 @@ class AcceptRequest(Frozen):
         600.0, gt=0, le=86_400, description="Seconds after which a round is ended."
     )
     worse_by: float = Field(
-        DEFAULT_WORSE_BY, gt=0, le=10, description="Allowed increase of the step time (0.03 = 3%)."
+        DEFAULT_WORSE_BY,
+        gt=0,
+        le=10,
+        description="Allowed increase of the step time, as a fraction: 0.03 allows 3%.",
     )
     rates_worse_by: float = Field(
         0.1,
         gt=0,
         le=10,
-        description="Allowed increase of the times of matmuls, copies and collectives.",
+        description=(
+            "Allowed increase of the times of matmuls, copies and collectives, as a fraction: "
+            "0.1 allows 10%."
+        ),
     )
     baseline: str | None = Field(
         None, description="Run, bundle or acceptance to compare with; default: the peers."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainmark.acceptance.folder import REQUEST_FILE
 from trainmark.acceptance.groups import MIN_NODES
+from trainmark.acceptance.remarks import list_option_remarks
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.schedule import choose_num_rounds, plan_pair_rounds
 from trainmark.acceptance.timetable import (
@@ -75,9 +76,15 @@ class OpenedSession:
                 f"groups: if all nodes together are slow, up to {num_further} more rounds, "
                 f"about {minutes}"
             )
+        schedule = self._make_schedule()
+        remarks += list_option_remarks(
+            self.request, schedule, alone_phase="nodes", num_members=num_nodes
+        )
+        nproc = self.plan.nproc
+        devices_text = "1 device" if nproc == 1 else f"{nproc} devices"
         return Timetable(
-            title=f"{num_nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
-            schedule=self._make_schedule(),
+            title=f"{num_nodes} nodes with {devices_text} each, folder {self.folder}",
+            schedule=schedule,
             round_s=round_s,
             limit_s=float(self.plan.recipe["timeout_s"]),  # of the whole session
             remarks=tuple(remarks),

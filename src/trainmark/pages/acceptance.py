@@ -85,8 +85,8 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
 
 
 def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
-    """Return what a terminal shows: the sentence, and a line for each member that does not pass."""
-    lines: list[Phrase] = [summarize_acceptance(result)]
+    """Return what a terminal shows: the sentence, the tolerances, and members that do not pass."""
+    lines: list[Phrase] = [summarize_acceptance(result), *_describe_tolerances(result)]
     lines += [
         (
             "  ",
@@ -100,6 +100,23 @@ def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
         if member.decision != "pass"
     ]
     return [translate(line, lang) for line in lines]
+
+
+def _describe_tolerances(result: AcceptanceResult) -> list[Phrase]:
+    """Return a line with the tolerances of steps and of other times; none if nothing was judged."""
+    parts: dict[str, Phrase] = {}
+    for quantity in result.quantities:
+        kind = "step" if quantity.name == "step" else "others"
+        parts[kind] = phrase(f"accept_tolerance.{kind}", share=_format_tolerance(quantity.worse_by))
+    if not parts:
+        return []
+    ordered = [parts[kind] for kind in ("step", "others") if kind in parts]
+    return [phrase("accept_tolerance.line", parts=join(ordered, "semicolon"))]
+
+
+def _format_tolerance(share: float) -> str:
+    """Return a tolerance in percent, with as many digits as it was given."""
+    return f"{100 * share:g}%"
 
 
 def summarize_acceptance(result: AcceptanceResult) -> Phrase:
@@ -409,7 +426,7 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
                     quantity=quantity.name,
                     alone=_format_known_share(quantity.noise),
                     pairs=_format_known_share(quantity.noise_of_pairs),
-                    worse_by=f"{quantity.worse_by:.0%}",  # the tolerance
+                    worse_by=_format_tolerance(quantity.worse_by),
                 )
             )
         )
