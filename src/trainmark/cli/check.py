@@ -37,7 +37,7 @@ def check(
     overrides: Assignments = None,
     new: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the template of a new case into DIR; run nothing."),
+        typer.Option(metavar="DIR", help="Write a template for a new case to DIR; run nothing."),
     ] = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run; at most one epoch.")] = 100,
     as_json: Json = False,
