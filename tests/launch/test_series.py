@@ -353,7 +353,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
     [
         # A mistake is reported even of a run that would be skipped on this machine.
         ("{case: toy, nproc: 64, set: {bss: 1}}", "'bss'"),
-        ("{case: toy, data: nowhere}", "No such file"),
+        ("{case: toy, data: nowhere}", "no such file"),
     ],
 )
 def test_every_entry_is_checked_before_the_first_starts(

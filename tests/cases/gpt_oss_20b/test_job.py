@@ -216,8 +216,9 @@ def test_experts_that_cannot_be_distributed_are_refused(
     changes: dict[str, Any], ranks: int, expected_error: str
 ) -> None:
     tiny_gpt_oss.make_recipe(expert_parallel=2).check(4)  # raises nothing
-    with pytest.raises(UsageError, match=expected_error):
+    with pytest.raises(UsageError) as caught:
         tiny_gpt_oss.make_recipe(**changes).check(ranks)
+    assert expected_error in caught.value.what
 
 
 TINY = {

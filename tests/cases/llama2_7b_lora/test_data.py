@@ -158,7 +158,7 @@ def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
     assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
     with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
         open_tokenizer(tmp_path, vocab_size=size - 1)
-    assert f"config.json, {size - 1}" in caught.value.rule
+    assert f"config.json ({size - 1})" in caught.value.rule
 
 
 @pytest.fixture(scope="module")
