@@ -130,8 +130,12 @@ def test_bundle_above_the_size_limit_is_refused(packed: Path, tmp_path: Path) ->
 
 def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
     path = tmp_path / "x.trainmark.zip"
-    with pytest.raises(RecordError, match="not a bundle"):  # there is no such file
-        bundle.verify(path)
+    other = tmp_path / "notes.txt"
+    other.write_text("no archive")
+    for wrong in (path, other):  # there is no such file; a file of another kind
+        with pytest.raises(archive.BundleError, match="not a bundle") as refused:
+            bundle.verify(wrong)
+        assert (refused.value.exit_code, refused.value.where) == (2, str(wrong))
     # An empty file, a ZIP file without entries, and one that was cut off.
     for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):
         path.write_bytes(content)

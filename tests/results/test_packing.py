@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import shutil
 import socket
 import zipfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from trainmark.errors import EnvironmentFault
 from trainmark.record import record, reduce
 from trainmark.results import bundle
-from trainmark.results.archive import BundleError
+from trainmark.results.archive import BundleError, write_archive
 from trainmark.results.selection import find_runs
 
 if TYPE_CHECKING:
@@ -198,9 +199,10 @@ def test_run_without_its_evidence_is_not_bundled(
         (run_dir / entry.name).unlink()
     with pytest.raises(BundleError, match="evidence of the run is missing"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
-    code, _, err = cli("bundle", run_dir, "-o", tmp_path / "x.trainmark.zip")
-    assert code == 2
-    assert "evidence of the run is missing" in err
+    for path in (run_dir, tmp_path / "none"):  # without evidence, and not there at all
+        code, _, err = cli("bundle", path, "-o", tmp_path / "x.trainmark.zip")
+        assert code == 2
+        assert err.startswith(f"trainmark: {path}: the evidence of the run is missing")
 
 
 @pytest.mark.parametrize(
@@ -238,3 +240,40 @@ def test_record_that_its_evidence_contradicts_is_not_bundled(
     assert "contradicted by its evidence" in err
     assert "trainmark verify" in err
     assert not (tmp_path / "x.trainmark.zip").exists()
+
+
+def test_run_that_is_given_twice_is_refused(
+    run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    copy = shutil.copytree(run_dir, tmp_path / "copy")
+    output = tmp_path / "x.trainmark.zip"
+    run_id = record.read_record(run_dir).run_id
+    for again in (run_dir, run_dir / "record.json", copy):
+        for command in (
+            ("bundle", run_dir, again, "-o", output),
+            ("export", run_dir, again, "--to", "index", "-o", output),
+            ("report", run_dir, again, "--format", "md", "-o", output),
+        ):
+            code, _, err = cli(*command)
+            assert code == 2, command
+            assert err.startswith(f"trainmark: {run_id}: ")
+            assert not output.exists()
+
+
+def test_launch_that_is_in_a_bundle_twice_fails_its_verification(
+    packed: Path, tmp_path: Path
+) -> None:
+    content = tmp_path / "content"
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall(content)
+    (content / "manifest.json").unlink()
+    shutil.copytree(content / "1-toy", content / "2-toy")
+    path = tmp_path / "twice.trainmark.zip"
+    with path.open("wb") as file:
+        write_archive(file, content)
+    verification = bundle.verify(path)
+    assert verification.exit_code == 1
+    (fault,) = [check for check in verification.checks if check.state == "broken"]
+    assert (fault.name, fault.place) == ("audit", "2-toy")
+    (sentence,) = fault.sentences
+    assert (sentence.code, sentence.args["place"]) == ("bundle_repeated", "1-toy")

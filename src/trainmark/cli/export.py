@@ -36,6 +36,7 @@ def export(
     written.
     """
     from trainmark.export.tables import render_text, write_parquet
+    from trainmark.record.work import reject_duplicates
     from trainmark.results.selection import select_results
 
     selection = select_results(runs or [])
@@ -43,6 +44,8 @@ def export(
         raise RecordError(
             "no record found", rule="only runs can be exported, not rows of result pages"
         )
+    # A program that sums or averages the rows would count such a run twice.
+    reject_duplicates(record.run_id for record in selection.records)
     if form == "parquet":
         if output is None:
             raise UsageError(

@@ -80,11 +80,13 @@ def report(
     If the launcher of a run was killed, its record is written first. The exit code is 1 if a record
     cannot be read or does not match its raw events; the others are shown.
     """
+    from trainmark.record.work import reject_duplicates
     from trainmark.results.selection import select_results
 
     form_to_write = form or ("json" if as_json else _choose_form(output))
     _refuse_contradicting_options(form_to_write, output, chart)
     selection = select_results(runs or [], rows=False)  # no published rows: only runs have a page
+    reject_duplicates(record.run_id for record in selection.records)
     if as_json:  # also if --format names another form
         records = [record.model_dump(mode="json") for record in selection.records]
         write_text(output, json.dumps(records, ensure_ascii=False) + "\n")

@@ -32,6 +32,7 @@ _MAX_ENTRIES = 20_000
 _MAX_BYTES = 64 << 30  # of all files of a bundle, unpacked
 MAX_FILE_BYTES = 4 << 30  # of a file in a bundle; holes count, because a copy fills them with zeros
 _NAME = r"[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_FIX = f"pass a bundle, whose name ends in {ENDING}, a run directory or its {RECORD_FILE}"
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same input gives the same bytes
 
 
@@ -139,11 +140,13 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
         raise
     # An encrypted entry raises a RuntimeError.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        if not path.name.endswith(ENDING):  # a file of another kind rather than a damaged bundle
+            raise BundleError(f"not a bundle: {error}", where=str(path), fix=_FIX) from None
         raise AlteredError(
             f"the file was altered or is not a bundle: {error}", where=str(path)
         ) from None
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise BundleError(f"not a bundle: {error}", where=str(path)) from None
+        raise BundleError(f"not a bundle: {error.strerror}", where=str(path), fix=_FIX) from None
     except OSError as error:
         what = f"cannot unpack: {error.strerror}"
         fix = "set TMPDIR to a folder on another disk"

@@ -29,12 +29,13 @@ from trainmark.record import record, reduce, trust
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify_evidence as verify_record
+from trainmark.record.work import reject_duplicates
 from trainmark.results import archive, redaction
 from trainmark.results.archive import AlteredError, BundleError, unpack_temporarily
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
@@ -54,22 +55,30 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
     Raises:
         BundleError: a run lacks its evidence, its evidence contradicts it, or its case is not
             installed.
+        UsageError: a run is given twice, or together with a copy.
         EnvironmentFault: the bundle cannot be written.
     """
     if not output.name.endswith(archive.ENDING):
         fix = f"use a name that ends in {archive.ENDING}"
         raise BundleError("not a valid bundle name", where=str(output), fix=fix)
     try:
+        # All launches are checked before the first one is copied.
+        plans = {path: _read_verifiable_plan(path) for launches in runs for path in launches}
+        reject_duplicates(plans[path].run_id for launches in runs for path in launches)
         with tempfile.TemporaryDirectory() as temporary, write_atomically(output) as file:
             for number, launches in enumerate(runs, 1):
                 for launch, path in enumerate(launches, 1):
                     subfolder = f"r{launch}" if len(launches) > 1 else ""
-                    run_dir = path if path.is_dir() else path.parent  # it may be a record.json
-                    _add_launch(run_dir, Path(temporary), number, subfolder)
+                    _add_launch(path, plans[path], Path(temporary), number, subfolder)
             return archive.write_archive(file, Path(temporary))
     except OSError as error:
         where = str(error.filename or output)
         raise EnvironmentFault(f"cannot write: {error.strerror}", where=where) from error
+
+
+def _get_run_dir(path: Path) -> Path:
+    """Return the run directory that a path names; the path may be that of the record in it."""
+    return path.parent if path.name == RECORD_FILE else path
 
 
 def _refuse_large_files(folder: Path) -> None:
@@ -88,12 +97,18 @@ def _refuse_large_files(folder: Path) -> None:
             )
 
 
-def _read_verifiable_plan(folder: Path) -> Plan:
+def _read_verifiable_plan(path: Path) -> Plan:
     """Return the plan of a launch whose record can be computed from its evidence, and agrees.
 
+    Args:
+        path: run directory of the launch, or the record in it.
+
     Raises:
-        BundleError: evidence is missing or contradicts the record, or the case is not installed.
+        BundleError: evidence is missing, too large for a bundle or contradicts the record, or the
+            case is not installed.
     """
+    folder = _get_run_dir(path)
+    _refuse_large_files(folder)  # first, because the files are read below
     has_plan = (folder / PLAN_FILE).exists()
     if not has_plan or len(reduce.list_evidence_files(folder)) < _MIN_EVIDENCE_FILES:
         raise BundleError(
@@ -115,26 +130,26 @@ def _read_verifiable_plan(folder: Path) -> Plan:
     return plan
 
 
-def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None:
+def _add_launch(path: Path, plan: Plan, bundle: Path, number: int, subfolder: str) -> None:
     """Write the redacted copies of a launch's files, and the record computed from them.
 
     Args:
-        folder: run directory of the launch.
+        path: run directory of the launch, or the record in it.
+        plan: of the launch.
         bundle: folder whose files become the bundle.
         number: of the run in the bundle, from 1.
         subfolder: of the launch in its run; empty: it is the only launch.
     """
-    _refuse_large_files(folder)
-    plan = _read_verifiable_plan(folder)
+    folder = _get_run_dir(path)
     # The form of names that a manifest allows.
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
     target = bundle / name / subfolder
     target.mkdir(parents=True)
     redactor = redaction.make_run_redactor(plan, folder)
     # All that the run wrote but its record, which is computed from the copies.
-    for path in reduce.list_run_files(folder):
-        with (target / path.name).open("wb") as out:
-            out.writelines(redaction.redact_file(path, redactor))
+    for file in reduce.list_run_files(folder):
+        with (target / file.name).open("wb") as out:
+            out.writelines(redaction.redact_file(file, redactor))
     record.write_record(reduce.reduce(target), target)
 
 
@@ -195,8 +210,7 @@ def verify(path: Path | str) -> Verification:
     """
     path = Path(path)
     if path.is_dir() or path.name == RECORD_FILE:
-        folder = path if path.is_dir() else path.parent
-        return Verification(str(path), tuple(_check_records(folder, places=[""])))
+        return Verification(str(path), tuple(_check_records(_get_run_dir(path), places=[""])))
     try:
         with unpack_temporarily(path) as bundle:
             return Verification(str(path), tuple(check_bundle(bundle)))
@@ -226,12 +240,30 @@ def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
     findings = audit([view_record(loaded, place) for place, loaded in records.items()])
     for finding in findings:
         yield Check("audit", "broken", (finding.message,), finding.subject.file)
-    if not findings:
+    repetitions = list(_find_repetitions(records))
+    for place, sentence in repetitions:
+        yield Check("audit", "broken", (sentence,), place)
+    if not findings and not repetitions:
         yield Check("audit", "held", (message("bundle_audited"),))
     # A record that agrees with its evidence may still not be quotable.
     for place, loaded in records.items():
         grade = message(f"trust_grade_{loaded.trust.grade}")
         yield Check("trust", "noted", (grade, *loaded.trust.reasons), place)
+
+
+def _find_repetitions(records: Mapping[str, Record]) -> Iterator[tuple[str, Message]]:
+    """Yield the place of each launch that is in a bundle once more, with a message about it.
+
+    The audit does not report these, because a launch is no copy of itself.
+
+    Args:
+        records: by their places in the bundle.
+    """
+    first_place_by_id: dict[str, str] = {}
+    for place, loaded in records.items():
+        first_place = first_place_by_id.setdefault(loaded.run_id, place)
+        if first_place != place:
+            yield place, message("bundle_repeated", run_id=loaded.run_id, place=first_place)
 
 
 def _check_record(loaded: Record, folder: Path, place: str) -> Check:
