@@ -1,0 +1,66 @@
+"""Hooks do the program's call, whatever happens to the probe."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from trainmark.witness import hooks
+
+
+class FailingDevice:
+    """A device whose marks fail, from the call ``first_failure`` on, counted from 0."""
+
+    def __init__(self, first_failure: int) -> None:
+        self.first_failure = first_failure
+        self.calls = 0
+
+    def mark(self) -> int:
+        """Return the number of the call, or fail."""
+        self.calls += 1
+        if self.calls > self.first_failure:
+            raise RuntimeError("the device is lost")
+        return self.calls
+
+
+class WatchedProcess:
+    """A process that is a rank, and stops watching at the first error of the probe."""
+
+    def __init__(self, device: FailingDevice) -> None:
+        self.is_watching = True
+        self.batches: list[Any] = []
+        self.errors: list[BaseException] = []
+        self.rank = SimpleNamespace(device=device, batches=SimpleNamespace(add=self.add_batch))
+
+    def add_batch(self, _dataset: int, batch: Any, _marks: Any, *, iterator: int) -> None:
+        """Keep a batch that was reported."""
+        assert iterator
+        self.batches.append(batch.tolist())
+
+    def report_probe_error(self, error: BaseException) -> None:
+        """Keep the error, and stop watching."""
+        self.errors.append(error)
+        self.is_watching = False
+
+
+@pytest.mark.parametrize(
+    ("first_failure", "reported"),
+    [(0, []), (1, []), (2, [[0, 1]])],  # before, after the first fetch; before the second
+)
+def test_program_gets_all_batches_if_the_device_fails(
+    monkeypatch: pytest.MonkeyPatch, first_failure: int, reported: list[list[int]]
+) -> None:
+    # ``monkeypatch`` puts back what the hooks replace.
+    monkeypatch.setattr(_BaseDataLoaderIter, "__next__", _BaseDataLoaderIter.__next__)
+    hooks._hook_loaders()
+    watched = WatchedProcess(FailingDevice(first_failure))
+    monkeypatch.setattr(hooks, "process", watched)
+    batches = [batch.tolist() for batch in DataLoader(torch.arange(6), batch_size=2)]
+    assert batches == [[0, 1], [2, 3], [4, 5]]
+    assert watched.batches == reported
+    assert [str(error) for error in watched.errors] == ["the device is lost"]
