@@ -41,10 +41,12 @@ if TYPE_CHECKING:
 def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
     """Return the tensors of a file of safetensors or of torch, by their keys.
 
-    The file is memory-mapped: numbers are read when they are used.
+    The file is memory-mapped: numbers are read when they are used. Only files in torch's format
+    before 1.6 are read whole.
 
     Args:
-        make_error: makes the error, with the rule for a valid checkpoint and the fix.
+        make_error: makes the error; its rule, if no other one is given, and its fix are those for
+            a checkpoint of the case.
 
     Raises:
         DataError: the file is missing or damaged, or has values other than tensors.
@@ -87,7 +89,7 @@ def _read_pickle(file: Path) -> Any:
         type(np.dtype(np.uint32)),  # the type of the generator's numbers
     ]
     with file.open("rb") as stream:
-        is_zip = stream.read(4) == b"PK\x03\x04"  # torch's format since 1.6
+        is_zip = stream.read(4) == b"PK\x03\x04"  # torch's format since 1.6; only it can be mapped
     with torch.serialization.safe_globals(admitted):
         # With mmap, the optimizer's state in the same file is not read.
         return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
@@ -131,8 +133,8 @@ class Checkpoints:
     ) -> None:
         import torch
 
-        self.begin = Progress()
-        # Steps between two checkpoints; None: none are saved.
+        self.begin = Progress()  # nothing is trained yet; ``load`` sets that of its checkpoint
+        # Steps between two checkpoints; None: none are saved. Not every recipe has the field.
         self._interval: int | None = getattr(context.recipe, "checkpoint_every_steps", None)
         self._job = job
         self._folder = folder
@@ -142,7 +144,7 @@ class Checkpoints:
         self._random_key = f"random of rank {context.rank} of {context.world_size}"
         self._is_single = context.world_size == 1
         self._saved_steps = 0  # steps at the last checkpoint
-        self._checkpoint = folder  # of the last checkpoint; before it, the folder of all
+        self._last_folder: Path | None = None  # of the last checkpoint that this launch saved
         self._pending: Any = None  # the Future of a checkpoint that is being saved
         # Torch saves in a thread: its collectives need a group of their own.
         needs_group = self._interval is not None and not self._is_single
@@ -180,9 +182,9 @@ class Checkpoints:
         self._saved_steps = begin.steps
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the state in a checkpoint, of which each rank reads its shards.
+        """Return the state in a checkpoint; each rank reads its own shards of the tensors.
 
-        Random states are left out if the number of ranks has changed.
+        Random states are left out if the number of ranks has changed: they belong to ranks.
 
         Raises:
             DataError: the checkpoint is damaged, or of another model.
@@ -194,7 +196,8 @@ class Checkpoints:
         state = self._collect_state()
         try:
             reader = FileSystemReader(checkpoint)
-            # Torch names the items of a list by their numbers.
+            # The key contains the number of ranks: a checkpoint of another number lacks it. The
+            # value is a list, whose items torch names by their numbers: look for the first one.
             if f"{self._random_key}.0" not in reader.read_metadata().state_dict_metadata:
                 del state[self._random_key]
             load(state, storage_reader=reader, no_dist=self._is_single)  # overwrites ``state``
@@ -224,20 +227,21 @@ class Checkpoints:
         with self._open_span("checkpoint"):
             self._wait()
             self._saved_steps = progress.steps
-            previous = self._checkpoint
-            self._checkpoint = self._folder / f"step-{progress.steps}"
+            previous_folder = self._last_folder
+            new_folder = self._folder / f"step-{progress.steps}"
+            self._last_folder = new_folder
             if self._is_first_rank:
                 # The previous checkpoint stays until the new one is complete.
                 for folder in self._folder.glob("step-*"):
-                    if folder != previous:
+                    if folder != previous_folder:
                         shutil.rmtree(folder)
-                self._checkpoint.mkdir(parents=True, exist_ok=True)  # other ranks may have made it
+                new_folder.mkdir(parents=True, exist_ok=True)  # other ranks may have made it
                 # It may be there before the tensors: torch's own file, written last, marks a
                 # checkpoint as complete.
-                (self._checkpoint / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))
+                (new_folder / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))
             self._pending = async_save(
                 self._collect_state(),
-                checkpoint_id=self._checkpoint,
+                checkpoint_id=new_folder,
                 process_group=self._group,
                 no_dist=self._is_single,
             )
@@ -257,8 +261,8 @@ class Checkpoints:
         try:
             self._pending.result()
         except CheckpointException as error:
-            # It is a BaseException, but no Exception, and the rank would end without a report of
-            # its failure. Raise the error that caused it instead.
+            # Raise the error that caused it instead. A CheckpointException derives from
+            # BaseException, not from Exception: the rank would end without reporting a failure.
             raise _find_first_failure(error) from None
         self._pending = None
 
@@ -282,6 +286,9 @@ class Checkpoints:
 
 
 def _find_first_failure(error: BaseException) -> BaseException:
-    """Return the first rank's error, if torch has collected the errors of all ranks."""
+    """Return the error of the first rank that failed, or else ``error`` itself.
+
+    The ``CheckpointException`` of torch has the errors of all ranks that failed in ``failures``.
+    """
     failures = list(getattr(error, "failures", {}).values())  # each an error and its traceback
     return failures[0][0] if failures else error

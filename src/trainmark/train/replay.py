@@ -47,15 +47,16 @@ class StepperState:
 
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
-        self._copies: list[Tensor] = []
+        # What ``save`` keeps; None and empty until then.
+        self._copies: list[Tensor] = []  # of weights, buffers and the optimizer's state
         self._counts: StepperCounts | None = None
-        self._random_states: list[Tensor] = []
+        self._random_states: list[Tensor] = []  # one for each random generator
 
     @torch.no_grad()
     def save(self) -> None:
-        """Copy the present state."""
+        """Copy the present state to the host's memory."""
         tensors = list(self._iterate_tensors())
-        # The first time, and once more after the optimizer has made its state.
+        # Allocate the copies at the first call, and again after the optimizer has made its state.
         if len(self._copies) != len(tensors):
             self._copies = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
         for copy, tensor in zip(self._copies, tensors, strict=True):
@@ -69,7 +70,8 @@ class StepperState:
     def restore(self) -> None:
         """Return to the state that was saved last.
 
-        The optimizer must have made its state before it was saved.
+        The optimizer must have made its state before it was saved: there is then a copy of each of
+        its tensors.
         """
         assert self._counts is not None, "save comes first"
         # The tensors come in the order in which they were saved.
@@ -81,7 +83,10 @@ class StepperState:
             generator.set_rng_state(state)
 
     def _iterate_tensors(self) -> Iterator[Tensor]:
-        """Yield all tensors in a fixed order."""
+        """Yield trained weights, buffers and optimizer state, always in the same order.
+
+        Of sharded tensors it yields this rank's shards.
+        """
         model = self._stepper.model
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         for tensor in (*parameters, *model.buffers()):
@@ -114,13 +119,14 @@ class StepDigests:
         self._weights = TensorDigest(parameters)
         self._handles: list[Any] = []  # of torch's hooks, from ``start`` to ``finish``
         # Digests by name, one dict for each step; the last one is that of the current step.
-        self._gradients: list[dict[str, Tensor]] = []
-        self._totals: list[dict[str, Tensor]] = []  # of the weights before the step's update
+        self._gradient_digests: list[dict[str, Tensor]] = []
+        self._weight_digests: list[dict[str, Tensor]] = []  # of weights before the step's update
 
     def start(self) -> None:
         """Begin a pass: watch weights, and gradients before they are reduced over ranks."""
-        self._gradients = [{}]  # of the first step
-        self._totals = [{}]
+        # Of the first step, by name; the hooks below fill them.
+        self._gradient_digests = [{}]
+        self._weight_digests = [{}]
         if not self._handles:  # else an earlier pass was not finished, and its hooks still watch
             self._handles.append(register_optimizer_step_pre_hook(self._note_weights))
             for name, parameter in self._iterate_leaves():
@@ -133,23 +139,23 @@ class StepDigests:
         def note_gradient(leaf: Tensor) -> None:
             """Digest the gradient of a micro-batch; torch calls this for the watched parameter."""
             assert leaf.grad is not None, "the hook follows the accumulation of a gradient"
-            total = digest_tensor(leaf.grad)
-            gradients = self._gradients[-1]
-            if name in gradients:
+            digest = digest_tensor(leaf.grad)
+            digests_of_step = self._gradient_digests[-1]
+            if name in digests_of_step:
                 # Combine the digests of several micro-batches so that their order counts.
-                total = 31 * gradients[name] + total
-            gradients[name] = total
+                digest = 31 * digests_of_step[name] + digest
+            digests_of_step[name] = digest
 
         self._handles.append(parameter.register_post_accumulate_grad_hook(note_gradient))
 
     def _note_weights(self, *_: Any) -> None:
         """Digest the weights; torch calls this before each step of an optimizer."""
-        self._totals[-1] = self._weights.compute_totals()
+        self._weight_digests[-1] = self._weights.compute_totals()
 
     def end_step(self) -> None:
         """Begin the next step of the pass; does not synchronise."""
-        self._gradients.append({})
-        self._totals.append({})
+        self._gradient_digests.append({})
+        self._weight_digests.append({})
 
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
         """End the pass; return the digest of each step, and of the state that it leaves.
@@ -160,8 +166,8 @@ class StepDigests:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        # The last entries are of a step that has not begun.
-        steps = zip(losses, self._gradients[:-1], self._totals[:-1], strict=True)
+        # The last entries are those that ``end_step`` added for a step that has not begun.
+        steps = zip(losses, self._gradient_digests[:-1], self._weight_digests[:-1], strict=True)
         digests = [
             StepDigest(
                 weights=read_totals(weights),
@@ -171,22 +177,22 @@ class StepDigests:
             for loss, gradients, weights in steps
         ]
         # The last digest is not of a step but of weights and optimizer after the pass.
-        state = self._weights.compute_totals() | self._compute_optimizer_totals()
+        state = self._weights.compute_totals() | self._digest_optimizer()
         return [*digests, StepDigest(weights=read_totals(state), loss="", gradients={})]
 
-    def _compute_optimizer_totals(self) -> dict[str, Tensor]:
-        """Return digests of the optimizer's state, by name of parameter and state."""
+    def _digest_optimizer(self) -> dict[str, Tensor]:
+        """Return digests of the optimizer's tensors, by names of the parameter and the tensor."""
         if self._stepper is None:
             return {}
         names = {id(parameter): name for name, parameter in self._parameters.items()}
-        totals = {}
+        digests = {}
         for parameter, parameter_state in self._stepper.optimizer.state.items():
-            name = names.get(id(parameter), "?")  # a parameter that is not in ``parameters``
-            for state_name, value in parameter_state.items():
+            name = names.get(id(parameter), "?")  # ?: a parameter that is not in ``parameters``
+            for tensor_name, value in parameter_state.items():  # ``exp_avg`` for example
                 # A rank may have an empty shard, which has no digest.
                 if isinstance(value, torch.Tensor) and get_local_shard(value).numel():
-                    totals[f"{name} {state_name}"] = digest_tensor(value)
-        return totals
+                    digests[f"{name} {tensor_name}"] = digest_tensor(value)
+        return digests
 
     def _iterate_leaves(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors in which backward passes accumulate gradients, by name.
@@ -201,13 +207,14 @@ class StepDigests:
             return
         model = self._stepper.model
         root = getattr(model, "_orig_mod", model)  # the module in a compiled model
-        # Listed first, because unsharding changes the parameters of the modules.
-        units: list[tuple[str, Any]] = [
+        # The modules that FSDP shards. They are listed before the loop, because ``unshard`` changes
+        # the parameters of modules.
+        sharded_modules: list[tuple[str, Any]] = [
             (prefix, module)
             for prefix, module in root.named_modules()
             if isinstance(module, FSDPModule)
         ]
-        for prefix, module in units:
+        for prefix, module in sharded_modules:
             module.unshard()  # so that its whole parameters exist
             for name, parameter in module.named_parameters(prefix):
                 if parameter.requires_grad and not isinstance(parameter, DTensor):
