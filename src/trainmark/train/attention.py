@@ -17,18 +17,22 @@ def choose_attention_kernels(
     """Choose the device's attention kernels that suit a job, until the next call.
 
     Args:
-        dropout: probability of dropping an attention weight in training.
+        dropout: probability of dropping an attention weight in training. Some kernels round it.
         shapes_vary: shapes differ between steps. A kernel that is compiled for each shape would
             then be compiled again and again in measured windows.
     """
-    fit = getattr(device, "fit_attention", None)  # a vendor's device may have no choice
-    if fit is not None:
-        fit(dropout=dropout, shapes_vary=shapes_vary)
+    fit_attention = getattr(device, "fit_attention", None)
+    if fit_attention is not None:  # else the device has no kernels to choose from
+        fit_attention(dropout=dropout, shapes_vary=shapes_vary)
 
 
 @contextmanager
 def choose_kernels_for_varying_shapes(device: Device, *, dropout: float = 0.0) -> Iterator[None]:
-    """Choose kernels for varying shapes in the block, and for the job's ``dropout`` after it."""
+    """Choose kernels for varying shapes in the block, and for training after it.
+
+    Args:
+        dropout: the job's in training, where shapes are constant.
+    """
     choose_attention_kernels(device, shapes_vary=True)  # no dropout: the block evaluates
     try:
         yield

@@ -141,8 +141,9 @@ def recompute_blocks(blocks: Iterable[nn.Module], *, keep_matmuls: bool = False)
     """
     options: dict[str, Any] = {}
     if keep_matmuls:
-        # The recomputation may set other marks for profilers than the forward pass did, which torch
-        # would refuse as another computation. This holds for the whole process.
+        # FSDP2 sets other profiler marks when a block is recomputed than in the forward pass. Torch
+        # would refuse that as another computation, so it must ignore these marks. The set of
+        # ignored operations is torch's own: it holds for the whole process.
         SAC_IGNORED_OPS.update(_PROFILER_MARKS)
         options["context_fn"] = partial(
             create_selective_checkpoint_contexts, list(_SAVED_OPERATIONS)
@@ -154,7 +155,8 @@ def recompute_blocks(blocks: Iterable[nn.Module], *, keep_matmuls: bool = False)
 def _wrap_recomputed(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return a function that computes ``forward`` with recomputation in the backward pass.
 
-    It is a function of this file, because torch does not compile functions of its own files.
+    The returned function is defined in this file, so that ``torch.compile`` compiles it: torch
+    does not compile functions that its own files define, such as ``checkpoint``.
 
     Args:
         options: further keywords of ``torch.utils.checkpoint.checkpoint``.

@@ -31,7 +31,7 @@ class CausalModel(nn.Module):
     def __init__(self, library: PreTrainedModel, kernels: Kernels) -> None:
         super().__init__()
         self.cross_entropy = kernels.cross_entropy
-        self.library = library
+        self.library = library  # the causal model of ``transformers``, whose head is not called
 
     @property
     def blocks(self) -> Any:
@@ -93,7 +93,8 @@ def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, 
             whole = torch.empty(parameter.shape)  # of a DTensor, the shape of all shards together
             whole.normal_(0.0, residual_std if is_residual else std, generator=generator)
             _fill(parameter, whole)
-    # The buffers of the rotary embedding follow from the sizes: make the module again.
+    # ``to_empty`` left the buffers of the rotary embedding without values. They follow from the
+    # sizes of the model: make the module again.
     decoder = model.library.model
     decoder.rotary_emb = type(decoder.rotary_emb)(decoder.config).to(device)
 

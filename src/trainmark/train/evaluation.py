@@ -37,20 +37,20 @@ class ScoredRows:
 
     @classmethod
     def of(cls, tensors: Any, count: int) -> ScoredRows:
-        """Return the first ``count`` rows of ``tensors`` on the host.
+        """Return the number and the keys of the first ``count`` rows of a batch.
 
         Args:
-            tensors: see ``compute_row_keys``.
+            tensors: of the batch, on the host; see ``compute_row_keys``.
         """
         return cls(count, compute_row_keys(tensors, count))
 
 
 def scored_rows(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, ScoredRows]]:
-    """Yield the tensors of each batch with its ``ScoredRows``.
+    """Yield the tensors of each batch with its ``ScoredRows``: the number and keys of its rows.
 
     Args:
-        batches: tensors on the host and the number of their rows that count, as
-            ``evaluation_batches`` yields them.
+        batches: tensors on the host and the number of their rows that are scored, as
+            ``evaluation_batches`` yields them; the other rows are fillers.
     """
     for tensors, count in batches:
         yield tensors, ScoredRows.of(tensors, count)
@@ -100,9 +100,10 @@ def _iterate_tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _sum_words(tensor: Tensor) -> Keys:
-    """Return for each row the sum of its words times factors of their places, modulo 2 ** 64.
+    """Return a hash of each row, which depends on the order of its words.
 
-    A word is eight bytes, read as an integer; zeros fill the last one.
+    A word is eight bytes of the row, read as an integer; zeros fill the last one. Each word is
+    multiplied by a factor that depends on its place. The hash is the sum, modulo 2 ** 64.
     """
     rows = tensor.detach().reshape(len(tensor), -1).contiguous()
     data = rows.view(torch.uint8).numpy()  # (rows, bytes)
@@ -116,7 +117,10 @@ def _sum_words(tensor: Tensor) -> Keys:
 
 @lru_cache(maxsize=16)
 def _make_multipliers(count: int) -> Keys:
-    """Return a factor for each place of a row; odd, so that no bit of a word is lost."""
+    """Return a factor for each of ``count`` places of a row.
+
+    Odd, so that no bit of a word is lost: different words have different products modulo 2 ** 64.
+    """
     odd: Keys = _mix_keys(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
     return odd
 
@@ -137,8 +141,9 @@ class EvaluationSum:
         self.weight = 0.0  # by which the total is divided
         self._total: Tensor | float = 0.0
         self._is_mean = False  # whether the quality is the total over the weight
-        self._keys: list[Keys] = []  # of the rows of each batch
-        self._num_keys = 0
+        # A key of each scored row, an array for each batch; see ``compute_row_keys``.
+        self._keys: list[Keys] = []
+        self._num_keys = 0  # in all these arrays; no more are added after ``MAX_KEYS``
 
     @property
     def total(self) -> float:
@@ -169,7 +174,8 @@ class EvaluationSum:
         """Return the scores of this rank.
 
         Args:
-            of: name of the evaluation's detail that is the mean of the scores; empty: its value.
+            of: which number of the ``Evaluation`` is the mean of these scores: the detail of this
+                name, such as ``val_loss``; empty: the evaluation's value.
         """
         no_keys = np.empty(0, np.uint64)  # for a rank that scored no rows
         keys = np.concatenate([*self._keys, no_keys])[:MAX_KEYS]
@@ -178,15 +184,18 @@ class EvaluationSum:
         return RankScores(self.rows, keys, self.total, self.weight, of)
 
     def over_ranks(self, *, world_size: int, device: torch.device) -> tuple[float, float, int]:
-        """Return total, weight and rows of all ranks; every rank must call it."""
+        """Return the sums over all ranks of total, weight and rows; every rank must call it."""
         total, weight = add_over_ranks(
             self.total, self.weight, world_size=world_size, device=device
         )
-        # Separately, because integers are added exactly only without other numbers.
+        # Separately: ``add_over_ranks`` adds exactly only if all its numbers are integers.
         (rows,) = add_over_ranks(self.rows, world_size=world_size, device=device)
         return total, weight, int(rows)
 
     def mean(self, *, world_size: int, device: torch.device) -> Evaluation:
-        """Return the mean over all ranks as an evaluation; every rank must call it."""
+        """Return the mean over all ranks as an evaluation; every rank must call it.
+
+        The mean is NaN if no rank scored anything.
+        """
         total, weight, rows = self.over_ranks(world_size=world_size, device=device)
         return Evaluation(total / weight if weight else float("nan"), rows, scores=self.scores())

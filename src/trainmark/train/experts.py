@@ -71,14 +71,14 @@ class Experts(nn.Module):
         Args:
             counts: number of rows for each expert, (E,).
         """
-        wide = multiply_grouped(
+        gates_and_ups = multiply_grouped(  # (M, 2 F)
             rows,
             self._get_local(self.gate_up_proj),
             self._get_local(self.gate_up_proj_bias),
             counts,
         )
         return multiply_grouped(
-            self._apply_gate(wide),
+            self._apply_gate(gates_and_ups),  # (M, F)
             self._get_local(self.down_proj),
             self._get_local(self.down_proj_bias),
             counts,
@@ -142,11 +142,13 @@ class _Scaled(Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
+        """Return the same numbers as a tensor of its own, which has another gradient."""
         ctx.factor = factor
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Return the gradient of ``value``; ``factor`` has none."""
         return gradient * ctx.factor, None
 
 
@@ -163,11 +165,13 @@ class _Permuted(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        """Return ``rows`` in ``order``; ``inverse`` is the inverse permutation."""
         ctx.save_for_backward(inverse)
         return rows[order]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Return the gradient of ``rows`` in their former order; the orders have none."""
         (inverse,) = ctx.saved_tensors
         return gradient[inverse], None, None
 
@@ -190,6 +194,7 @@ class _Exchanged(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Return the gradient of ``rows``; the other arguments have none."""
         return _exchange(gradient, *ctx.arguments), None, None, None, None
 
 
@@ -241,7 +246,7 @@ class _Order(NamedTuple):
         return permuted
 
     def undo(self, rows: Tensor) -> Tensor:
-        """Return rows that are in this order in their former order."""
+        """Return rows in the order that they had before ``apply``."""
         restored: Tensor = _Permuted.apply(rows, self.backward, self.forward)  # type: ignore[no-untyped-call]
         return restored
 
@@ -287,7 +292,9 @@ class Dispatcher:
             weights: the weights of these experts, (N, k).
         """
         top_k = chosen.size(1)
+        # A row is a token for one of its experts.
         expert_of_row = chosen.flatten()  # (N k,)
+        # Count the rows of each expert on the device, without waiting for it.
         ones = torch.ones_like(expert_of_row)
         routed = ones.new_zeros(self.num_experts).scatter_add_(0, expert_of_row, ones)
         order = _Order.sort_by(expert_of_row)
@@ -306,9 +313,16 @@ class Dispatcher:
     def _exchange_rows(
         self, experts: nn.Module, rows: Tensor, routed: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Exchange rows over ranks; return their results, and the rows each expert here received.
+        """Send rows to the ranks of their experts; return their results, in the order of ``rows``.
 
         The host waits for the counts, because it must know how many rows arrive.
+
+        Args:
+            rows: sorted by expert.
+            routed: number of rows for each expert of all ranks, (E,).
+
+        Returns:
+            The results, and the number of rows that each expert of this rank received.
         """
         sent_counts = routed.unflatten(0, (self.ranks, -1))  # (ranks, E / ranks)
         received_counts = torch.empty_like(sent_counts)

@@ -98,7 +98,7 @@ TINY_TRAINING: dict[str, Any] = {
 
 
 def measure_speed_only(recipe: LanguageRecipeType, **fields: Any) -> LanguageRecipeType:
-    """Return ``recipe`` changed to measure only speed: no target, generated text, few steps.
+    """Return ``recipe`` changed to measure only speed: generated text, few steps, no target.
 
     Args:
         fields: further fields of the recipe that change.
@@ -111,7 +111,9 @@ def measure_speed_only(recipe: LanguageRecipeType, **fields: Any) -> LanguageRec
         eval_every_samples=None,
         timeout_s=3_600.0,
         target_value=None,
-        shuffled_together=1,  # one epoch at a time: the index of few steps stays small
+        # Shuffle one epoch at a time: to shuffle the samples of a whole training together takes a
+        # large index, of which these few steps would use little.
+        shuffled_together=1,
         **fields,
     )
 
@@ -129,7 +131,7 @@ def make_case(
 
     Args:
         model: name of the model, for the record.
-        mission: how the JSON record of one case names it, which result collections import.
+        mission: the names of the case in its JSON record, which result collections import.
         recipes: recipes of one type by name; the first is the case's default.
         fields: further fields of ``Case``.
     """
@@ -179,10 +181,11 @@ class Division(NamedTuple):
 
 
 def refuse_undivided(divisions: Iterable[Division], rule: str) -> None:
-    """Refuse a number that must divide another number but does not.
+    """Refuse the first recipe field that does not divide the other number of its division.
 
     Args:
-        rule: why it must, for the error.
+        divisions: see ``Division``.
+        rule: why the fields must divide these numbers, for the error.
 
     Raises:
         UsageError: with the names of both numbers.

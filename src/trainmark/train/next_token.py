@@ -68,6 +68,8 @@ class NextTokenJob:
         self.num_parameters = sum(item.numel() for item in model.parameters())
         device = torch.device(context.device.torch_type)
         is_sharded = recipe.fsdp and ranks.mesh is not None  # a single rank has no mesh
+        # ``materialize`` gives values to the weights of a model on the meta device. If FSDP shards
+        # the model, it does so after the sharding, so that no rank ever holds a whole model.
         if materialize is not None and not is_sharded:
             materialize(device)
         replicas = parallelize(
@@ -125,9 +127,9 @@ class NextTokenJob:
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over samples of each sample's mean loss a token."""
         ids: Tensor = batch.tensors  # (B, T + 1)
-        total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])
-        mean: Tensor = total / self.recipe.seq_length  # tokens of a sample
-        return mean
+        total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])  # over all tokens
+        sum_of_means: Tensor = total / self.recipe.seq_length  # every sample has as many tokens
+        return sum_of_means
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
         """Return the parameters; see ``Job.trained_parameters``."""
@@ -177,7 +179,8 @@ class NextTokenJob:
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of ``counts``: PaLM, appendix B, 6 N + 12 L D T a token.
 
-        N counts the weights of matrix products, those of the head included.
+        N is the number of weights in matrices, with those of the head, L that of layers, D the
+        hidden size and T the length of a sample.
         """
         per_token, _attention_flops = self.flops_per_token()
         return per_token * counts.tokens_padded  # all tokens, with those of the padding

@@ -165,9 +165,11 @@ def _shard_model(
 
     ignored_parameters: set[nn.Parameter] = set()
     if experts and mesh["replica"].size() > 1:
-        for module in experts:  # by columns: there may be fewer experts than replicas
+        # Ranks that hold the same experts shard these by columns, ``Shard(1)``, not by experts, as
+        # FSDP does by default: a rank may hold fewer experts than there are replicas.
+        for module in experts:
             fully_shard(module, mesh=mesh["replica"], shard_placement_fn=lambda _: Shard(1))
-    else:  # all ranks share the experts: each keeps its own whole
+    else:  # no other rank holds the same experts, or there are none: FSDP leaves them as they are
         for module in experts:
             ignored_parameters.update(module.parameters())
     # The model comes last: it then shards only the parameters that no unit has sharded before.

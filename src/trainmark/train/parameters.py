@@ -62,7 +62,7 @@ class TensorDigest:
 
     @torch.no_grad()
     def compute_sums(self) -> dict[str, int]:
-        """Return a number for each tensor that depends on every bit of it."""
+        """Return by name, for each tensor, a number that depends on every bit of it."""
         return read_totals(self.compute_totals())
 
     @torch.no_grad()
@@ -72,7 +72,10 @@ class TensorDigest:
 
 
 def read_totals(totals: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return numbers of the device, copied to the host at once."""
+    """Return numbers that are on the device, such as those of ``compute_totals``, by name.
+
+    All are copied to the host at once.
+    """
     if not totals:
         return {}
     return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
@@ -96,8 +99,11 @@ def _flatten(tensor: Tensor) -> Tensor:
 
 
 def _sum_bits(flat: Tensor) -> Tensor:
-    """Return the sum of the bits of (numel,), read as integers, modulo 2**64, on the device."""
-    # Integers of the size of an element; elements of any other size are read byte by byte.
+    """Return the sum modulo 2**64 of the elements (numel,), on the device.
+
+    The bits of each element are read as an integer of the same size. If there is no integer of the
+    size, elements are read byte by byte.
+    """
     words = flat.view(_WORD_TYPES.get(flat.element_size(), torch.uint8))
     return words.sum(dtype=torch.int64)
 
@@ -115,11 +121,12 @@ class GradientWatch:
         self._steps_left = num_steps
         # By name: whether a gradient so far was not all zero; a flag on the device.
         self._had_gradient: dict[str, Tensor] = {}
+        # With which the hook is removed later.
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether the gradients of all ``num_steps`` steps were seen."""
+        """Tell whether the gradients of all steps that are to be watched were seen."""
         return self._steps_left == 0
 
     def close(self) -> None:

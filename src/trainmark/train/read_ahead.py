@@ -44,7 +44,7 @@ def iterate_batches(
 ) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
 
-    Digests and keys are noted only in the first epoch, in which each row should come only once.
+    Digests and keys are noted only in the first epoch, because an epoch trains each row once.
 
     Args:
         row_digests: list to which digests of the first rows of batches of the first epoch are

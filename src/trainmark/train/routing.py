@@ -72,11 +72,12 @@ class RoutingMeter:
         self._filler_tokens = 0  # routed too, but with the weight 0
         self._num_steps = 0
         self._num_dropped = 0  # assignments of all ranks that did not reach their expert
-        self._is_counting = False  # true within ``count_within``
+        self._is_counting = False  # true in the block of ``count_within``
         first_parameter = next(experts[0].parameters())
         # FSDP alone shards the experts: this rank then has the gradients of some experts, for the
         # tokens of all ranks.
         self._are_sharded = ranks.expert_size == 1 and isinstance(first_parameter, DTensor)
+        # None: the gradients of experts are not checked, or their check is done.
         self._gradients = None if is_forced else _ExpertGradients(experts)
         # ``_received`` at the end of the steps whose gradients are watched; None: they go on.
         self._received_while_watched: Tensor | None = None
@@ -128,6 +129,7 @@ class RoutingMeter:
         self._routed_by_step.append(self._routed_in_step.clone())
         self._routed_in_step.zero_()
         self._num_steps += 1
+        # Keep the counts of the steps whose gradients were watched, to compare the two later.
         if (
             self._received_while_watched is None
             and self._gradients is not None
@@ -185,12 +187,12 @@ class RoutingMeter:
     def _find_without_gradient(self) -> list[str]:
         """Return parameters of experts that received tokens in watched steps but had no gradient.
 
-        The check is made once, after these steps.
+        The check is made once, after these steps; before and after that nothing is returned.
         """
         if self._gradients is None or self._received_while_watched is None:
             return []
         gradients = self._gradients
-        self._gradients = None
+        self._gradients = None  # the check is done
         received = self._received_while_watched  # (layers, experts of this rank)
         if self._are_sharded:
             dist.all_reduce(received)
@@ -330,7 +332,7 @@ def _compute_overload(loads: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class _ExpertGradients:
-    """Notes which experts had a non-zero gradient in the first steps of the optimizer.
+    """Notes which experts had a non-zero gradient in the optimizer's first steps.
 
     Args:
         experts: for each layer, the experts that this rank holds.
@@ -339,8 +341,9 @@ class _ExpertGradients:
     def __init__(self, experts: Sequence[nn.Module]) -> None:
         self._experts = experts
         self._steps_left = _GRADIENT_STEPS
-        # Whether each expert had a non-zero gradient, by layer and name of the parameter.
+        # Whether each expert had a non-zero gradient, (experts,), by layer and parameter's name.
         self._had_gradient: dict[tuple[int, str], Tensor] = {}
+        # With which the hook is removed later.
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @torch.no_grad()
@@ -370,7 +373,7 @@ class _ExpertGradients:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether all steps that are watched were seen."""
+        """Tell whether the gradients of all steps that are to be watched were seen."""
         return self._steps_left == 0
 
     def find_missing(self, is_used: Tensor) -> list[str]:

@@ -152,7 +152,8 @@ def training_batches(
         counted: false if another rank of the same replica counts the samples; they are then this
             rank's ``Batch.shared_samples``.
         tensors: converts the arrays of ``split.batch`` to tensors.
-        identity: returns values that distinguish the samples; see ``Batch.identity``.
+        identity: returns values of the arrays that distinguish samples whose tensors do not; see
+            ``Batch.identity``.
     """
     for micro_batch in sharding.micro_batches(epoch, order=order, first_step=first_step):
         arrays, counts = split.batch(micro_batch.rows)

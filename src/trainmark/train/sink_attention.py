@@ -96,9 +96,12 @@ def compute_sink_attention(
 
 
 def _prepend_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values with the sink before the first position."""
+    """Return keys and values with the sink as a position before the first one.
+
+    The sink's value is 0: the sink takes a share of the softmax, but adds nothing to the result.
+    """
     sink_keys = sink_key.expand_as(key[..., :1, :])
-    values = pad(value, (0, 0, 1, 0))  # a position of zeros before the others
+    values = pad(value, (0, 0, 1, 0))
     return torch.cat([sink_keys, key], -2), values
 
 

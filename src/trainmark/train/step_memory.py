@@ -172,8 +172,8 @@ def _estimate_forward_bytes(
 ) -> int:
     """Return the bytes of activations at the end of the forward pass.
 
-    These are all that blocks have saved, and the temporary tensors of the head or of the backward
-    pass of the last block, whichever need more.
+    These are the tensors that all blocks have saved and, of the tensors that come next, the larger
+    ones: those of the head, or those of the backward pass of the last block.
 
     Args:
         block: bytes that one block saves while it is computed.
@@ -181,9 +181,10 @@ def _estimate_forward_bytes(
     """
     tensor_parallel = sizes.tensor_parallel
     stream = sizes.tokens * sizes.hidden_size * FP32_BYTES  # the residual stream after one block
-    if sizes.checkpoint_activations:  # blocks are recomputed after the head's backward pass
+    if sizes.checkpoint_activations:
         saved = sizes.num_layers * stream  # each block saves only its input
-        # The recomputed block, and a gradient of the feed-forward layers.
+        # The backward pass recomputes the last block, then needs a gradient of its feed-forward
+        # layers.
         temporary = block + sizes.tokens * sizes.ffn_width * number_bytes // tensor_parallel
     else:
         saved = sizes.num_layers * block
@@ -200,7 +201,7 @@ def _estimate_forward_bytes(
             head = sizes.scores * number_bytes  # one tensor of scores, in the type of matmuls
         else:
             head = _estimate_head_bytes(sizes, recipe)
-        # The last norm and the head each save their input.
+        # ``2 * stream``: the last norm and the head each save their input.
         temporary = max(temporary, 2 * stream + weight_copies + head)
     return saved + temporary
 
@@ -208,12 +209,11 @@ def _estimate_forward_bytes(
 def _estimate_cached_bytes(
     sizes: Transformer, recipe: Recipe, *, gathered: int, gradients: int
 ) -> int:
-    """Return the freed memory that an allocator keeps because no later tensor fits into it.
+    """Return the freed bytes that an allocator keeps because no later tensor fits into them.
 
-    FSDP2 gathers weights and reduces gradients in separate streams, which do not share freed
-    memory; the gradient of a tied table is computed twice. DDP allocates its buckets again after
-    the first step. Otherwise gradients and moments are allocated in the freed memory of the logits
-    of the first step, whose rest is then too small for the logits of the next step.
+    The causes, in the order of the code: FSDP2 gathers weights and reduces gradients in two
+    streams, which do not share freed memory; the gradient of a tied table is computed twice. DDP
+    allocates its buckets again after the first step. Without them, see ``estimate_cached_scores``.
 
     Args:
         gathered: bytes of the weights that FSDP2 holds unsharded.
@@ -223,20 +223,25 @@ def _estimate_cached_bytes(
         return 2 * gathered + (sizes.table_weights * FP32_BYTES if sizes.tied_head else 0)
     if sizes.replicas > 1:
         return gradients
-    # Our own kernels of the loss compute the logits in blocks: there is no large tensor.
+    # The package's own kernels compute the logits in blocks: there is no large tensor.
     if recipe.kernels != "library":
         return 0
     lost = estimate_cached_scores(sizes.scores)
     if sizes.checkpoint_activations:
-        # Little else is saved beside the logits. The share is empirical, see the module's text.
+        # Less is lost if little else is saved beside the logits. The share is empirical: it brings
+        # estimates within 10% of what an allocator reserved.
         return lost // 3
     return lost
 
 
 def estimate_cached_scores(scores: int) -> int:
-    """Return the memory of a head's freed logits that is lost because gradients use parts of it.
+    """Return the bytes that a head's logits leave unusable for the allocator after they are freed.
 
-    It is about three quarters of one tensor in fp32, as observed on a simulated card.
+    Gradients are allocated in a part of the freed memory; the rest is too small for the logits of
+    the next step. It is about three quarters of one fp32 tensor, as observed on a simulated card.
+
+    Args:
+        scores: number of logits.
     """
     return scores * FP32_BYTES * 3 // 4
 
@@ -312,8 +317,8 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     Raises:
         EnvironmentFault: with the memory needed, and the batch and layers that fit.
     """
-    # Apply the default of ``train.kernels``: ``own`` on a CPU, whose ranks share the machine's
-    # memory.
+    # Apply the default of ``train.kernels``: ``own`` on a CPU. Only there ranks share the machine's
+    # memory, so that ``machine_bytes`` is not None.
     if recipe.kernels is None:
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
     prediction = predict(recipe)
@@ -372,7 +377,10 @@ def make_fit_check(
 def _iterate_fitting_settings(
     predict: Callable[[R], Prediction], recipe: R, memory: RankMemory
 ) -> Iterator[str]:
-    """Yield the largest micro-batch and number of layers that fit if the rest stays."""
+    """Yield settings that fit, as text: the largest micro-batch, then the most layers.
+
+    Each changes only one field of the recipe. A field of which no value fits is left out.
+    """
     max_bytes = memory.rank_bytes - PROCESS_BYTES
     for name in ("micro_batch_size", "num_layers"):
         # 1, 2, … below the recipe's value; none for a case without such a field.
@@ -384,7 +392,7 @@ def _iterate_fitting_settings(
 
         # Needs grow with the value, so the number of values that fit is the largest one.
         max_value = bisect_right(smaller_values, max_bytes, key=compute_needed_bytes)
-        if max_value:
+        if max_value:  # else not even 1 fits
             yield f"{name}={max_value}"
 
 
@@ -400,7 +408,7 @@ def compute_next_token_flops(recipe: Any) -> tuple[float, float]:
 
     The formula is that of PaLM, appendix B: 6 N + 12 L D T. Attention counts over all pairs of
     positions, although a causal mask leaves half of them. N is the number of weights in matrices,
-    with those of the head.
+    with those of the head, L that of layers, D the hidden size and T the length of a sequence.
     """
     attention = 12.0 * recipe.num_layers * recipe.hidden_size * recipe.seq_length
     return 6.0 * recipe.matmul_weights + attention, attention

@@ -78,7 +78,8 @@ def clip_gradients(model: nn.Module, max_norm: float) -> None:
     if len(by_mesh) == 1:
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         return
-    # Torch cannot combine tensors of different meshes, so the norm of each mesh is taken first.
+    # Torch cannot combine tensors of different meshes. So take the norm of each mesh first, then
+    # the norm of these norms.
     norms = []
     for parameters in by_mesh.values():
         norm = torch.nn.utils.get_total_norm([x.grad for x in parameters if x.grad is not None])
@@ -97,8 +98,12 @@ def compute_warmup_factor(finished_steps: int, warmup_steps: float) -> float:
 
 
 def compute_decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -> float:
-    """Return the progress of the next step from the warm-up's end to ``decay_steps``, 0 to 1."""
-    progress = (finished_steps - warmup_steps) / max(decay_steps - warmup_steps, 1)
+    """Return how much of a decay is done at the next step: 0 before its start, 1 from its end on.
+
+    The decay starts after ``warmup_steps`` and ends after ``decay_steps``, both from step 0.
+    """
+    num_decaying_steps = max(decay_steps - warmup_steps, 1)  # not 0, by which it divides
+    progress = (finished_steps - warmup_steps) / num_decaying_steps
     return min(1.0, max(0.0, progress))
 
 
@@ -155,16 +160,18 @@ class LossScaler(torch.amp.GradScaler):
         Returns:
             The scale, the steps since it changed, and the overflows until it is halved, (3,).
         """
+        # Without scaling torch's state is empty.
         state = self.state_dict() if self.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
         numbers = [state["scale"], state["_growth_tracker"], self._until_halved.item()]
         return torch.tensor(numbers, dtype=torch.float64)
 
     def load(self, state: Tensor) -> None:
-        """Set the state that ``read_state`` returned."""
+        """Set the state that ``read_state`` returned; if losses are not scaled, there is none."""
         if self.is_enabled():
-            scale, growth, until_halved = state.tolist()
+            scale, steps_since_change, until_halved = state.tolist()
+            # In torch's own state, the growth tracker counts the steps since the scale changed.
             self.load_state_dict(
-                self.state_dict() | {"scale": scale, "_growth_tracker": int(growth)}
+                self.state_dict() | {"scale": scale, "_growth_tracker": int(steps_since_change)}
             )
             self._until_halved.fill_(until_halved)
 
@@ -249,7 +256,8 @@ class Stepper:
         if ranks is None:
             ranks = Ranks.from_context(context)
             model = parallelize(model, ranks, compiled=recipe.compile)
-        # A large prime keeps the seeds of ranks apart from those of other recipes.
+        # Ranks of one replica need the same dropout masks, so the seed depends on the replica. A
+        # large prime keeps it apart from the seeds of other recipes.
         torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
         self.model = model
         self.optimizer = optimizer
@@ -322,12 +330,15 @@ class Stepper:
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the autocast context for one forward pass; use a new one for each."""
         dtype = AUTOCAST_DTYPES.get(self._precision)
-        if dtype is None:
+        if dtype is None:  # fp32 or TF32: nothing is cast
             return nullcontext()
         return torch.autocast(self._torch_type, dtype=dtype)
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
-        """Take one step; see ``Job.step``."""
+        """Take one step; return the mean loss of this rank's samples, None if no batch is left.
+
+        See ``Job.step``.
+        """
         total: Tensor | None = None
         samples = 0
         for batch in batches:

@@ -30,7 +30,7 @@ class Kernels:
     cross_entropy: Callable[..., Tensor] = linear_cross_entropy.library_cross_entropy_sum
 
     def describe_used(self, *tasks: str) -> dict[str, str]:
-        """Return the implementation of each task, ``own`` or ``library``.
+        """Return the implementation of each task: ``library``, torch's, or ``own``.
 
         Args:
             tasks: names of fields of this class.
@@ -47,11 +47,14 @@ OWN = Kernels(linear_cross_entropy.linear_cross_entropy_sum)
 
 
 def choose_kernel_kind(recipe: Recipe, torch_type: str) -> Literal["library", "own"]:
-    """Return the implementation for a recipe; the default is ``own`` on a CPU, else ``library``."""
+    """Return whose kernels a recipe uses: torch's, ``library``, or those of this package, ``own``.
+
+    The default is ``own`` on a CPU, else ``library``.
+    """
     if recipe.kernels is not None:
         return recipe.kernels
-    # The blocks of ``own`` save memory on a CPU; elsewhere a figure shows what torch achieves on
-    # the device: see docs/decisions/kernels.md.
+    # On a CPU ``own`` saves memory, because it computes in blocks. On other devices a figure should
+    # show what torch achieves on the device: see docs/decisions/kernels.md.
     return "own" if torch_type == "cpu" else "library"
 
 

@@ -84,8 +84,9 @@ def linear_cross_entropy_sum(
     if classes is not None:
         num_classes = min(max(classes - first_class, 0), num_classes)
     block_rows = max(1, scores_at_once // weight.size(0))
-    if block_rows > _ROWS_MULTIPLE:  # a multiple of it is faster; less than one stays as it is
-        block_rows -= block_rows % _ROWS_MULTIPLE
+    # A matmul is faster if its number of rows is a multiple of this.
+    if block_rows > _ROWS_MULTIPLE:
+        block_rows -= block_rows % _ROWS_MULTIPLE  # rounded down
     device_type = hidden.device.type
     dtype = hidden.dtype
     if torch.is_autocast_enabled(device_type):
@@ -133,11 +134,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for first in range(0, len(targets), block_rows):
             block = slice(first, first + block_rows)
             scores = (inputs[block] @ matrix.t()).float()  # (block_rows, V)
-            scores[:, num_classes:] = -torch.inf  # padding
+            scores[:, num_classes:] = -torch.inf  # rows of the weight that are padding: no classes
             is_counted = None if ignored is None else targets[block] != ignored
             local_targets = targets[block] - first_class
-            # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
-            # a result that is one of them would get no gradient, as autograd uses the last.
+            # A new tensor in each block, not a sum in place: a function that torch 2.11 compiles
+            # also returns its temporary tensors. If the loss were one of them, it would be returned
+            # twice, and autograd would give its gradient only to the last.
             loss = loss + _convert_to_gradient(scores, local_targets, group, is_counted)
             # From here on ``scores`` are the gradient of the loss with respect to the scores.
             if d_hidden is None:
