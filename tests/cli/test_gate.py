@@ -108,16 +108,17 @@ def test_input_that_cannot_be_judged_is_a_usage_error(
 
 
 def test_a_record_that_its_evidence_contradicts_fails(
-    gate: Call, monkeypatch: pytest.MonkeyPatch
+    cli: Call, gate: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run_record("good", rate=100.0)
     bad = write_run_record("bad", rate=100.0)
     # Check records again, which this file's fixture turns off.
     monkeypatch.setattr("trainmark.results.selection.check_record", check_record)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
-    code, out, _ = gate("gate", "runs/bad", "--history", "runs")
-    assert code == 1
-    assert "does not match" in out
+    for options in (["--unverified"], []):  # it fails, whether or not unverified ones are accepted
+        code, out, _ = cli("gate", "runs/bad", "--history", "runs", *options)
+        assert code == 1
+        assert "does not match" in out
     # Nothing can be judged by such a baseline.
     code, _, err = gate("gate", "runs/good", "--baseline", "runs/bad")
     assert code == 2

@@ -142,6 +142,8 @@ def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> N
     assert comparison.b.trust.grade == "do_not_quote"
     assert [reason.code for reason in comparison.b.trust.reasons] == ["trust_generated_data"]
     assert comparison.verdict == "no_difference"
+    # Without a launch that counts, nothing of its machine is compared.
+    assert compare(make_series("a", RATES), b[-1:]).differences == ()
 
 
 def make_missed_target(record: Any) -> Any:

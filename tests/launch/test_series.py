@@ -507,12 +507,13 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
     assert code == 0
     assert "not to be quoted, verified" in out
     assert "unverified" not in out
+    assert "contradicted" not in out
 
     # After a quality was changed in the raw events, the record does not follow from them any more.
     events = folder / "events.rank0.jsonl"
     events.write_text(events.read_text().replace('"value":0.9375', '"value":0.9376'))
     (entry,) = series.check_entries(read_plan_file(RunRequest(case=str(path))))
-    assert [record.verification for record in entry.records] == ["unverified"]
+    assert [record.verification for record in entry.records] == ["contradicted"]
     code, out, _ = cli("run", path, "--json")
     (run,) = json.loads(out)["runs"]
     assert (code, run["status"]) == (1, "finished")

@@ -223,7 +223,7 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     assert (sound.verification, is_refuted(sound.trust)) == ("unverified", False)
     edit_json(lone_record_path, *keys, value=value)
     verified = verify.check_record(record.read_record(lone_record_path), lone_record_path.parent)
-    assert (verified.verification, is_refuted(verified.trust)) == ("unverified", True)
+    assert (verified.verification, is_refuted(verified.trust)) == ("contradicted", True)
     args = verified.trust.reasons[0].args
     assert args["field"] == field
     if field == "trust.reasons":  # named by their codes

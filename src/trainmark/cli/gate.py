@@ -137,7 +137,10 @@ def _print_judgements(
 
 
 def _refuse_unverified(selections: Sequence[Selection]) -> None:
-    """Raise ``UsageError`` if a record was not verified against its raw events."""
+    """Raise ``UsageError`` if a record could not be checked against its raw events.
+
+    One that they contradict is not refused: it fails the gate.
+    """
     for selection in selections:
         for record in selection.records:
             if record.verification == "unverified":

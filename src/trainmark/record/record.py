@@ -48,7 +48,7 @@ EVIDENCE_NAME = (
     r"^(events\.(launcher|job|(rank|node)[0-9]{1,6})\.jsonl|plan\.json|"
     r"telemetry(\.node[0-9]{1,6})?\.jsonl)$"
 )
-Verification = Literal["verified", "unverified"]
+Verification = Literal["verified", "unverified", "contradicted"]  # the worst last
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Figures of every record, null with a reason if unknown.
 _REQUIRED_FIGURES = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from trainmark.plan.plan import BALANCED_BOUND, SIMULATED
-from trainmark.record.record import Grade, Trust
+from trainmark.record.record import Grade, Trust, Verification
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
 from trainmark.record.witnessed import GRAVE_CODES
 from trainmark.spec import Message, message
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from trainmark.record.measurement import Measurement
-    from trainmark.record.record import FigureEntry, Record, Status, Verification
+    from trainmark.record.record import FigureEntry, Record, Status
 
 MAX_CV = 0.1  # coefficient of variation
 MAX_SWING = 0.1  # relative change of a device's matmul rate while it was measured
@@ -158,9 +158,14 @@ def find_worst_grade(grades: Iterable[Grade]) -> Grade:
 
 
 def combine_verifications(records: Iterable[Record]) -> Verification:
-    """Return the verification of several records: verified only if each of them is."""
-    verifications = {record.verification for record in records}
-    return "verified" if verifications == {"verified"} else "unverified"
+    """Return the worst verification of the records; ``unverified`` if there are none."""
+    verifications = [record.verification for record in records]
+    return find_worst_verification(verifications) if verifications else "unverified"
+
+
+def find_worst_verification(verifications: Iterable[Verification]) -> Verification:
+    """Return the worst of at least one; ``Verification`` lists them from the best to the worst."""
+    return max(verifications, key=get_args(Verification).index)
 
 
 def add_reasons(record: Record, findings: Sequence[Message]) -> Record:

@@ -1,7 +1,8 @@
 """Check a record once, when it is loaded: against itself, and against its evidence files.
 
-A record with its events beside it that gives the same when it is reduced again is verified; any
-other is unverified, and its trust names why. Of a record alone, figures, counts, spans, quality,
+A record with its events beside it that gives the same when it is reduced again is verified. A
+record that its evidence or its own values contradict is contradicted. Any other is unverified. The
+trust of both names why. Of a record alone, figures, counts, spans, quality,
 findings and trust are computed again, by the functions that made them, from the sums of ranks and
 the series of steps. What ranks measured and nothing repeats, such as a matmul rate, can only have
 a wrong sign.
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.documents import Frozen
-    from trainmark.record.record import Evidence, Record
+    from trainmark.record.record import Evidence, Record, Verification
     from trainmark.spec import Figure
 
 # Tolerance for sums in another order, by another version of a library.
@@ -65,7 +66,9 @@ def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) 
     # A record that its evidence refutes needs no second contradiction.
     if not any(is_refuting(problem.code) for problem in problems):
         problems = [*check_itself(record), *problems]
-    verification = "unverified" if problems else "verified"
+    verification: Verification = "unverified" if problems else "verified"
+    if any(is_refuting(problem.code) for problem in problems):
+        verification = "contradicted"
     return add_reasons(record, problems).model_copy(update={"verification": verification})
 
 

@@ -143,10 +143,11 @@ def judge_against_baseline(
         raise UsageError("no runs found", where="--baseline", fix="choose runs that passed")
     for record in baseline:
         if not _is_usable(record):
+            what = f"the run ended with status {record.status}"
+            if is_refuted(record.trust):
+                what = "the record does not match its raw events"
             rule = "the baseline must consist of runs that passed and match their raw events"
-            raise RecordError(
-                f"the run ended with status {record.status}", where=record.run_id, rule=rule
-            )
+            raise RecordError(what, where=record.run_id, rule=rule)
     works = group_by_work(records)
     for launches in works:
         _reject_unknown_names(launches[0], names)

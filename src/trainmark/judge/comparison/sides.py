@@ -275,7 +275,14 @@ def read_environment(record: Record) -> dict[str, str]:
 def find_environment_differences(
     a: Sequence[Record], b: Sequence[Record]
 ) -> tuple[Difference, ...]:
-    """Return the facts of machine and software that differ, or that only one side has."""
+    """Return the facts of machine and software that differ, or that only one side has.
+
+    Args:
+        a: the launches of side A that count.
+        b: those of side B. If a side has none, there is nothing to compare.
+    """
+    if not a or not b:
+        return ()
     environments_a = [read_environment(record) for record in a]
     environments_b = [read_environment(record) for record in b]
     facts = _pair_facts(environments_a, environments_b)

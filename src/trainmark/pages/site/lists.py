@@ -32,6 +32,7 @@ from trainmark.plan.witness import WITNESSED
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
+from trainmark.record.trust import find_worst_verification
 from trainmark.record.work import find_differing_settings
 from trainmark.results.store.columns import IMPORTED
 
@@ -246,7 +247,8 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "tone": tone,
         "many": _describe_spread(run),  # interval and number of several launches; "" for one
         "id": first_launch["run_id"],
-        "unverified": any(x["verification"] == "unverified" for x in run),
+        # An imported row has none.
+        "verification": find_worst_verification(x["verification"] or "verified" for x in run),
         "short": run_id[1] if run_id else first_launch["run_id"],  # six letters of the run id
         "values": _collect_filter_values(run, word, settings),
         # An imported row has no page.

@@ -38,7 +38,7 @@ VARIABLE = "TRAINMARK_STORE"
 # In a separate folder: SQLite makes and removes files beside it, and a query must not change the
 # folder of runs.
 INDEX_FILE = ".index/results.sqlite"
-_VERSION = 3  # raise it if values of existing columns change
+_VERSION = 4  # raise it if values of existing columns change
 _RECORDS_PER_TRANSACTION = 250
 _TIMEOUT_S = 60  # of a writer that waits for others
 _PRAGMAS = (
