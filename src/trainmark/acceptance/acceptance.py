@@ -62,6 +62,7 @@ def plan_acceptance(
             rule="an acceptance of several nodes needs a launcher",
             fix="add --launcher ssh or --launcher slurm; see `trainmark list launchers`",
         )
+    # The default phases contain `groups`, too: only the user's own choice of them is refused.
     if request.phases is not None and "groups" in request.chosen_phases:
         raise UsageError(
             "the groups phase cannot run on one machine",
@@ -151,7 +152,8 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
     pairs = [(index_of[first], index_of[second]) for first, second in pairs_again]
     evidence = Evidence.read(acceptance.folder)
     used_numbers = [number for phase, number, _ in evidence.results if phase == "pairs"]
-    # Above those of all rounds of pairs that were planned or measured, also in earlier sessions.
+    # Above the numbers of all rounds of pairs that were planned or measured, also in earlier
+    # sessions. Planned rounds of pairs are numbered from 0, and are a part of `acceptance.rounds`.
     first_number = max([*used_numbers, len(acceptance.rounds)]) + 1
     return [
         Round(phase="pairs", number=number, teams=list(teams))

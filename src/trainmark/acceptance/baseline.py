@@ -150,6 +150,7 @@ def _add_names_by_ranks(products_of_device: dict[str, set[str]], evidence: Evide
         products_of_device: all names of the product of each device; changed in place.
     """
     for (phase, _, members), results in evidence.results.items():
+        # In the phase `devices` a team is one device with one rank.
         if phase == "devices" and members[0] in products_of_device:
             products_of_device[members[0]].add(results[0].product)
 

@@ -372,7 +372,7 @@ class _SessionProgress:
 
         It is that of the node which is farthest ahead; None and 0: no round has ended.
         """
-        for phase in reversed(self._counts):
+        for phase in reversed(self._counts):  # its phases are in the order of their measurement
             num_ended = max((peer.ended_rounds[phase] for peer in alive), default=0)
             if num_ended:
                 return phase, num_ended

@@ -59,8 +59,11 @@ class Estimates:
 def estimate_alone(measured: Measurements, levels: Floats) -> tuple[Estimates, float]:
     """Return the effects of nodes alone, relative to their peers, and the noise of a measurement.
 
+    An effect is the natural logarithm of a slowdown; the noise is the standard deviation of one
+    measurement, as a logarithm too.
+
     Args:
-        levels: (A,) level of the round of each measurement, see ``trends``.
+        levels: (A,) the logarithm of the time that is usual in the round of each measurement.
     """
     num_nodes = measured.num_nodes
     node = measured.alone_node

@@ -118,7 +118,7 @@ class EvidenceWriter:
         evidence = folder / EVIDENCE_DIR
         evidence.mkdir(exist_ok=True)
         number = session
-        if number is None:
+        if number is None:  # the next one of this node, which has a file of each earlier session
             number = len(list(evidence.glob(f"{node}.*.jsonl"))) + 1
         self.node = node
         num_namesakes = 1  # nodes of this session with the same name, this one included
@@ -161,7 +161,11 @@ class Evidence:
 
     @classmethod
     def read(cls, folder: Path) -> Evidence:
-        """Read all sessions of all nodes."""
+        """Read all sessions of all nodes.
+
+        A team may measure a round again in a later session. Results count even if the round failed
+        in another session; of several failures the last one counts.
+        """
         evidence = cls()
         node = ""  # name of the node whose file is read: its first event has it
         for session, event in evidence._iterate_events(folder):

@@ -346,9 +346,12 @@ def _halve(node_set: NodeSet) -> tuple[NodeSet, NodeSet]:
 
 
 def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet] | None:
-    """Halve node sets that are slow until none is; None if all of several sets are slow alike.
+    """Halve node sets that are slow until none is, and return the sets that are fast.
 
     It ends at sets of one node, which are never slow.
+
+    Returns:
+        The fast sets; None if all halves of several slow sets are slow, so that no part is.
     """
     slow_sets = [whole]
     parts: list[NodeSet] = []
@@ -388,8 +391,8 @@ def _find_parts_with_fault(
             set_of_part[part] = _add_reference_nodes(part, reference, offset % len(reference))
             # The next part gets other nodes of the reference: disjoint sets are measured at once.
             offset += len(part)
-    # The reference is one of the parts, which were measured while the whole was halved.
     sets.require_measured(set_of_part.values())
+    # The parts, with which the sets are compared, were measured while the whole was halved.
     return {
         part: node_set
         for part, node_set in set_of_part.items()
@@ -398,7 +401,7 @@ def _find_parts_with_fault(
 
 
 def _join_groups(faulty_parts: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> list[SlowGroup]:
-    """Return the groups: one if all parts with a fault are fast together, else one a part.
+    """Return the groups: one if all parts with a fault are fast together, else one for each part.
 
     Args:
         faulty_parts: by part the node set in which it was slow.
@@ -408,10 +411,9 @@ def _join_groups(faulty_parts: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -
         sets.require_measured([union])
         # Nodes of one group, such as those behind one switch, are slow only with nodes outside it.
         if not sets.is_slow(union):
-            slowest = max(
-                faulty_parts.values(), key=sets.get_effect
-            )  # shows the fault most clearly
-            return [sets.make_group(union, slowest)]
+            # The slowest set shows the fault most clearly.
+            slowest_set = max(faulty_parts.values(), key=sets.get_effect)
+            return [sets.make_group(union, slowest_set)]
     return [sets.make_group(part, node_set) for part, node_set in faulty_parts.items()]
 
 

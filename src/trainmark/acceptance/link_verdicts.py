@@ -124,12 +124,12 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
     node_errors = pairs.nodes.std_error
     pair_variance = node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2
     node_variance = np.zeros(len(links.rounds))
-    # All measurements of a link have the same nodes, so that each of them sets the same value.
-    # Only the slower node is compared with; for its variance the mean of both stands. A node
-    # without an estimate adds nothing.
+    # A pair is compared with the slower of its nodes. The mean of the variances of both nodes is
+    # used for it. NaN: a node has no estimate; then the nodes add no variance. All measurements of
+    # a link have the same nodes, so that each of them sets the same value.
     node_variance[links.link_of_pair] = np.nan_to_num(pair_variance) / 2
-    # The lower median of one or two rounds is a single measurement.
-    # Of more, it is that of a mean of normal values times sqrt(pi / 2).
+    # The lower median of one or two rounds is a single measurement. The standard error of a median
+    # of more is sqrt(pi / 2) times that of their mean, if they are normal.
     relative_error_of_median = np.where(links.rounds > 2, np.sqrt(np.pi / 2 / links.rounds), 1.0)
     std_errors: Floats = np.sqrt((pairs.noise * relative_error_of_median) ** 2 + node_variance)
     return std_errors
@@ -138,11 +138,15 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
 def _find_confirmed_links(
     links: _Links, residual: Floats, effect: Floats, effect_limit: float
 ) -> Flags:
-    """Return which links were slow in most of their rounds, and in several, if they look slow.
+    """Return which links would be slow by their single rounds, too, if their effect is slow.
+
+    Such a link was measured in several rounds, and most of them were slow. For a link whose effect
+    is not above the limit the answer means nothing.
 
     Args:
-        residual: (P,) what the effects of nodes leave of each pair.
+        residual: (P,) logarithm of how much slower each pair was than the slower of its nodes.
         effect: (L,) of each link.
+        effect_limit: effect beyond which a link is slow.
 
     Returns:
         (L,).

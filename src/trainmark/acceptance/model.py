@@ -106,15 +106,21 @@ def judge_measurements(
 def count_degrees_of_freedom(*, num_alone: int, num_pairs: int, num_nodes: int) -> int:
     """Return how many measurements there are beyond those that estimate effects; below 1: too few.
 
+    The noise of pairs is estimated from the pairs. If these are few, measurements of single nodes
+    are used for it, too, and count.
+
     Args:
         num_alone: measurements of single nodes.
         num_pairs: measurements of pairs.
     """
     # One effect of each node is estimated from the pairs.
-    degrees_of_freedom = num_pairs - num_nodes
-    if num_alone == 0 or degrees_of_freedom >= _MIN_DEGREES_OF_FREEDOM:
-        return degrees_of_freedom
-    return max(0, degrees_of_freedom) + num_alone - num_nodes
+    degrees_of_freedom_pairs = num_pairs - num_nodes
+    if num_alone == 0 or degrees_of_freedom_pairs >= _MIN_DEGREES_OF_FREEDOM:
+        return degrees_of_freedom_pairs
+    # One more effect of each node is estimated from the measurements of single nodes. If there are
+    # fewer pairs than nodes, pairs give no noise and take nothing from the others.
+    degrees_of_freedom_alone = num_alone - num_nodes
+    return max(0, degrees_of_freedom_pairs) + degrees_of_freedom_alone
 
 
 def _correct_noise(
@@ -122,8 +128,9 @@ def _correct_noise(
 ) -> tuple[PairFit, int]:
     """Return the fit of the pairs with a noise that is not too small, and its degrees of freedom.
 
-    If there are few pairs, their noise is at least that of nodes alone, or that of the pairs with
-    their outliers.
+    The residuals of few pairs may be near 0 by chance, and the noise that is estimated from them is
+    then too small. If there are few pairs, the noise is therefore at least that of nodes alone; if
+    no node was measured alone, it is at least the root mean square of the residuals.
 
     Args:
         alone_noise: standard deviation of a measurement of a node alone.
@@ -133,19 +140,20 @@ def _correct_noise(
     degrees_of_freedom = count_degrees_of_freedom(
         num_alone=num_alone, num_pairs=num_pairs, num_nodes=measured.num_nodes
     )
-    if num_pairs - measured.num_nodes >= _MIN_DEGREES_OF_FREEDOM:
+    if num_pairs - measured.num_nodes >= _MIN_DEGREES_OF_FREEDOM:  # enough pairs
         return pairs, degrees_of_freedom
     if num_alone:
-        # The noise is then also that of nodes alone, so that their measurements count too.
         pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
-    elif degrees_of_freedom > 0:
+    elif degrees_of_freedom > 0:  # otherwise the noise is unknown, and nothing is decided by it
         noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom)
         pairs = pairs.replace_noise(max(pairs.noise, noise_with_outliers))
     return pairs, degrees_of_freedom
 
 
 def _compute_root_mean_square(residual: Floats, degrees_of_freedom: int) -> float:
-    """Return the noise of few residuals with their outliers; their median may be 0 by chance.
+    """Return the noise of few residuals, with their outliers.
+
+    ``estimate_noise`` uses medians, and the median of few residuals may be 0 by chance.
 
     Args:
         residual: (P,) what the effects of nodes leave of each pair.
@@ -171,7 +179,7 @@ def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]
         The pairs; one that is to be measured several times is listed as often.
     """
     links = judgement.links
-    # The list, repeated: a link is confirmed only by that many rounds.
+    # The list is repeated, because a link is confirmed only by `MIN_LINK_ROUNDS` rounds.
     pairs = links.list_suspects() * MIN_LINK_ROUNDS
     suspect_nodes = [
         node for node, cause in enumerate(judgement.nodes.cause) if cause in SHAREABLE_CAUSES

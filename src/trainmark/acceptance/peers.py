@@ -104,7 +104,7 @@ class Session:
         self._folder = folder
         self._number = number
         self._by_path: dict[Path, Peer] = {}  # with those that have not written `Joined` yet
-        self.peers: dict[int, Peer] = {}
+        self.peers: dict[int, Peer] = {}  # by node rank, only nodes that have joined
 
     def scan(self) -> None:
         """Read what all nodes have written since the last call."""

@@ -126,9 +126,9 @@ def time_training(
         budget_s: time of all windows together, about.
     """
     warmup_s = [_time_steps(training, device, num_steps=1) for _ in range(WARMUP_STEPS)]
-    # The fastest of them: after one slow step a window would be too short to contain the pauses of
-    # a throttled node, which its median window would then hide. The maximum over ranks, so that all
-    # take the same number of steps.
+    # The fastest step counts: a slow one would give the windows too few steps. A throttled node
+    # pauses now and then. If windows are short, most contain no pause, and their median hides it.
+    # The maximum over ranks counts, so that all ranks take the same number of steps.
     step_s = ranks.find_max(min(warmup_s))
     num_steps = max(1, round(budget_s / windows / step_s))
     seconds = []

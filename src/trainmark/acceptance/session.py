@@ -68,8 +68,9 @@ class OpenedSession:
         remarks = self.plan.describe_unproven()
         if self.remark:
             remarks.append(self.remark)
-        # Neither without the phase of groups, nor with too few nodes for it.
-        if count_rounds(self.request, num_nodes).get("groups"):
+        # None without the phase of groups; 0 with too few nodes for it.
+        num_group_rounds = count_rounds(self.request, num_nodes).get("groups")
+        if num_group_rounds:
             num_further = estimate_further_group_rounds(self.request, num_nodes)
             minutes = format_minutes(num_further * round_s)
             remarks.append(

@@ -62,6 +62,18 @@ _DECISIONS: dict[Verdict, Decision] = {
 }
 
 
+class DoubtOfMember(NamedTuple):
+    """Why a member is undecided.
+
+    Args:
+        more_rounds: how many further rounds would decide; None: no number of rounds would, or it is
+            not known.
+    """
+
+    reason: Doubt
+    more_rounds: int | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Assessment:
     """What is known of the members so far; dictionaries and sets are by the member's name.
@@ -70,8 +82,7 @@ class Assessment:
         product_of_member: product name of each member; its keys are all members, in their order.
         findings: reasons to exclude a member.
         steps: how much slower the training step of a member is than its peers'.
-        doubts: why a member is undecided, and how many further rounds would decide; None: no number
-            of rounds would, or it is not known.
+        doubts: why a member is undecided.
         decided: members whose training step was judged.
         step_s: median seconds of a step of a member alone.
         links: all links that were judged; for a bad one, one of its ends also has a finding.
@@ -80,7 +91,7 @@ class Assessment:
     product_of_member: dict[str, str]
     findings: dict[str, list[Finding]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, Interval] = field(default_factory=dict)
-    doubts: dict[str, tuple[Doubt, int | None]] = field(default_factory=dict)
+    doubts: dict[str, DoubtOfMember] = field(default_factory=dict)
     decided: set[str] = field(default_factory=set)
     step_s: dict[str, float] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
@@ -122,17 +133,15 @@ class Assessment:
     def _make_member(self, name: str) -> Member:
         """Return a member with its decision and all that led to it."""
         findings = tuple(dict.fromkeys(self.findings.get(name, [])))  # without duplicates
-        doubt, more_rounds = self.doubts.get(name, (None, None))
+        doubt = self.doubts.get(name)
+        if doubt is None and name not in self.decided:
+            doubt = DoubtOfMember("not_measured")
         decision: Decision
         if findings:
             decision = "fail"
             doubt = None  # no doubt remains about a member that fails
-            more_rounds = None
         elif doubt is not None:
             decision = "undecided"
-        elif name not in self.decided:
-            decision = "undecided"
-            doubt = "not_measured"
         else:
             decision = "pass"
         return Member(
@@ -142,8 +151,8 @@ class Assessment:
             findings=findings,
             step=self.steps.get(name),
             step_s=self.step_s.get(name),
-            doubt=doubt,
-            more_rounds=more_rounds,
+            doubt=None if doubt is None else doubt.reason,
+            more_rounds=None if doubt is None else doubt.more_rounds,
         )
 
 
@@ -285,7 +294,7 @@ def judge_times(
                 baseline = find_baseline(assessment.product_of_member[names[0]], quantity)
             if len(names) < 2 and baseline is None:
                 if quantity == STEP:
-                    assessment.doubts[names[0]] = ("no_peers", None)
+                    assessment.doubts[names[0]] = DoubtOfMember("no_peers")
                 continue
             if len(measured.alone_s) + len(measured.pair_s) == 0:  # members stay `not_measured`
                 continue
@@ -342,7 +351,7 @@ def _note_nodes(
         if interval is None:
             # It was measured, but the noise of so few measurements is not known.
             if quantity == STEP and isfinite(nodes.slower[number]):
-                assessment.doubts[name] = ("too_few_rounds", None)
+                assessment.doubts[name] = DoubtOfMember("too_few_rounds")
             continue
         cause = nodes.cause[number]
         if cause is not None:  # only slow nodes have one
@@ -358,8 +367,9 @@ def _note_nodes(
             assessment.decided.add(name)
             if nodes.verdict[number] is Verdict.UNDECIDED:
                 more_rounds = int(nodes.more_rounds[number])
-                is_known = more_rounds != NO_ROUNDS
-                assessment.doubts[name] = ("interval", more_rounds if is_known else None)
+                assessment.doubts[name] = DoubtOfMember(
+                    "interval", more_rounds=None if more_rounds == NO_ROUNDS else more_rounds
+                )
 
 
 def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, index: int) -> Interval | None:
@@ -459,7 +469,8 @@ def judge_bits(
             )
         for name in comparison.unclear:
             # An earlier doubt about the member stays.
-            assessment.doubts.setdefault(member_of[name], ("differs_without_majority", None))
+            doubt = DoubtOfMember("differs_without_majority")
+            assessment.doubts.setdefault(member_of[name], doubt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
