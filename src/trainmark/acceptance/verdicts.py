@@ -569,8 +569,8 @@ def _blame_bad_pairs(
 ) -> None:
     """Add findings for bad rounds of pairs.
 
-    A member most of whose pairs are bad is at fault itself. Of a bad pair neither of whose ends is
-    excluded by a finding, of whatever kind, the link is at fault: the end with more bad pairs gets
+    If most pairs of a member are bad, the member is at fault, and gets a finding. If neither end of
+    a bad pair has a finding of any kind, their link is at fault. Its end with more bad pairs gets
     the finding.
     """
     pairs = [
