@@ -334,8 +334,8 @@ class _SessionProgress:
     """
 
     def __init__(self, counts: dict[Phase, int], round_s: float) -> None:
-        self._counts = counts
-        self._round_s = round_s
+        self._counts = counts  # planned rounds of each phase, in the order of the phases
+        self._round_s = round_s  # about how long a round takes
         # What was shown last: the line about nodes; the phase with the number of its ended rounds.
         self._shown_nodes = ""
         self._shown_phase: tuple[Phase | None, int] = (None, 0)
