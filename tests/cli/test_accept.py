@@ -96,6 +96,24 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     assert not out.exists()
 
 
+def test_dry_run_marks_members_of_a_team_that_it_does_not_name(cli, tmp_path: Path) -> None:
+    hosts = [f"host{number}" for number in range(5)]
+    (tmp_path / "cluster.yaml").write_text(json.dumps({"device": "cpu", "ssh": {"hosts": hosts}}))
+    args = ("accept", "toy", "--launcher", "ssh", "--nnodes", "5", "--nproc", "1")
+
+    code, printed, _ = cli(
+        *args,
+        *("--cluster", str(tmp_path / "cluster.yaml")),
+        *("--out", str(tmp_path / "out")),
+        "--dry-run",
+    )
+
+    assert code == 0
+    lines = printed.splitlines()
+    assert "groups, round 1 of 5: host0 + host1 + host2 + host3 + …" in lines
+    assert "nodes, round 1 of 5: host0, host1, host2, host3, …" in lines
+
+
 def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
     args = ("accept", "toy", "--device", "cpu", "--nproc", "2", "--out", str(tmp_path / "out"))
 

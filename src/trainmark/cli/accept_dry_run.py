@@ -13,6 +13,8 @@ from trainmark.launch.launchers import EngineCommand, load_launcher
 from trainmark.launch.python_commands import build_module_command
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainmark.acceptance.node_session import Acceptance
     from trainmark.acceptance.timetable import Timetable
 
@@ -78,15 +80,22 @@ def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineComma
 def _print_schedule(timetable: Timetable) -> None:
     """Print the first rounds of each phase, with the names of their first teams.
 
-    A team is the devices or nodes that train together in a round.
+    A team is the devices or nodes that train together in a round. An ellipsis stands for the teams
+    of a round, and the members of a team, that are not shown.
     """
     for phase, num_rounds in timetable.num_rounds.items():
         rounds = [scheduled for scheduled in timetable.schedule if scheduled.phase == phase]
         for scheduled in rounds[:_MAX_SHOWN_ROUNDS]:
-            shown_teams = scheduled.teams[:_MAX_SHOWN_TEAMS]
-            team_names = [" + ".join(team[:_MAX_SHOWN_MEMBERS]) for team in shown_teams]
-            if len(scheduled.teams) > _MAX_SHOWN_TEAMS:
-                team_names.append("…")
-            print_text(
-                f"{phase}, round {scheduled.number + 1} of {num_rounds}: {', '.join(team_names)}"
-            )
+            team_texts = [
+                " + ".join(_list_first(team, _MAX_SHOWN_MEMBERS)) for team in scheduled.teams
+            ]
+            shown_teams = ", ".join(_list_first(team_texts, _MAX_SHOWN_TEAMS))
+            print_text(f"{phase}, round {scheduled.number + 1} of {num_rounds}: {shown_teams}")
+
+
+def _list_first(names: Sequence[str], limit: int) -> list[str]:
+    """Return the first ``limit`` names; if there are more, an ellipsis follows."""
+    shown_names = list(names[:limit])
+    if len(names) > limit:
+        shown_names.append("…")
+    return shown_names

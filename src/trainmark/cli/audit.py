@@ -54,6 +54,7 @@ def audit(
     from trainmark.api import audit_selection
     from trainmark.results.selection import select_results
 
+    # Only runs claim a division, so that published rows are refused with --rules.
     selection = select_results(results or [], rows=not rules)
     if rules:
         raise typer.Exit(_check_division_rules(selection, lang, as_json=as_json))

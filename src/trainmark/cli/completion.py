@@ -107,12 +107,13 @@ def complete_field(incomplete: str) -> list[Candidate]:
     case = _find_typed_case()
     recipe_type = case.recipe_type if case else Recipe
     words = read_typed_words()
-    # In bash, `precision=b` is three words, of which only `b` or `=` is completed.
+    # In bash, `precision=b` is three words, of which only `b` or `=` is completed. `words` ends
+    # before the word that is completed.
     if "COMP_WORDS" in os.environ and incomplete in ("", "=") and words:
-        rest_of_line = _split_line(os.environ["COMP_WORDS"])[len(words) :]
-        if rest_of_line[:1] == ["="]:  # at ``precision=``
+        words_from_completed = _split_line(os.environ["COMP_WORDS"])[len(words) :]
+        if words_from_completed[:1] == ["="]:  # at ``precision=``, whose `=` is completed
             return [(value, "") for value in _list_field_values(recipe_type, words[-1])]
-    if words[-1:] == ["="]:  # at ``precision=b``
+    if words[-1:] == ["="]:  # at ``precision=b``, whose `b` is completed
         values = _list_field_values(recipe_type, words[-2])
         return _select_matching([(value, "") for value in values], incomplete)
     key, equals, _ = incomplete.partition("=")

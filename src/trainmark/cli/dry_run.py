@@ -163,13 +163,13 @@ def _describe_memory(plan: Plan) -> str:
     if memory is None or not hasattr(cases.import_part(plan.case, "data"), "check_fit"):
         return ""
     # Returns the bytes needed; it raises an error if they are more than a rank can have.
-    needed = cases.check_fit(
+    needed_bytes = cases.check_fit(
         plan.case, Path(plan.data.folder), plan.load_recipe(), plan.world_size, memory
     )
     available = f"{memory.rank_bytes / cells.GIB:.1f} GiB available per rank"
-    if needed is None:
+    if needed_bytes is None:  # the case predicts none
         return available
-    return f"at least {needed / cells.GIB:.1f} GiB per rank; {available}"
+    return f"at least {needed_bytes / cells.GIB:.1f} GiB per rank; {available}"
 
 
 def _describe_time(plan: Plan) -> str:
