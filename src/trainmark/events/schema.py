@@ -31,6 +31,9 @@ LAUNCHER_FILE = "events.launcher.jsonl"
 JOB_EVENTS_FILE = "events.job.jsonl"  # states of an engine's job
 TELEMETRY_FILE = "telemetry.jsonl"
 MAX_LINE_BYTES = 64 << 20
+# A record's numbers fit into signed integers of 64 bits. A power of two divides 2 ** 64, so that a
+# sum of 64-bit keys has the same remainder if it has overflowed.
+KEY_DIGEST_MODULUS = 1 << 62
 
 
 def name_node_file(node: int) -> str:
@@ -191,7 +194,7 @@ class Scored(msgspec.Struct, kw_only=True):
     Args:
         rows: number of rows that it scored.
         keys: number of them that have a key; equal rows have equal keys.
-        digest: sum of the keys of its rows modulo 2 ** 62, the same in any order.
+        digest: sum of the keys of its rows modulo ``KEY_DIGEST_MODULUS``, the same in any order.
         distinct: number of different keys among them.
         known: number of keys of training rows that this rank had noted.
         trained: number of these that it scored.

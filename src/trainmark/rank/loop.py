@@ -271,6 +271,8 @@ class MeasuredLoop:
                 )
                 self.enter("train")
                 phase, length = self.schedule.choose_window(steps)
+                # The first window has one step, which is watched. The watch may slow the step down,
+                # because this window is not measured.
                 with self.first_window if phase == "compile" else nullcontext():
                     has_more = self._run_window(batches, epoch=epoch, phase=phase, length=length)
                 samples = self._samples_of_all_ranks
@@ -322,7 +324,7 @@ class MeasuredLoop:
         Returns:
             What repeats the window; None: it is not to be repeated.
         """
-        batches.kept = None
+        batches.kept = None  # batches of this window are not kept
         if self.replay is None or phase != "train" or not self.replay.is_due():
             return None
         start_ns = self.clock()
@@ -330,7 +332,7 @@ class MeasuredLoop:
         self.device.synchronize()
         # The span is that of saving; the event ``replay`` is that of the repeats.
         self.emit("span", name="replay", start_ns=start_ns, end_ns=self.clock())
-        batches.kept = []
+        batches.kept = []  # gets the batches of this window
         return self.replay
 
     def _repeat_window(

@@ -68,7 +68,7 @@ class ParameterCheck:
                 parameter received only zero gradients in the first steps.
         """
         if not self._first_sums:
-            return  # this rank holds no parameters; the record compares the ranks
+            return  # this rank holds no trained parameters; other ranks check theirs
         started_ns = self.clock()
         sample = self.digest.sample()
         is_same_sample = sample == self._sample
@@ -87,7 +87,7 @@ class ParameterCheck:
                     updates=updates - self._updates,
                     parameters=len(self._first_sums),
                 )
-        if self._sums is not None:
+        if self._sums is not None:  # updates from here on must change these sums
             self._updates = self.updates()
         self._judge_gradients()
         self._spent_ns += self.clock() - started_ns
@@ -141,7 +141,7 @@ class ParameterCheck:
         Returns:
             ``changed``: by parameter, whether it changed since ``start``; ``gradients``: whether
             any of its first gradients was not zero; ``sums``: digests of the parameters with
-            gradients that this rank holds whole.
+            gradients that this rank holds whole, which must be equal on all ranks.
 
         Raises:
             UntimedWorkError: parameters changed since the last check.

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.events.schema import Scored, drop_non_finite
+from trainmark.events.schema import KEY_DIGEST_MODULUS, Scored, drop_non_finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.protocols import RankScores
-
-_MODULUS = 1 << 62  # of digests; see ``events.schema.Scored``
 
 
 def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
@@ -25,15 +23,18 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
     """
     keys = np.asarray(scores.keys, np.uint64)
     trained_keys = np.unique(np.array(trained, np.uint64))
+    # A sum, so that it is the same in whichever order rows come, and can be added up over ranks.
+    # It is taken modulo 2 ** 64, which changes nothing: the modulus divides that.
+    sum_of_keys = int(keys.sum(dtype=np.uint64))
     return Scored(
         rows=scores.rows,
         keys=len(keys),
-        # A sum, so that it is the same in whichever order rows come and on whichever rank.
-        digest=int(keys.sum(dtype=np.uint64)) % _MODULUS,
+        digest=sum_of_keys % KEY_DIGEST_MODULUS,  # fits into a signed integer of 64 bits
         distinct=len(np.unique(keys)),  # fewer than ``keys``: a row was scored twice
         # Of the noted rows of training, the number, and how many of them were scored as well.
         known=len(trained_keys),
         trained=int(np.isin(trained_keys, keys).sum()),
+        # None: the quality is not a mean of scores.
         total=None if scores.total is None else drop_non_finite(scores.total),
         weight=None if scores.weight is None else drop_non_finite(scores.weight),
         of=scores.of,  # which figure the mean is, see ``RankScores``

@@ -83,10 +83,10 @@ class StepWatch(TorchDispatchMode):
 
     def __init__(self, flags: Callable[[], dict[str, Any]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._flags = flags
-        self.flops: Counter[str] = Counter()
-        self.flag_values: dict[str, set[Any]] = {}
-        self.attention: set[str] = set()
+        self._flags = flags  # returns the current flags of precision
+        self.flops: Counter[str] = Counter()  # by the type of the operands
+        self.flag_values: dict[str, set[Any]] = {}  # of each flag, its values during matmuls
+        self.attention: set[str] = set()  # names of the attention kernels that ran
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it if it is a matmul; torch calls this for each operation."""

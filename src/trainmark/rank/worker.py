@@ -66,11 +66,11 @@ class RankReporter:
 
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / name_rank_file(rank), clock)
-        self.place = "start"
-        self.precision: dict[str, Any] = {}
-        self.row_digests: list[int] = []
-        self.trained_keys: list[int] = []
-        self.evaluation_unchecked = False
+        self.place = "start"  # where the rank is, for the report of an error
+        self.precision: dict[str, Any] = {}  # flags of torch after the precision was set
+        self.row_digests: list[int] = []  # of rows of the first epoch, to find rows that come twice
+        self.trained_keys: list[int] = []  # of rows of training, to find those that are evaluated
+        self.evaluation_unchecked = False  # whether the job does not tell which rows it scored
 
     def enter(self, place: str) -> None:
         """Note where the rank is, for the report of an error."""

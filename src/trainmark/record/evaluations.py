@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING
 
+from trainmark.events.schema import KEY_DIGEST_MODULUS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,7 +24,6 @@ MIN_WEIGHT = 0.9  # of a row; if means of batches are averaged, a row weighs far
 # scored so many counts as an evaluation of training rows.
 MIN_TRAINED_SHARE = 0.5
 MIN_TRAINED_ROWS = 3  # fewer rows may be in both splits of the data
-_MODULUS = 1 << 62  # of digests; see ``events.schema.Scored``
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class CombinedScores:
     @property
     def digest(self) -> str:
         """Digest of the keys of these rows; it does not depend on which rank scored which row."""
-        return f"{sum(scores.digest for scores in self.of_ranks) % _MODULUS:016x}"
+        digest = sum(scores.digest for scores in self.of_ranks) % KEY_DIGEST_MODULUS
+        return f"{digest:016x}"
 
     @property
     def keys(self) -> int:
