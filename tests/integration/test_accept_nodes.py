@@ -177,7 +177,7 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     )
     assert process.stderr is not None
     before = PHASES[: PHASES.index(phase)]
-    awaited = "4 nodes have joined"  # a part of the line after which the signal is sent
+    awaited = "nodes that joined: 4"  # a part of the line after which the signal is sent
     if before:  # the last round of the phase before
         rounds = 3 if before[-1] == "pairs" else 2  # in three rounds each of four nodes meets all
         awaited = f"{before[-1]}: {rounds} of"

@@ -220,7 +220,7 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
         (
             "toy",
             ("max_steps=50", "warmup_steps=10", "window_steps=10"),
-            "replay_every_windows=5, but the run has only 4 measured windows",
+            "replay_every_windows=5, but the run has fewer measured windows: 4",
             "use a smaller value, or more steps",
         ),
     ],

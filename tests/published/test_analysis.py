@@ -140,8 +140,8 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     ("data", "options", "why"),
     [
         ("Traceback\n", {}, "no value with 'ips:'"),
-        ("ips: x\n", {}, "0 values and 1 malformed"),
-        ("ips: 1\nips: 2\n", {"skip_steps": 2}, "2 values and 0 malformed"),
+        ("ips: x\n", {}, "values: 0, malformed lines: 1"),
+        ("ips: 1\nips: 2\n", {"skip_steps": 2}, "values: 2, malformed lines: 0"),
         ("Traceback\n", {"keyword": "", "preset": "auto"}, "unknown log format"),
         # The program failed although it printed a speed.
         ("ips: 1\n", {"failed": True}, "the measured value was 1 steps/s"),

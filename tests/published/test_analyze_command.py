@@ -36,7 +36,7 @@ RECORD = (
 def test_arguments_of_the_public_tool_give_its_record(analyze):
     code, out, err = analyze(*PUBLIC)
     assert (code, out) == (0, RECORD)
-    assert "2 values, 1 skipped, 1 malformed lines" in err
+    assert "values: 2, skipped: 1, malformed lines: 1" in err
     assert "first malformed value in line 3: step 3 ips: x" in err
     assert "mean 15  min 10  p50 15  p90 19  p99 19.9  max 20" in err
 

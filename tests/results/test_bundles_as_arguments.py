@@ -91,7 +91,7 @@ def test_site_with_a_damaged_record_has_the_other_runs_and_fails(
     code, _, err = cli("site", run_dir.parent, "-o", tmp_path / "site")
     assert code == 1
     assert str(run_with_damaged_record) in err
-    assert "1 launches, 1 pages written" in err
+    assert "launches: 1, pages written: 1" in err
 
 
 def test_damaged_record_in_a_baseline_fails_the_gate(

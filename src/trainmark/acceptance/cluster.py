@@ -348,7 +348,7 @@ class _SessionProgress:
             num_joined: number of nodes that have joined the session.
             num_alive: number of them that still measure.
         """
-        text = f"{state}; {num_joined} nodes have joined, {num_alive} are still measuring"
+        text = f"{state}; nodes that joined: {num_joined}, still measuring: {num_alive}"
         if text == self._shown_nodes:
             return None
         self._shown_nodes = text

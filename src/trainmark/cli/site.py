@@ -35,7 +35,7 @@ def site(
     index.refresh()
     with explain_write_errors(output):
         num_launches, num_written = write_site(index, output)
-    print_text(f"{output}: {num_launches} launches, {num_written} pages written", err=True)
+    print_text(f"{output}: launches: {num_launches}, pages written: {num_written}", err=True)
     failed = list_unreadable(index)
     for path, reason in failed:
         print_remark(f"{path}: {render(reason, 'en')}")

@@ -144,7 +144,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
     num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if num_windows < recipe.replay_every_windows:
         raise UsageError(
-            f"{what}, but the run has only {num_windows} measured windows",
+            f"{what}, but the run has fewer measured windows: {num_windows}",
             where=where,
             rule=(
                 "the run must have at least that many measured windows: (max_steps - "

@@ -325,7 +325,7 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
 
 def _describe_missing_value(extraction: _Extraction) -> str:
     """Return why there is no value, and what the user can do."""
-    counts = f"{extraction.num_values} values and {extraction.malformed} malformed lines"
+    counts = f"values: {extraction.num_values}, malformed lines: {extraction.malformed}"
     return f"{extraction.reason}: {counts}; {extraction.advice}"
 
 

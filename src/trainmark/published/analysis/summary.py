@@ -26,10 +26,10 @@ def summarize(analysis: Analysis) -> str:
     """
     record = analysis.record
     figures = analysis.figures
-    counts = f"{figures['values']} values, {figures['values_skipped']} skipped"
+    counts = f"values: {figures['values']}, skipped: {figures['values_skipped']}"
     if figures["values_left_out"]:
-        counts += f", {figures['values_left_out']} left out"
-    lines = [f"{record.log_file}: {counts}, {figures['lines_malformed']} malformed lines"]
+        counts += f", left out: {figures['values_left_out']}"
+    lines = [f"{record.log_file}: {counts}, malformed lines: {figures['lines_malformed']}"]
     if "mean" in figures:
         lines.append(f"  first value in {figures['first_value']}")
         lines.append(
