@@ -51,7 +51,7 @@ def to_page_markdown(*records, lang="en"):
 
 def to_page_html(*records, lang="en"):
     """Return the page's part in one language, as it is on the site."""
-    return to_body_html(page.build_document(records), lang, live=True)
+    return to_body_html(page.build_document(records), lang, script_draws_charts=True)
 
 
 def drop_figures():
@@ -764,7 +764,9 @@ def test_different_work_gets_a_table_and_one_page_each():
     assert len(documents) == 1 + 5
     text = render_markdown(records, "zh")
     assert "[模拟设备" in text
-    bodies = "".join(to_body_html(document, "en", live=True) for document in documents)
+    bodies = "".join(
+        to_body_html(document, "en", script_draws_charts=True) for document in documents
+    )
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
     # The same run given twice counts once.
@@ -776,7 +778,7 @@ def test_interrupted_run_has_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
     # ``Reader`` raises if the HTML is not well-formed.
     for document in page.build_documents([make_record(), broken]):
-        Reader(to_body_html(document, "en", live=True))
+        Reader(to_body_html(document, "en", script_draws_charts=True))
 
 
 def test_missing_record_or_language_is_refused():

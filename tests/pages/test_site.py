@@ -411,6 +411,16 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     assert "5,000" in case
     assert "imported/rows.csv:2" in case
     assert len([*(tmp_path / "site" / "runs").iterdir()]) == 2  # page and record of run a
+    # A row without the figure of the speed has no speed, not the speed 0.
+    table = "configuration,model,precision,p_whole\nB200 1x8,toy,fp32,4000\n"
+    (runs / "imported" / "other.csv").write_text(table)
+    database.refresh()
+    writing.write_site(database, tmp_path / "site")
+    case_page = (tmp_path / "site" / "cases" / "toy.html").read_text()
+    row = next(text for text in re.findall("<tr>.*?</tr>", case_page) if "B200" in text)
+    assert ">–</td>" in row
+    assert ">0</td>" not in row
+    (runs / "imported" / "other.csv").unlink()
     # Rows go with their file.
     (runs / "imported" / "rows.csv").unlink()
     database.refresh()

@@ -77,8 +77,8 @@ def build_table(
     if short and len(table_rows) > _MAX_SHORT_ROWS:
         num_left_out = len(table_rows) - _NUM_FIRST_ROWS - _NUM_LAST_ROWS
         empty_cells = [""] * (len(table_rows[0]) - 1)
-        gap = (phrase("head.left_out", n=f"{num_left_out:,}"), *empty_cells)
-        table_rows = [*table_rows[:_NUM_FIRST_ROWS], gap, *table_rows[-_NUM_LAST_ROWS:]]
+        note_row = (phrase("head.left_out", n=f"{num_left_out:,}"), *empty_cells)
+        table_rows = [*table_rows[:_NUM_FIRST_ROWS], note_row, *table_rows[-_NUM_LAST_ROWS:]]
     return Table(tuple(heads), tuple(table_rows))
 
 
@@ -304,7 +304,7 @@ def build_folded_section(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole page; ``ident`` begins its anchors where several pages are in one file.
+    """A whole page; ``anchor_prefix`` begins its anchors where several pages are in one file.
 
     ``verification``: whether the record agrees with its events; ``verified_by`` says how that
     was checked. ``key_figures``, ``reasons``: the main figures in a line, and all reasons of the
@@ -322,7 +322,7 @@ class Document:
     reasons: tuple[Phrase, ...] = ()
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...]
-    ident: str = ""
+    anchor_prefix: str = ""
 
     @property
     def charts(self) -> list[Chart]:
@@ -332,6 +332,9 @@ class Document:
 
     @property
     def groups(self) -> list[tuple[bool, list[Section]]]:
-        """Sections that stand together: those folded away as a grid of headings, and others."""
+        """Groups of neighbouring sections, each with whether a page shows it as a grid.
+
+        A grid shows only the headings of folded sections. The other sections are shown whole.
+        """
         grouped = groupby(self.sections, lambda section: section.folded and not section.is_open)
         return [(is_grid, list(sections)) for is_grid, sections in grouped]

@@ -66,10 +66,9 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
     if result.scaling:
         shown += build_scaling(result.scaling)
     else:
-        name_heading, unit, *rest = translate_headings(
-            "name", "unit", "interval", "launches", "compare.said"
-        )
-        columns = (name_heading, "A", b, unit, f"{b}/A", *rest)
+        name_heading, unit_heading = translate_headings("name", "unit")
+        last_headings = translate_headings("interval", "launches", "compare.said")
+        columns = (name_heading, "A", b, unit_heading, f"{b}/A", *last_headings)
         shown.append(build_table(columns, map(_build_row, result.figures)))
     quality = result.quality
     if quality:
@@ -135,18 +134,21 @@ def _name_side(sentence: Message, b: str) -> Message:
 def build_scaling(scaling: Scaling) -> list[Block]:
     """Return throughput and efficiency for each world size, doubts, and what the figures mean."""
     rows: list[list[Phrase]] = []
-    alone = count_in_words("launches", 1)
     for world in scaling.worlds:
         rate = world.throughput
-        ends = f"{cells.format_rate(rate.low)} – {cells.format_rate(rate.high)}"
+        interval: Phrase = f"{cells.format_rate(rate.low)} – {cells.format_rate(rate.high)}"
+        if rate.launches == 1:  # a single launch has no interval
+            interval = count_in_words("launches", 1)
+        throughput = (cells.format_rate(rate.mean), " (", interval, ")")
         efficiency = f"{world.efficiency:.1%}"
         if world.low is not None and world.high is not None:
             efficiency += f" ({world.low:.1%} – {world.high:.1%})"
-        throughput = (cells.format_rate(rate.mean), " (", ends if rate.launches > 1 else alone, ")")
         rows.append([world.name, rate.launches, world.samples_per_rank, throughput, efficiency])
     names = (phrase(f"scaling.{name}", unit=scaling.unit) for name in _SCALING_COLUMNS)
-    means = Paragraph(phrase("scaling.means", first=scaling.worlds[0].name))
-    return [build_table(names, rows), *(Paragraph(x, "warn") for x in scaling.doubts), means]
+    doubts = [Paragraph(doubt, "warn") for doubt in scaling.doubts]
+    # The efficiency is relative to the first world.
+    explanation = Paragraph(phrase("scaling.means", first=scaling.worlds[0].name))
+    return [build_table(names, rows), *doubts, explanation]
 
 
 def _build_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
@@ -209,13 +211,15 @@ def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     # JUnit has no "noisy": a judgement that is not certain counts as a test that was skipped.
     kinds = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
     rows = build_gate_rows(judgements, lang).rows
-    outcomes = [kinds.get(judgement.exit_code, "") for judgement in judgements]
+    outcomes = [kinds.get(judgement.exit_code, "") for judgement in judgements]  # "": passed
     # `counted("failure")` in the template is the number of failures.
-    return render_template("junit.xml.j2", lang, rows=rows, found=outcomes, counted=outcomes.count)
+    return render_template(
+        "junit.xml.j2", lang, rows=rows, outcomes=outcomes, counted=outcomes.count
+    )
 
 
 def to_compliance_document(compliance: Compliance, lang: str) -> dict[str, Any]:
-    """Return how launches comply with the division that they claim, as JSON has it."""
+    """Return how launches comply with the rules of the division that they claim, for JSON."""
     rules = [
         {"rule": x.rule, "kept": x.kept, "sentence": render(x.sentence, lang)}
         for x in compliance.rules
@@ -326,7 +330,7 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
     measured = [pair for pair in links["pairs"] if pair["point"]["rate"]]
     if measured:
         measured.sort(key=_get_link_rate)
-        middle = median(map(_get_link_rate, measured))  # with which each pair is compared
+        median_rate = median(map(_get_link_rate, measured))  # with which each pair is compared
         slowest = measured[0]
         (rate,), unit = cells.scale_to_unit([_get_link_rate(slowest)], "bytes/s")
         yield Paragraph(
@@ -336,12 +340,12 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
                 b=slowest["ranks"][1],
                 rate=rate,
                 unit=unit,
-                share=f"{_get_link_rate(slowest) / middle:.0%}",
+                share=f"{_get_link_rate(slowest) / median_rate:.0%}",
                 pairs=len(measured),
                 size=_format_size(slowest["point"]["size"]),
             )
         )
-        rows = [_lay_out_link(pair, middle) for pair in measured[:_MAX_PAIRS]]
+        rows = [_lay_out_link(pair, median_rate) for pair in measured[:_MAX_PAIRS]]
         yield build_table(translate_headings(*(f"ceilings.{name}" for name in _LINK_COLUMNS)), rows)
         if len(measured) > _MAX_PAIRS:
             yield Paragraph(phrase("ceilings.more_pairs", n=len(measured) - _MAX_PAIRS))
@@ -416,10 +420,11 @@ def _name_ceiling(kind: Kind) -> Phrase:
 
 
 def _explain_missing_size(entry: Mapping[str, Any]) -> Phrase:
-    """Return why a kind or a size was not measured; older documents have no code for it."""
+    """Return why a kind or a size was not measured."""
     why = entry.get("why")
-    if not why:
+    if not why:  # an older document, which has no code for the reason
         return entry["reason"]
+    # The document has the reason in English; the code and its arguments give the Chinese text.
     return Text(entry["reason"], render(Message(why["code"], why["args"]), "zh"))
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 HTML_PAGE = "page.html"
 _MAX_EARLIER_RUNS = 5  # that a page is compared with by default
 _MAX_FOLDERS_READ = 40  # in the search for earlier runs
+_MAX_ERROR_CHARACTERS = 300  # of an error of vl-convert, which may contain a whole specification
 # V8 reserves so much address space when it starts (64 to 80 GiB with vl-convert 1.9, measured
 # 2026-11), and ends the whole process if it gets less.
 _MIN_ADDRESS_SPACE_BYTES = 96 * 1024**3
@@ -54,7 +55,7 @@ _MIN_ADDRESS_SPACE_BYTES = 96 * 1024**3
 def build_document(
     records: Sequence[Record],
     comparisons: Sequence[Result] | None = None,
-    ident: str = "",
+    anchor_prefix: str = "",
     *,
     siblings: Sequence[Record] = (),
     price: Price | None = None,
@@ -66,7 +67,7 @@ def build_document(
         comparisons: other records, and rows that others published, to compare it with. None: the
             page does not mention a comparison.
         siblings: records of other work that are shown beside these.
-        ident: prefix of the page's anchors if several pages are in one file.
+        anchor_prefix: prefix of the page's anchors if several pages are in one file.
         price: of an hour on all devices.
         address: where the record is, relative to the page.
     """
@@ -84,7 +85,7 @@ def build_document(
         reasons=summary.list_reasons(records),
         lead=_build_lead(records, comparisons, siblings, price),
         sections=_build_sections(records, price, address),
-        ident=ident,
+        anchor_prefix=anchor_prefix,
     )
 
 
@@ -102,7 +103,7 @@ def _build_lead(
     record = repeats.find_median_launch(records)
     blocks: list[Block | None]
     if record.cause:
-        # Without tiles and comparisons: such a run has no figures that count.
+        # Without tiles and comparisons, because the figures of a failed run do not count.
         blocks = [summary.suggest_fix(record), build_key_facts(record), charts.chart_curves(record)]
     else:
         comparison = None
@@ -111,6 +112,7 @@ def _build_lead(
         blocks = [
             build_key_facts(record),
             tiles.build_tiles(records, price),
+            # The training and its bound are different work, so one is often among the siblings.
             limits.compare_with_bound(records, [*siblings, *(comparisons or ())]),
             build_columns(
                 limits.build_time_bar(record), limits.build_rank_strip(record), comparison
@@ -155,15 +157,16 @@ def _build_repeats(records: Sequence[Record]) -> Section | None:
     """Return the figures over several launches and their curves; None for one launch."""
     if len(records) == 1:
         return None
-    repeat = repeats.build_summary(records)
+    repeat_summary = repeats.build_summary(records)
+    # Lines have the launches' numbers in the performance table: `[1]`, `[2]` and so on.
     launches = {f"[{number}]": record for number, record in enumerate(records, start=1)}
     curves = charts.chart_overlays(
         {name: [record] for name, record in launches.items()},
         {name: record.run_id for name, record in launches.items()},
     )
-    num_passed = phrase("repeats.counted", passed=len(repeat.passed), all=len(records))
+    num_passed = phrase("repeats.counted", passed=len(repeat_summary.passed), all=len(records))
     return build_folded_section(
-        "repeats", *repeats.build_repeats(repeat), build_columns(*curves), gist=num_passed
+        "repeats", *repeats.build_repeats(repeat_summary), build_columns(*curves), gist=num_passed
     )
 
 
@@ -199,19 +202,20 @@ def build_documents(
         pages.append(_build_overview(list(unique.values()), works))
     for number, launches in enumerate(works, start=1):
         case = launches[0].plan.case
-        same_case = None  # not the same as an empty list, of which the page says that it is empty
+        # None: the page mentions no comparison. An empty list: it says that there is none.
+        same_case = None
         if comparisons is not None:
             # A row that names neither case nor model has no key "case": it may be of this one.
             same_case = [
                 x for x in comparisons if describe_printed_work(x).get("case", case) == case
             ]
-        ident = f"{number}-" if has_several else ""
+        anchor_prefix = f"{number}-" if has_several else ""
         # Of several runs each record is in a folder of its own, so their page has no address.
         address = RECORD_FILE if len(unique) == 1 else ""
         siblings = [record for record in unique.values() if record not in launches]
         pages.append(
             build_document(
-                launches, same_case, ident, siblings=siblings, price=price, address=address
+                launches, same_case, anchor_prefix, siblings=siblings, price=price, address=address
             )
         )
     return pages
@@ -241,7 +245,7 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
         verification=phrase(f"trust.{verification}"),
         verified_by=phrase(f"verified_by.{verification}"),
         sections=(*sections, *figures.build_scaling_sections(works)),
-        ident="all-",  # begins the anchors, as a number does on the pages of the works
+        anchor_prefix="all-",  # begins the anchors, as a number does on the pages of the works
     )
 
 
@@ -283,18 +287,19 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
         EnvironmentFault: the page with charts cannot be drawn here.
         OSError: a page cannot be written.
     """
-    # First, because they need no drawing and so do not fail with it.
+    # The Markdown pages, of the records alone, come first: they have no charts, so they are written
+    # even if charts cannot be drawn.
+    markdown_pages = build_documents(records)
     for lang in LANGUAGES:
         with write_atomically(folder / f"page.{lang}.md") as file:
-            file.write(to_markdown(build_documents(records), lang).encode())
-    _check_drawing()  # raises
+            file.write(to_markdown(markdown_pages, lang).encode())
+    _check_drawing()
     pages = build_documents(records, find_default_comparisons(records, folder))
     try:
         html = to_html(pages)
-    except ValueError as error:  # of vl-convert
-        raise EnvironmentFault(
-            f"{HTML_PAGE} was not written: {' '.join(str(error).split())[:300]}"
-        ) from error
+    except ValueError as error:  # vl-convert cannot draw a chart
+        reason = " ".join(str(error).split())[:_MAX_ERROR_CHARACTERS]
+        raise EnvironmentFault(f"{HTML_PAGE} was not written: {reason}") from error
     with write_atomically(folder / HTML_PAGE) as file:
         file.write(html.encode())
 

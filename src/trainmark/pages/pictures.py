@@ -26,15 +26,15 @@ _VARIABLE = re.compile(r"var\(--([\w-]+)\)")
 
 
 def list_charts(pages: Sequence[Document]) -> dict[str, Chart]:
-    """Return the charts of pages by their names, which begin with ``ident`` of the page."""
-    return {f"{page.ident}{chart.name}": chart for page in pages for chart in page.charts}
+    """Return the charts of pages by their names, which begin with ``anchor_prefix`` of the page."""
+    return {f"{page.anchor_prefix}{chart.name}": chart for page in pages for chart in page.charts}
 
 
 def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
     """Return the chart of this name; by default the first, which is the loss of one run.
 
     Raises:
-        UsageError: there is none, with the names that there are.
+        UsageError: there is none; the error suggests names that there are.
     """
     charts = list_charts(pages)
     if not charts:
@@ -62,9 +62,7 @@ def to_notebook_html(page: Document) -> str:
     if find_spec("vl_convert") is not None:
         charts = [chart for block in page.lead for chart in find_charts(block)]
         pictures = [Markup(to_svg(chart, LANGUAGES[0])) for chart in charts]
-    return render_template(
-        "notebook.html.j2", LANGUAGES[0], page=page, pictures=pictures, live=False
-    )
+    return render_template("notebook.html.j2", LANGUAGES[0], page=page, pictures=pictures)
 
 
 def to_png(chart: Chart, lang: str) -> bytes:
@@ -78,7 +76,10 @@ def to_png(chart: Chart, lang: str) -> bytes:
 
 
 def _build_standalone_spec(chart: Chart, lang: str) -> str:
-    """Return a chart's specification as JSON, with its title and with the colours' values."""
+    """Return a chart's specification as JSON, with its title and with the colours' values.
+
+    On a page, colours are variables of its style sheet; a picture by itself has no style sheet.
+    """
     colours: dict[str, str] = dict(_COLOUR.findall(read_shipped_file("base.css")))
     spec: dict[str, Any] = complete_spec(chart, lang, with_title=True)
     spec["background"] = "var(--paper)"

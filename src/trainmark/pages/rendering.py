@@ -45,7 +45,8 @@ def load_templates() -> Environment:
 
     environment = Environment(
         loader=PackageLoader("trainmark.pages"),
-        # Markdown escapes by its own filter; everything else is HTML or goes into HTML.
+        # Markdown escapes by its own filter; everything else is HTML or goes into HTML, also a
+        # template that has no name because it was made from a string.
         autoescape=lambda name: name is None or not name.endswith(".md.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -67,6 +68,7 @@ def load_templates() -> Environment:
         "md": translate_to_markdown,
         "fence": cells.choose_code_fence,
     }
+    # For the filter `tojson`: the shortest JSON, with Chinese characters as they are.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.tests["numeric"] = cells.is_number
     environment.tests["missing"] = lambda cell: isinstance(cell, Missing)
@@ -74,8 +76,8 @@ def load_templates() -> Environment:
     environment.globals |= {
         "phrase": phrase,
         "tags": _LANGUAGE_TAGS,
-        "drawn": draw_static_picture,
-        "drawn_by_script": build_script_chart,
+        "draw_static_picture": draw_static_picture,
+        "build_script_chart": build_script_chart,
     }
     return environment
 
@@ -126,7 +128,9 @@ def to_html(
     digest = b64encode(sha256(script.encode()).digest()).decode()
     script_hash = f"sha256-{digest}"  # the page's policy allows no other script
     bodies = {
-        language: [Markup(to_body_html(page, language, ident=f"{language}-")) for page in pages]
+        language: [
+            Markup(to_body_html(page, language, anchor_prefix=f"{language}-")) for page in pages
+        ]
         for language in LANGUAGES
     }
     return render_template(
@@ -134,14 +138,23 @@ def to_html(
     )
 
 
-def to_body_html(page: Document, lang: str, *, ident: str = "", live: bool = False) -> str:
+def to_body_html(
+    page: Document, lang: str, *, anchor_prefix: str = "", script_draws_charts: bool = False
+) -> str:
     """Return head and sections of a page as HTML, to be inserted into an HTML document.
 
     Args:
-        ident: begins the page's anchors.
-        live: whether a script of that document draws the charts; else they are static pictures.
+        anchor_prefix: begins the page's anchors, before the page's own prefix.
+        script_draws_charts: whether a script of that document draws the charts; else they are
+            static pictures.
     """
-    return render_template("body.html.j2", lang, page=page, ident=ident + page.ident, live=live)
+    return render_template(
+        "body.html.j2",
+        lang,
+        page=page,
+        anchor_prefix=anchor_prefix + page.anchor_prefix,
+        script_draws_charts=script_draws_charts,
+    )
 
 
 def read_shipped_file(name: str) -> str:
@@ -177,11 +190,12 @@ def draw_static_picture(chart: Chart, lang: str) -> Markup:
     drawing takes most of the time of a report.
     """
     labels = _find_standalone_labels([chart.spec, chart.data], lang)
+    # None: other parts of the picture depend on the width of a translated label.
     if lang == LANGUAGES[0] or labels is None:
         return Markup(_draw_svg(_to_spec_json(chart, lang)))
     picture = _draw_svg(_to_spec_json(chart, LANGUAGES[0]))
     for label, translation in labels.items():
-        if f">{label}</text>" not in picture:  # Vega shortened the label
+        if f">{label}</text>" not in picture:  # Vega has shortened the label to fit its place
             return Markup(_draw_svg(_to_spec_json(chart, lang)))
         picture = picture.replace(f">{label}</text>", f">{translation}</text>")
     return Markup(picture)
@@ -202,14 +216,14 @@ def _draw_svg(spec: str) -> str:
 
 
 def _find_standalone_labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
-    """Return labels in the first language with their translations, as a picture shows both.
+    """Return labels in the first language with their translations, escaped as in an SVG picture.
 
     None if other parts of the picture depend on the width of a translated label, as in a legend of
     several words.
 
     Args:
         value: a part of a chart's specification or data.
-        key: under which the part is.
+        key: under which the part is; labels under ``_STANDALONE_KEYS`` stand alone.
     """
     if isinstance(value, dict):
         items = [(str(name), item) for name, item in value.items()]

@@ -126,6 +126,13 @@ def _get_speed(run: Run) -> float | None:
     return _compute_mean(run, _name_speed_figure(run[0]))
 
 
+def _get_known_speed(launches: list[Launch]) -> float:
+    """Return the speed of launches that all have one, as ``_select_launches`` returns them."""
+    speed = _get_speed(launches)
+    assert speed is not None
+    return speed
+
+
 def _format_speed(speed: float) -> str:
     return cells.format_rounded(speed, 4)
 
@@ -134,18 +141,18 @@ def _format_date(launch: Launch) -> str:
     return str(launch["started_utc"])[:16].replace("T", " ")
 
 
-def _grade(run: Run) -> str:
+def _find_worst_grade(run: Run) -> str:
     """Return the worst grade of trust among the launches of a run.
 
-    Each launch is graded alone, with the reason that it is a single one. If the run has enough
-    launches, a launch with this reason only is usable.
+    The index has a grade of each launch by itself, for which too few launches are a reason to
+    doubt. If the run has enough launches, a launch with no other reason counts as usable.
     """
     has_enough_launches = len(run) >= INTERVAL_MIN_LAUNCHES
     grades = set()
     for launch in run:
-        is_only_alone = launch["trust_reasons"] == "trust_few_launches"
-        grades.add("usable" if has_enough_launches and is_only_alone else launch["trust"])
-    worst_first = reversed(TONES)  # whose keys are the grades, the best first
+        has_no_other_reason = launch["trust_reasons"] == "trust_few_launches"
+        grades.add("usable" if has_enough_launches and has_no_other_reason else launch["trust"])
+    worst_first = reversed(TONES)  # the keys of `TONES` are the grades, the best first
     return next(grade for grade in worst_first if grade in grades)
 
 
@@ -159,7 +166,7 @@ def _choose_badge(run: Run) -> tuple[str, Phrase, str]:
         status = launch["status"]
         if status != "passed":
             return status, phrase(f"status.{status}"), "plain" if status == IMPORTED else "bad"
-    grade = _grade(run)
+    grade = _find_worst_grade(run)
     word = "passed" if grade == "usable" else grade
     return word, phrase(f"badge.{grade}"), TONES[grade]
 
@@ -198,8 +205,8 @@ def _list_columns(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[
     """Return the columns of a list, without optional ones that have no value in any row."""
     columns = []
     for name in names:
-        # [0]: the text of the cell, beside the value by which the list sorts.
-        has_value = any(row["cells"][name][0] != cells.NOTHING for row in rows)
+        # A cell is its text and the value by which the list sorts.
+        has_value = any(text != cells.NOTHING for text, _ in (row["cells"][name] for row in rows))
         if has_value or name not in _OPTIONAL:
             columns.append(name)
     return columns
@@ -226,7 +233,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     if quality:
         metric = first_launch["quality_metric"] or ""
         texts["quality"] = f"{cells.format_quality(quality)} {metric}"
-    # A user's own program has no recipe; the column then says that it is one.
+    # A user's own program has no recipe: its column has `WITNESSED`, to which "open" adds nothing.
     if first_launch["rules"] == "open" and first_launch["recipe"] != WITNESSED:
         texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
     sort_values = first_launch | {
@@ -242,10 +249,10 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     run_id = _RUN_ID.fullmatch(first_launch["run_id"])
     return {
         "cells": row_cells,
-        "word": word,  # what became of the run, for the filter
+        "word": word,  # what became of the run: the value of the badge's column for the filter
         "badge": badge,
         "tone": tone,
-        "many": _describe_spread(run),  # interval and number of several launches; "" for one
+        "many": _describe_speed_interval(run),  # with the number of launches; "" for one
         "id": first_launch["run_id"],
         # An imported row has none.
         "verification": find_worst_verification(x["verification"] or "verified" for x in run),
@@ -257,7 +264,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _describe_spread(run: Run) -> Phrase:
+def _describe_speed_interval(run: Run) -> Phrase:
     """Return the interval of the speed and the number of launches; empty for a single launch."""
     key = _name_speed_figure(run[0])
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
@@ -276,7 +283,7 @@ def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> 
     """
     first_launch = run[0]
     values: dict[str, Any] = {name: _compute_mean(run, name) for name in _FILTERED}
-    values["world"] = first_launch["world"]
+    values["world"] = first_launch["world"]  # the number of ranks
     for name in _FILTERED_TEXTS:
         values[name] = first_launch[name]
     values["status"] = word
@@ -306,10 +313,8 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
         total=total,
         units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
         cases=sorted({run[0]["case"] for run in runs}),
-        most=MAX_COMPARED,  # runs that a reader can choose for a comparison
+        most=MAX_COMPARED,  # the number of runs that a reader can choose for a comparison
         charts=False,  # the page does not load the script that draws charts
-        live=True,  # as in `views.build_page`, whose templates this page shares
-        ident="",
     )
 
 
@@ -355,10 +360,12 @@ def _build_grid(runs: Iterable[Run], links: Links) -> Table:
         texts["interval"] = list_row["many"]
         texts["trust"] = list_row["badge"]
         texts["run_id"] = list_row["short"]
-        texts["speed"] = _format_speed(_get_speed(run) or 0.0)  # the unit is in the heading
+        speed = _get_speed(run)  # None: an imported row without this figure
+        # Without its unit, which is in the heading.
+        texts["speed"] = None if speed is None else _format_speed(speed)
         if list_row["address"]:  # measured here, not imported: it has a page, trust and launches
             texts["device"] = Link(texts["device"], list_row["address"])
-            texts["trust"] = phrase(f"trust.{_grade(run)}")
+            texts["trust"] = phrase(f"trust.{_find_worst_grade(run)}")
             texts["interval"] = list_row["many"] or count_in_words("launches", 1)
         rows.append([texts[name] or None for name in columns])
     headings: list[Phrase] = []
@@ -399,6 +406,7 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
     Args:
         launches: of any runs and cases.
     """
+    # The column ``work`` has a hash of all that makes launches comparable, the devices included.
     launches_by_work: dict[str, list[Launch]] = {}
     for launch in launches:
         launches_by_work.setdefault(launch["work"], []).append(launch)
@@ -408,7 +416,7 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
     ]
     settings_by_work = dict(zip(launches_by_work, _list_differing_settings(works), strict=True))
     fastest_first = sorted(
-        launches_by_work.items(), key=lambda item: _get_speed(item[1]) or 0, reverse=True
+        launches_by_work.items(), key=lambda item: _get_known_speed(item[1]), reverse=True
     )
     named_works: dict[str, list[Launch]] = {}
     for work, work_launches in fastest_first:
@@ -419,8 +427,8 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
             _format_settings(settings_by_work[work]),
         ]
         name = " · ".join(part for part in parts if part)
-        if name in named_works:  # works that differ in nothing that the name states
-            name = f"{name} · {work[:6]}"  # the start of their hash
+        if name in named_works:  # this work differs from another in nothing that the name states
+            name = f"{name} · {work[:6]}"  # the start of the work's hash
         named_works[name] = work_launches
     return named_works
 
@@ -436,18 +444,19 @@ def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
     Args:
         works: launches of each work on each device, the fastest first.
     """
-    # ``comparable`` is a hash of the work without its device.
-    sides_by_work: dict[str, list[list[Launch]]] = {}  # of each work, the launches of each device
+    # Of each work, the launches of each device. The column ``comparable`` has a hash of the work
+    # without its devices.
+    device_launches_by_work: dict[str, list[list[Launch]]] = {}
     for launches in works.values():
-        sides_by_work.setdefault(launches[0]["comparable"], []).append(launches)
+        device_launches_by_work.setdefault(launches[0]["comparable"], []).append(launches)
     blocks: list[Block] = []
-    for sides in sides_by_work.values():
-        if len(sides) < 2:
+    for device_launches in device_launches_by_work.values():
+        if len(device_launches) < 2:
             continue
-        fastest = _get_speed(sides[0]) or 1.0
+        highest_speed = _get_known_speed(device_launches[0])
         bars = []
-        for launches in sides:
-            speed = _get_speed(launches) or 0.0
+        for launches in device_launches:
+            speed = _get_known_speed(launches)
             power = _compute_mean(launches, "power")
             unit = _get_unit(launches[0])
             shown: tuple[Phrase, ...] = (cells.format_rate(speed), " ", unit)
@@ -457,12 +466,12 @@ def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
                 Bar(
                     launches[0]["device"],
                     start=0.0,
-                    end=speed / fastest,
+                    end=speed / highest_speed,
                     colour="other",
                     shown=shown,
                 )
             )
-        title = phrase("site.same_work", what=" · ".join(_describe_work(sides[0][0])))
+        title = phrase("site.same_work", what=" · ".join(_describe_work(device_launches[0][0])))
         blocks.append(Bars(title, tuple(bars)))
     return tuple(blocks)
 
@@ -495,12 +504,16 @@ def build_machines_page(runs: Sequence[Run], links: Links) -> str:
 
 
 def _describe_speed(launches: list[Launch]) -> Phrase:
-    """Return the time to the target, the speed, and the grade of trust unless it is usable."""
+    """Return the time to the target, the speed, and the grade of trust unless it is usable.
+
+    Args:
+        launches: of one work, all of which have a speed.
+    """
     time = _compute_mean([x for x in launches if x["quality_reached"]], "e2e_time")
     time_text = "" if time is None else f"{cells.format_duration(time)} · "
-    speed_text = _format_speed(_get_speed(launches) or 0.0)
+    speed_text = _format_speed(_get_known_speed(launches))
     text: Phrase = (time_text, speed_text, " ", _get_unit(launches[0]))
-    grade = _grade(launches)
+    grade = _find_worst_grade(launches)
     if grade == "usable":
         return text
     return (text, " [", phrase(f"trust.{grade}"), "]")
@@ -520,7 +533,8 @@ def _build_history(works: dict[str, list[Launch]], figure: Phrase, links: Links)
     change_rows: list[dict[str, Any]] = []
     rows: list[list[Phrase]] = []
     for name in most_frequent:
-        launches = sorted(works[name], key=lambda launch: launch["started_utc"])[-MAX_ROWS:]
+        oldest_first = sorted(works[name], key=lambda launch: launch["started_utc"])
+        launches = oldest_first[-MAX_ROWS:]  # the newest
         times = [launch["started_utc"] for launch in launches]
         speeds = [launch[_name_speed_figure(launch)] for launch in launches]
         changes = {change.index: change for change in change_points(times, speeds)}

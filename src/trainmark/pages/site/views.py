@@ -150,13 +150,13 @@ def build_page(
     """Return a page as HTML, of sections or with the body of a report.
 
     Args:
-        lead: blocks above the sections.
+        lead: blocks above the sections, none of them charts.
         trail: links of the pages above this one, without the list of runs, which is always first.
         actions: links that stand beside the title.
         body: HTML of a report, which is not escaped; None: the page has only sections.
     """
-    # The page loads the script that draws charts only if it needs it. A report may have some, and
-    # is not searched for them. No page has a chart in its lead.
+    # The page loads the script that draws charts only if it may have charts. The HTML of a report
+    # is not searched for them.
     blocks = [block for section in sections for block in section.blocks]
     has_charts = body is not None or any(find_charts(block) for block in blocks)
     list_of_runs = Link(phrase("site.runs"), links.get_page_address("index.html"))
@@ -171,8 +171,8 @@ def build_page(
         actions=actions,
         body=None if body is None else Markup(body),
         charts=has_charts,
-        live=True,  # the page's script draws the charts
-        ident="",  # the only document of the page: its anchors need no prefix
+        script_draws_charts=True,  # the page's script draws the charts
+        anchor_prefix="",  # the only document of the page: its anchors need no prefix
     )
 
 
@@ -182,12 +182,13 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
     Args:
         launches: run ids of all launches of the run.
     """
-    # Not compared with other runs: a page is written again only if its record or launches change.
-    rows = read_published([record.plan.case])
-    # Escaped before the addresses are made from them, as for the names of the files.
+    # Compared with published rows, not with other runs, because the page is not written again if
+    # other runs are added.
+    published_rows = list(read_published([record.plan.case]))
+    # The index has the names escaped, and files and addresses are made from those of the index.
     run_id = escape_controls(record.run_id)
     case = escape_controls(record.plan.case)
-    document = build_document([record], [*rows], address=links.get_record_address(run_id))
+    document = build_document([record], published_rows, address=links.get_record_address(run_id))
     actions = []
     if len(launches) > 1:
         for number, launch_id in enumerate(launches, start=1):
@@ -199,7 +200,7 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
         run_id,
         trail=[Link(case, links.get_case_address(case))],
         actions=actions,
-        body=to_body_html(document, links.lang, live=True),
+        body=to_body_html(document, links.lang, script_draws_charts=True),
     )
 
 
@@ -304,22 +305,23 @@ def _translate_work_keys(keys: Iterable[str]) -> Phrase:
     return join(term("work", key) for key in keys)
 
 
-def list_all_runs(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
+def list_all_runs(database: Index, extra_columns: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
     """Return all runs, the newest first, each as a list of its launches.
 
-    A launch is a row of the index, by column.
+    A launch is a row of the index, by column. Copies of a launch in other folders are left out.
 
     Args:
-        more: columns to read besides those by which launches are grouped into runs.
+        extra_columns: columns to read besides those by which launches are grouped into runs.
     """
     runs: dict[Any, list[dict[str, Any]]] = {}
-    seen = set()
-    columns = ("id", "run_id", "path", "repeat_index", *more)
+    listed_ids = set()
+    columns = ("id", "run_id", "path", "repeat_index", *extra_columns)
     for launch in list_runs(database, columns=columns).as_dicts():
-        if launch["run_id"] in seen:  # a copy
+        if launch["run_id"] in listed_ids:  # a copy in another folder
             continue
-        seen.add(launch["run_id"])
-        repeat = _REPEAT.fullmatch(launch["path"])  # [1]: the folder of a run with several launches
+        listed_ids.add(launch["run_id"])
+        repeat = _REPEAT.fullmatch(launch["path"])
+        # The folder that the launches of a repeated run share; the launch itself if it is alone.
         run_key = repeat[1] if repeat else launch["id"]
         runs.setdefault(run_key, []).append(launch)
     return [sorted(run, key=lambda launch: launch["repeat_index"] or 0) for run in runs.values()]

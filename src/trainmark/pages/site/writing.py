@@ -74,6 +74,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
         launch_ids = [launch["run_id"] for launch in run]
         for launch in run:
             run_id = launch["run_id"]
+            # It changes if the record's file changes, or if launches are added to the run.
             stamp = [launch["id"], launch["bytes"], launch["mtime_ns"], launch_ids]
             if known_stamps.get(run_id) != stamp:
                 num_written += 1
