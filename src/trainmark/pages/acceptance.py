@@ -50,10 +50,9 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     lead: list[Block] = []
     failing = result.list_names("fail")
     if failing:
-        lead += [
-            Paragraph(phrase("accept.exclude_list"), "heading"),
-            Code(",".join(failing), copied=True),
-        ]
+        # One line with a button that copies it, for the user to paste into a scheduler's command.
+        exclude_list = Code(",".join(failing), copied=True)
+        lead += [Paragraph(phrase("accept.exclude_list"), "heading"), exclude_list]
     lead.append(_build_member_grid(result))
     sections = [
         Section(
@@ -76,7 +75,8 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     return Document(
         title=phrase("accept.title", n=len(result.members), unit=_name_unit(result)),
         badge=phrase(f"accept_badge.{badge}"),
-        tone=_TONES.get(badge, "warn"),  # `interrupted` is no verdict, and has no tone of its own
+        # `interrupted` is no verdict on a member, so `_TONES` has no tone for it.
+        tone=_TONES.get(badge, "warn"),
         verification=phrase("accept.checked"),
         sentence=summarize_acceptance(result),
         lead=tuple(lead),
@@ -106,6 +106,7 @@ def _describe_tolerances(result: AcceptanceResult) -> list[Phrase]:
     """Return a line with the tolerances of steps and of other times; none if nothing was judged."""
     parts: dict[str, Phrase] = {}
     for quantity in result.quantities:
+        # All quantities besides the step have the same tolerance, so the last one stands for them.
         kind = "step" if quantity.name == "step" else "others"
         parts[kind] = phrase(f"accept_tolerance.{kind}", share=_format_tolerance(quantity.worse_by))
     if not parts:
@@ -151,23 +152,26 @@ def summarize_acceptance(result: AcceptanceResult) -> Phrase:
 
 
 def explain_verdict(member: Member) -> Phrase:
-    """Return why a member fails or is undecided; nothing if it passes."""
+    """Return why a member fails or is undecided; an empty text if it passes."""
     if member.findings:
         return join(map(describe_finding, member.findings), "semicolon")
     if member.doubt is None:
         return ""
     reason = phrase(f"accept_doubt.{member.doubt}")
-    # ``interval``: the interval of the slowdown is too wide; more rounds would make it narrower.
     if member.doubt != "interval":
         return reason
-    more = phrase("accept.no_rounds")
-    if member.more_rounds is not None:
-        more = phrase("accept.more_rounds", n=member.more_rounds)
-    return join((reason, more), "semicolon")
+    # The interval of the slowdown contains the limit. More rounds of measurements would make the
+    # interval narrower, so the reason also says how many of them would decide.
+    if member.more_rounds is None:  # no practical number of rounds would decide
+        remedy = phrase("accept.no_rounds")
+    else:
+        remedy = phrase("accept.more_rounds", n=member.more_rounds)
+    return join((reason, remedy), "semicolon")
 
 
 def describe_finding(finding: Finding) -> Phrase:
     """Return a finding in words."""
+    # The text of a code has placeholders for those of these values that its findings have.
     return phrase(
         f"accept_finding.{finding.code}",
         quantity=finding.quantity or "",
@@ -212,7 +216,7 @@ def _choose_badge(result: AcceptanceResult) -> str:
 
 
 def join_first_names(names: Sequence[Phrase]) -> Phrase:
-    """Join names with commas; of many the first, and how many more there are."""
+    """Join names with commas; of more than ``_MAX_NAMED``, the first and the number of others."""
     shown = list(names[:_MAX_NAMED])
     if len(names) > _MAX_NAMED:
         shown.append(phrase("accept.and_more", n=len(names) - _MAX_NAMED))
@@ -220,10 +224,10 @@ def join_first_names(names: Sequence[Phrase]) -> Phrase:
 
 
 def format_share(share: float, *, sign: bool = False) -> str:
-    """Return a share in percent; of a very large one only that it is larger than a bound.
+    """Return a share in percent, ``4.2%``; a share above ``_MAX_SHARE`` as ``>1000%``.
 
     Args:
-        sign: whether a positive share has a plus.
+        sign: whether a positive share begins with a plus.
     """
     if share > _MAX_SHARE:
         return f"{'+' if sign else ''}>{_MAX_SHARE:.0%}"
@@ -237,13 +241,14 @@ def _describe_slowdown(share: float) -> Phrase:
 
 
 def _build_member_grid(result: AcceptanceResult) -> Strip:
-    """Return a cell for each member, with its verdict on hover."""
+    """Return a cell for each member, with its verdict on hover, and the number of each verdict."""
     cells = tuple((_TONES[member.decision], _describe_member(member)) for member in result.members)
     counts = Counter(member.decision for member in result.members)
-    counted = (
+    counts_in_words = (
         (term("accept_decision", decision), f" {count}") for decision, count in counts.items()
     )
-    return Strip(phrase("accept.members"), (cells,), join(counted))
+    rows = (cells,)  # all members in one row
+    return Strip(phrase("accept.members"), rows, join(counts_in_words))
 
 
 def _describe_member(member: Member) -> Phrase:
@@ -290,7 +295,7 @@ def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
     ]
     rows = (
         (
-            _describe_team(group.members),
+            _describe_member_set(group.members),
             ", ".join(group.products),
             ", ".join(f"{name} {version}" for name, version in group.software.items()),
         )
@@ -322,17 +327,18 @@ def _build_links_section(result: AcceptanceResult) -> Section:
 def _build_heat_map(result: AcceptanceResult) -> HeatMap:
     """Return the links between members, a row and a column for each member.
 
-    A cell shows the link for the training step; if another quantity of the same pair failed, that
-    one.
+    A pair of members has a link for each quantity that was measured. Its cell shows the first one
+    that failed in a quantity other than the step, or else the one of the step.
     """
     names = [member.name for member in result.members]
     link_of_pair: dict[frozenset[str], Link] = {}
-    # So that it replaces other quantities, unless one of them failed; False sorts before True.
+    # The links of the step come last, because a later link replaces an earlier one that did not
+    # fail. (False sorts before True.)
     step_last = sorted(result.links, key=lambda link: link.quantity == "step")
     for link in step_last:
         pair = frozenset(link.members)
-        earlier = link_of_pair.get(pair)
-        if earlier is None or earlier.decision != "fail":
+        earlier_link = link_of_pair.get(pair)
+        if earlier_link is None or earlier_link.decision != "fail":
             link_of_pair[pair] = link
     rows = []
     for a in names:
@@ -358,7 +364,7 @@ def _build_link_table(links: Iterable[Link]) -> Block:
         for name in ("name", "quantity", "decision", "slower", "interval", "rounds")
     ]
     order = {"fail": 0, "undecided": 1, "pass": 2}
-    slowest = sorted(links, key=lambda link: (order[link.decision], -link.interval.slower))
+    worst_first = sorted(links, key=lambda link: (order[link.decision], -link.interval.slower))
     rows = (
         (
             " – ".join(link.members),
@@ -368,18 +374,19 @@ def _build_link_table(links: Iterable[Link]) -> Block:
             _format_interval(link.interval),
             link.rounds,
         )
-        for link in slowest[:_MAX_LINKS]
+        for link in worst_first[:_MAX_LINKS]
     )
     return build_table(heads, rows)
 
 
 def _describe_whole_cluster(whole: Whole) -> Paragraph:
     """Return what was found when all comparable nodes trained together."""
-    # Groups are slow only together with others. If none is known, the parts are named that are fast
-    # by themselves: what connects them is slow.
-    teams = whole.groups or whole.parts
-    share = phrase("accept_whole.failed_share")
-    if whole.interval is not None:  # the training did not fail
+    # The groups of nodes that are slow together with other nodes. If no such group was found, the
+    # parts of the cluster that are fast by themselves; then the connection between them is slow.
+    node_sets = whole.groups or whole.parts
+    if whole.interval is None:  # the training failed, so it has no slowdown
+        share = phrase("accept_whole.failed_share")
+    else:
         share = phrase(
             "accept_whole.slower_share",
             slowdown=_describe_slowdown(whole.interval.slower),
@@ -390,12 +397,12 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
         f"accept_whole.{whole.outcome}",
         n=whole.num_members,
         share=share,
-        groups=join(map(_describe_team, teams), "semicolon"),
+        groups=join(map(_describe_member_set, node_sets), "semicolon"),
     )
     return Paragraph(text, _WHOLE_TONES[whole.outcome])
 
 
-def _describe_team(members: Sequence[str]) -> Phrase:
+def _describe_member_set(members: Sequence[str]) -> Phrase:
     """Return the names of a few members, or the first and the last of many with their number."""
     if len(members) <= _MAX_NAMED:
         return join(members)
@@ -403,20 +410,21 @@ def _describe_team(members: Sequence[str]) -> Phrase:
 
 
 def _describe_bits(result: AcceptanceResult) -> list[Block]:
-    """Return for each product whether its devices compute the same bits.
-
-    ``control`` tells whether a device that trained twice agreed with itself.
-    """
+    """Return for each product whether its devices compute the same training with the same bits."""
     return [
+        # ``control``: whether devices that trained twice got the same result both times.
         Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
         for bits in result.bits
     ]
 
 
 def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
-    """Return noise and trends of each quantity, and how large a fault would have been noticed."""
+    """Return the noise of each quantity; of the step also its trend and the detectable slowdown.
+
+    A link that is slower by the detectable slowdown is found with a probability of 95%.
+    """
     blocks: list[Block] = []
-    if result.baseline is not None:
+    if result.baseline is not None:  # times alone were compared with it, not with those of peers
         blocks.append(Paragraph(phrase("accept.baseline", name=result.baseline)))
     for quantity in result.quantities:
         blocks.append(
@@ -430,10 +438,11 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
                 )
             )
         )
-        # Trend and smallest detectable slowdown of the other quantities are left out.
-        if quantity.name == "step" and quantity.trend is not None:
+        if quantity.name != "step":
+            continue
+        if quantity.trend is not None:
             blocks.append(Paragraph(phrase("accept.trend", share=quantity.trend)))
-        if quantity.name == "step" and quantity.detectable_link is not None:
+        if quantity.detectable_link is not None:
             share = format_share(quantity.detectable_link)
             blocks.append(Paragraph(phrase("accept.link_chance", share=share)))
     return blocks

@@ -18,8 +18,8 @@ GIB = 1024**3
 # Texts that are aligned as numbers: with or without a mark in brackets, a sign, a power of ten or a
 # percent sign; the marks for an unknown number; and several numbers with slashes, ``0.80/0.81``.
 _NUMBER = re.compile(r"(\[\d+\] )?[-+−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|[/–]|[\d.]+/[\d./]+")
-_MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_ENTITY = re.compile(r"&(?=#?\w+;)")
+_MARKDOWN_SYNTAX = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_START_OF_ENTITY = re.compile(r"&(?=#?\w+;)")  # of `&lt;`, which Markdown would show as `<`
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
     "bytes": ((GIB, "GiB"), (1024**2, "MiB"), (1024, "KiB")),
@@ -41,9 +41,9 @@ def are_numbers(column: Sequence[str]) -> bool:
 
 
 def escape_markdown(text: object) -> str:
-    """Return ``text`` as Markdown that shows it literally, in a table cell as elsewhere."""
-    line = _ENTITY.sub("&amp;", to_one_line(text)).replace("<", "&lt;")
-    return _MARKDOWN.sub(lambda match: "\\" + match.group(), line)
+    """Return ``text`` as one line of Markdown that shows it literally, also in a table's cell."""
+    line = _START_OF_ENTITY.sub("&amp;", to_one_line(text)).replace("<", "&lt;")
+    return _MARKDOWN_SYNTAX.sub(lambda match: "\\" + match.group(), line)
 
 
 def choose_code_fence(text: str) -> str:
@@ -53,7 +53,7 @@ def choose_code_fence(text: str) -> str:
 
 
 def format_rate(value: float | None) -> str:
-    """Return a rate: one decimal, below 10 four significant digits."""
+    """Return a rate with one decimal, or below 10 with four significant digits."""
     if value is None:
         return NOTHING
     if value == 0:
@@ -75,9 +75,9 @@ def format_duration(seconds: float) -> str:
     """Return a duration in words: ``46.2 s``, ``11 min 40 s``, ``3 h 12 min``."""
     if seconds < 100:
         return f"{format_rounded(seconds)} s"
-    minutes, rest_s = divmod(round(seconds), 60)
+    minutes, remaining_s = divmod(round(seconds), 60)
     if minutes < 120:
-        return f"{minutes} min {rest_s} s"
+        return f"{minutes} min {remaining_s} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
@@ -93,10 +93,10 @@ def format_quality(value: float | None, *, target: float | None = None) -> str:
         for digits in range(4, 7):  # six decimals at most
             text = f"{value:.{digits}f}"
             rounded = float(text)
-            # The rounded value is on the same side of the target.
-            if (rounded >= target) == (value >= target) and (rounded <= target) == (
-                value <= target
-            ):
+            # Rounding hides nothing if the rounded value is on the value's side of the target.
+            is_same_above = (rounded > target) == (value > target)
+            is_same_below = (rounded < target) == (value < target)
+            if is_same_above and is_same_below:
                 break
     whole, point, decimals = text.partition(".")
     return whole + point + (decimals.rstrip("0") or "0")
@@ -133,7 +133,10 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
 
 
 def scale_to_unit(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
-    """Return values in one common readable unit, and that unit."""
+    """Return values as texts in one common readable unit, and that unit.
+
+    A value that is None has the text ``NOTHING``.
+    """
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     factor, name = scale(largest, unit)
     return [format_rate(None if value is None else value / factor) for value in values], name

@@ -226,7 +226,7 @@ def draw_history(*, has_changes: bool) -> Spec:
     Args:
         has_changes: whether there are change points.
     """
-    # Formats of a label, by the unit of time at which it is.
+    # Formats of the axis' labels, by the largest unit of time that begins at the label.
     days = dict.fromkeys(("week", "date", "day"), "%m-%d")
     hours = dict.fromkeys(("hours", "minutes"), "%H:%M")
     seconds = dict.fromkeys(("seconds", "milliseconds"), "%H:%M:%S")

@@ -254,7 +254,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     ratios = [row["ratio"] for row in rows]
     title = phrase("compare.ratios")
     scale: Spec = {"zero": False}
-    # With 1, because the axis also shows the line of equal speed.
+    # 1 is among the values, because the axis also shows a line at 1, where both sides are equal.
     if max(*ratios, 1) >= _LOG_RATIO_OF_SIDES * min(*ratios, 1):
         title = phrase("chart.log", title=title)
         scale = {"type": "log", "base": 2}
@@ -292,11 +292,11 @@ def chart_overlays(
         names: of the runs in the legend, by the same short names; None: their devices.
         prefix: begins the names of the charts.
     """
-    first = next(iter(sides.values()))[0]
+    first_record = next(iter(sides.values()))[0]
     titles: dict[str, Phrase] = {
         "loss": phrase("compare.loss"),
         "step_time": phrase("compare.step_time"),
-        "quality": phrase("compare.quality", metric=first.quality.metric),
+        "quality": phrase("compare.quality", metric=first_record.quality.metric),
     }
     draw = {"loss": chart_loss, "step_time": chart_step_time, "quality": chart_quality}
     labels: dict[str, Phrase] = {}
@@ -306,7 +306,7 @@ def chart_overlays(
     overlays = []
     for quantity, title in titles.items():
         curves: dict[str, Chart] = {}
-        for side, records in list(sides.items())[:MAX_SIDES]:
+        for side, records in list(sides.items())[:MAX_SIDES]:  # there are no colours for more
             charts = (draw[quantity](record) for record in records)
             first_chart = next((chart for chart in charts if chart is not None), None)
             if first_chart is not None:
@@ -362,16 +362,21 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
             the median and the highest reading.
     """
     first_line = lines[0]
-    # short: the quantity's name in keys of texts and in the chart's name. factor: units of the
+    # text_name: the quantity's name in keys of texts and in the chart's name. factor: units of the
     # readings in one `unit` of the chart, bytes in a GiB for example.
-    short, unit, factor, scale = _QUANTITIES[first_line.quantity]
+    text_name, unit, factor, scale = _QUANTITIES[first_line.quantity]
     kind = "host" if first_line.of_host else "device"
     # ``of`` has the ranks of a device, the number of a host, or the name of one of the three lines.
     is_summary = first_line.of in SUMMARY_LINES
     last_s = max(time_s for line in lines for time_s, _ in line.points)
-    seconds_per_unit, axis = (60, "minutes") if last_s > _LONG_S else (1, "axis")
+    if last_s > _LONG_S:
+        seconds_per_unit = 60
+        axis = phrase("time.minutes")
+    else:
+        seconds_per_unit = 1
+        axis = phrase("time.axis")  # in seconds
     drawn = chart_specs.draw_over_time(
-        axis=phrase(f"time.{axis}"),
+        axis=axis,
         scale=scale,
         member=phrase(f"time.{kind}-of"),
         names=[line.of for line in lines] if len(lines) > 1 and not is_summary else [],
@@ -388,8 +393,8 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
             rounded = float(f"{value / factor:.4g}")
             rows.append({"s": round(time_s / seconds_per_unit, 3), "v": rounded, "of": line.of})
     return Chart(
-        f"time-{kind}-{short}",
-        phrase(f"time.{kind}-title", quantity=phrase(f"time.{short}"), unit=unit),
+        f"time-{kind}-{text_name}",
+        phrase(f"time.{kind}-title", quantity=phrase(f"time.{text_name}"), unit=unit),
         _describe_readings(record, lines),
         drawn,
         {"measured": shades, "lines": rows},
@@ -403,23 +408,25 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
         lines: as ``_chart_quantity`` takes them.
     """
     first_line = lines[0]
-    short, unit, factor, _ = _QUANTITIES[first_line.quantity]
+    # text_name: the quantity's name in keys of texts. factor: units of the readings in one `unit`.
+    text_name, unit, factor, _ = _QUANTITIES[first_line.quantity]
     readings = [(value, time_s, line.of) for line in lines for time_s, value in line.points]
     lowest, _, _ = min(readings)
-    # By the value alone, so that of several equal ones the first counts.
+    # By the value alone: if several readings are the highest, the first of them counts.
     highest, highest_s, highest_line = max(readings, key=lambda reading: reading[0])
+    # The device or host that had the highest reading, and how many there are.
     member: int | str = highest_line
     num_members = len(lines)
-    if first_line.of in SUMMARY_LINES:  # whose names are not those of devices or hosts
+    if first_line.of in SUMMARY_LINES:  # these lines summarize devices or hosts and name none
         highest_by_member = _collect_highest_readings(
             record, of_host=first_line.of_host, quantity=first_line.quantity
         )
         num_members = len(highest_by_member)
-        # An imported record may have the lines without the members' readings.
+        # "?": an imported record may have the lines without the readings of each device or host.
         member = max(highest_by_member, key=highest_by_member.__getitem__, default="?")
     return phrase(
         f"time.{'host' if first_line.of_host else 'device'}",
-        quantity=phrase(f"time.{short}"),
+        quantity=phrase(f"time.{text_name}"),
         unit=unit,
         at=f"{highest_s:.0f}",
         n=num_members,
@@ -430,10 +437,13 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
 
 
 def _collect_highest_readings(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
-    """Return the highest reading of a quantity in the run, by node, or by a device's first rank."""
+    """Return the highest reading of a quantity in the run, by node, or by a device's first rank.
+
+    A device without ranks, or without readings of the quantity, is left out.
+    """
     if record.telemetry is None:
         return {}
-    # Of each device or host, the readings in each interval of the run.
+    # Of each device or host, the summary of its readings in each interval of the run.
     uses_by_member: dict[int, Mapping[IntervalName, Use]] = {}
     if of_host:
         for node, use_by_interval in enumerate(record.telemetry.hosts):

@@ -35,12 +35,12 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
         # Placeholders for the values that a user must give: ` limit=LIMIT`.
         options = "".join(f" {x.name}={x.name.upper()}" for x in case.prepare_options if x.required)
         commands.append(f"trainmark prepare {case.name}{options} --from DOWNLOADS --data {data}")
-    repeats = f"--repeat {INTERVAL_MIN_LAUNCHES}"
+    repeats = f"--repeat {INTERVAL_MIN_LAUNCHES}"  # as many launches as a 95% interval needs
     commands.append(f"trainmark run {case.name} --data {data} --recipe {recipe} {repeats}")
     return [
         Paragraph(phrase("trial.what"), "muted"),
         Paragraph(phrase("trial.next"), "muted"),
-        *(Code(f"  {command}") for command in commands),
+        *(Code(f"  {command}") for command in commands),  # indented below the sentence
     ]
 
 

@@ -106,6 +106,7 @@ def find_median_launch(records: Sequence[Record]) -> Record:
     If no launch passed, it is the median of all.
     """
     candidates = select_passed(records) or list(records)
+    # A launch without a speed counts as the slowest.
     ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]  # of an even number the slower of the two in the middle
 

@@ -62,7 +62,7 @@ def add_differing_settings(listing: Listing) -> Listing:
     """
     rows = listing.as_dicts()
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
-    kinds = [f"{row['case']} {row['recipe']}" for row in rows]
+    kinds = [f"{row['case']} {row['recipe']}" for row in rows]  # only runs of one are compared
     differing = find_differing_settings(zip(kinds, recipes, strict=True))
     # If a setting differs, there are rows; all have the same columns.
     names = [name for name in differing if name not in rows[0]][:_MAX_SETTINGS]
@@ -240,7 +240,7 @@ def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> st
     remarks: dict[str, list[str]] = {}
     for entry in outcomes:
         sentences = []
-        if entry.reason and entry.state == "to run":  # in a dry run: the case key
+        if entry.reason and entry.state == "to run":  # a dry run: the reason is the case key
             sentences.append(f"to run as {entry.reason}")
         elif entry.reason and entry.state == "left":  # the reason itself says "stopped"
             sentences.append(entry.reason)
@@ -282,9 +282,10 @@ def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
             for entry in outcomes
         ]
     heads = ("status", "launches", "final_result", "interval", "quality", "memory GiB")
-    cells_of = [_build_series_row(entry) for entry in outcomes]
-    columns |= {head: [row[place] for row in cells_of] for place, head in enumerate(heads)}
-    for head in ("memory GiB", "interval"):  # what is left out first
+    entry_rows = [_build_series_row(entry) for entry in outcomes]
+    columns |= {head: [row[place] for row in entry_rows] for place, head in enumerate(heads)}
+    # If the table is too wide, the memory is left out, then also the interval.
+    for head in ("memory GiB", "interval"):
         shown = build_table(columns, zip(*columns.values(), strict=True))
         if terminal.has_room(shown, width):
             return shown

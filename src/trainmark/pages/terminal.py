@@ -164,7 +164,8 @@ def show_page(
     if extent != "head":
         blocks += page.lead
     left_out = []
-    for section in page.sections if extent != "head" else ():
+    sections = () if extent == "head" else page.sections
+    for section in sections:
         # Sections with long lists are only on pages, and a terminal shows no charts.
         if section.anchor in _SECTIONS_OF_PAGES or not section.has_text:
             continue

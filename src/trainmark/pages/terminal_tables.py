@@ -68,7 +68,8 @@ def fits(rows: Rows, width: int) -> bool:
 
 def _fit_table(rows: Rows, width: int) -> Table | None:
     """Return a table of whole words that is no wider than ``width``; None if there is none."""
-    table = _build_table(rows, padding=1)  # with more space, if then no cell must fold
+    # First with more space between the columns, if the table fits without folding any cell.
+    table = _build_table(rows, padding=1)
     console = Console(width=_UNLIMITED)
     if console.measure(table).maximum <= width:
         return table

@@ -196,6 +196,7 @@ def describe_configuration(device: str, *, nnodes: int, nproc: int, cards: bool 
         nproc: number of ranks on each node.
         cards: whether each rank has a device to itself; else ranks are processes on a host.
     """
+    # One and two have words of their own in Chinese.
     nodes = phrase(f"nodes.{nnodes}") if nnodes in (1, 2) else phrase("nodes.more", n=nnodes)
     return phrase(
         "configuration.cards" if cards else "configuration.processes",

@@ -105,11 +105,13 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
         rows.append([cost.name, cost.value, cost.unit, cost.arithmetic])
     rows += _list_count_rows(record)
     rows += _list_span_rows(record)
-    means = phrase("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
+    note: Phrase = ""
+    if launches > 1:  # which values are means, and which are those of one launch
+        note = phrase("figure.means", n=launches, run=record.run_id)
     table = build_table(translate_headings("name", "value", "unit", "remark"), rows)
     gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
     return build_folded_section(
-        "figures", table, describe_unmeasured(unmeasured), note=means, gist=gist
+        "figures", table, describe_unmeasured(unmeasured), note=note, gist=gist
     )
 
 
@@ -196,11 +198,10 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
 
 
 def build_printed_speeds(record: Record) -> Section | None:
-    """Return the speeds that a user's program printed beside the measured ones.
+    """Return the speeds that a user's program printed, each beside the measured speed.
 
-    Below the table is a line of the program's output, as it was printed.
-
-    None if it printed none, and for a case.
+    Below the table is a line of the program's output, as it was printed. None if the program
+    printed no speed, and for a case, which is not a user's program.
     """
     comparisons = compare_printed(Measurement.from_record(record), record.figures)
     if not comparisons:
@@ -217,9 +218,9 @@ def build_printed_speeds(record: Record) -> Section | None:
         for comparison in comparisons
     ]
     names = translate_headings("unit", "reported", "measured", "difference", "reason", "lines")
-    first = Code(comparisons[0].speed.raw)
+    printed_line = Code(comparisons[0].speed.raw)
     return build_folded_section(
-        "printed", build_table(names, rows), first, gist=count_in_words("rows", len(rows))
+        "printed", build_table(names, rows), printed_line, gist=count_in_words("rows", len(rows))
     )
 
 
@@ -233,7 +234,8 @@ def build_ranks(record: Record) -> Section | None:
     if telemetry and "train" in telemetry.intervals_s:
         interval = "train"
     use_by_rank: dict[int, Use | None] = {}
-    for device in telemetry.devices if telemetry else ():
+    devices = telemetry.devices if telemetry else []
+    for device in devices:
         for rank in device.ranks:
             use_by_rank[rank] = device.over.get(interval)
     if not use_by_rank and sum(entry.step_ns is not None for entry in record.ranks) < 2:

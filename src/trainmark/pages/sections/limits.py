@@ -211,11 +211,12 @@ def _find_slow_rank(record: Record) -> Limit | None:
 
 def _find_other_work(record: Record) -> Limit | None:
     """Return a limit if other programs used much of the host's cores."""
-    others: float = record.environment.get("others_cpu_share") or 0.0
-    if others <= BUSY_SHARE:
+    others_share: float = record.environment.get("others_cpu_share") or 0.0  # None: not known
+    if others_share <= BUSY_SHARE:
         return None
     kind = "other_work_threads" if _has_threads(record) else "other_work"
-    arithmetic = f"{others:.1%} > {BUSY_SHARE:.0%}"
+    arithmetic = f"{others_share:.1%} > {BUSY_SHARE:.0%}"
+    # How much time the other work costs is not known.
     return Limit("other_work", cost=None, advice=phrase(f"advice.{kind}"), arithmetic=arithmetic)
 
 
@@ -226,9 +227,9 @@ def _find_small_batch(record: Record) -> Limit | None:
     total = record.figure("mem_total")
     if rate is None or not used or not total:
         return None
-    # On a CPU the memory is the host's. The advice is a larger batch or ``compile``: with
-    # ``compile`` it is followed already.
-    if not has_cards(record) or record.plan.recipe.get("compile"):
+    if not has_cards(record):  # the memory is the host's, not a device's
+        return None
+    if record.plan.recipe.get("compile"):  # the advice is a larger batch or ``compile``
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
         return None
@@ -382,10 +383,11 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
 def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
     """Tell whether one piece of work is the bound of the other.
 
-    Beside the target, they differ in the one field of the recipe that makes it a bound.
+    It is if they differ in nothing but one field of the recipe, in being a bound, and in the
+    target, which a bound does not have.
     """
-    names = set(find_differences(work, other)) - {_TARGET}
-    return _BOUND in names and len(names) == 2  # ``bound`` itself, and that field
+    differing_keys = set(find_differences(work, other)) - {_TARGET}
+    return _BOUND in differing_keys and len(differing_keys) == 2
 
 
 def _group_comparisons(
@@ -592,8 +594,9 @@ def _find_hottest_rank(record: Record) -> tuple[int, float] | None:
     for device in record.telemetry.devices:
         use = device.over.get("train")
         if device.ranks and use is not None and "temperature_c" in use.quantities:
+            # One rank stands for all that share the device.
             readings.append((use.quantities["temperature_c"].highest, device.ranks[0]))
     if len(readings) < 2:
         return None
-    celsius, rank = max(readings)
+    celsius, rank = max(readings)  # by the temperature
     return rank, celsius

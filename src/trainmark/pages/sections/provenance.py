@@ -108,43 +108,48 @@ def list_columns(references: References) -> tuple[str, ...]:
     Raises:
         RecordError: several headers are not names of columns.
     """
-    unknown = [name for name in references.columns if name not in COLUMNS]
-    if len(unknown) > 1:
+    other_headers = [name for name in references.columns if name not in COLUMNS]
+    if len(other_headers) > 1:
         rule = f"columns must be the quality or one of {', '.join(sorted(COLUMNS))}"
-        what = f"unknown columns {', '.join(unknown)}"
+        what = f"unknown columns {', '.join(other_headers)}"
         raise RecordError(what, where="reference.toml", rule=rule)
     if not references.columns:
         return PERFORMANCE
-    return tuple(QUALITY if name in unknown else name for name in references.columns)
+    return tuple(QUALITY if name in other_headers else name for name in references.columns)
 
 
 def _name_column(name: str, record: Record) -> str:
     """Return a column's header; that of the quality as published rows print it, else the metric."""
     if name != QUALITY:
         return name
-    printed = record.plan.about.references.columns
-    return next((name for name in printed if name not in COLUMNS), record.quality.metric)
+    for header in record.plan.about.references.columns:
+        if header not in COLUMNS:  # the only such header, see `list_columns`
+            return header
+    return record.quality.metric
 
 
 def build_performance_table(records: Sequence[Record]) -> Table:
     """Return a row for each record of one case, in their order, in the form of published pages.
 
-    There ``/`` stands for what was not measured, and for no changed field.
+    Several records have their number before the configuration: ``[1]``, ``[2]`` and so on.
     """
     names = list_columns(records[0].plan.about.references)
     rows = []
     for number, record in enumerate(records, start=1):
-        mark = f"[{number}] " if len(records) > 1 else ""
-        configuration: Phrase = (mark, describe_record_configuration(record))
+        number_text = f"[{number}] " if len(records) > 1 else ""
+        configuration: Phrase = (number_text, describe_record_configuration(record))
         rows.append([configuration, *(_format_published_cell(name, record) for name in names)])
     headings = [phrase("head.configuration"), *(_name_column(name, records[0]) for name in names)]
     return build_table(headings, rows)
 
 
 def _format_published_cell(name: str, record: Record) -> Phrase:
-    """Return a record's cell of a column; if it has no value, with the reason."""
+    """Return a record's cell of a column; without a value, ``/`` as in published pages.
+
+    If the record states a reason for a missing value, it is shown on hover.
+    """
     cell = COLUMNS[name](record)
-    if cell not in (None, "", cells.NOTHING):
+    if cell not in (None, "", cells.NOTHING):  # the column has a value
         return cell
     reason = record.quality.reason
     if name != QUALITY:
@@ -219,7 +224,7 @@ def _list_known_facts(values: Mapping[str, Phrase]) -> Facts:
     """Return the facts whose value is not None.
 
     Args:
-        values: by the key of the fact's name in texts.toml.
+        values: of the facts, by the key of the fact's name in texts.toml.
     """
     return Facts(tuple((phrase(key), value) for key, value in values.items() if value is not None))
 
@@ -271,7 +276,8 @@ def build_run_facts(record: Record) -> Section:
     about = plan.about
     # ``compared_with`` is the recipe from which ``fix_hp`` and ``extra`` list the changes.
     changed = phrase("def.fix_hp", standards=plan.compared_with)
-    recipe_fields = format_fix_hp(_list_recipe_fields(record))
+    # Joined again below by the separator of the page's language, which has a space.
+    recipe_fields = _FIELD_SEPARATOR.split(format_fix_hp(_list_recipe_fields(record)))
     attention_flags = record.environment.get("attention_flags", {})
     attention_kernels = [name for name, is_allowed in attention_flags.items() if is_allowed]
     facts: dict[str, Phrase] = {
@@ -286,7 +292,7 @@ def build_run_facts(record: Record) -> Section:
         "fact.rules": phrase(f"rules.{plan.rules if plan.witness is None else WITNESSED}"),
         "name.extra": or_none(format_fix_hp(plan.extra)),
         "fact.recipe": plan.recipe_name,
-        "fact.recipe_fields": join(_FIELD_SEPARATOR.split(recipe_fields)),
+        "fact.recipe_fields": join(recipe_fields),
         "fact.parameters": _describe_parameters(record),
         "fact.kernels": _describe_kernels(job.get("kernels") or {}),
         "fact.started": record.started,
@@ -374,7 +380,9 @@ def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
 
 
 def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
-    """Return the value at a path; "not known" if the run ended before reporting it.
+    """Return the value at a path: "not known" if the run ended before it was reported.
+
+    A value that was reported as None is "none".
 
     Args:
         source: what the path begins in.
@@ -383,7 +391,7 @@ def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
     """
     value: Any = source
     for name in path.split("."):
-        if value is None:  # the job reported that it has no such part
+        if value is None:  # the job reported that it has no such part: the value is "none"
             break
         if name not in value:
             return or_unknown(None)
