@@ -70,7 +70,7 @@ class Compliance:
 def check_rules(records: Sequence[Record]) -> Compliance:
     """Check the launches of one result against the division that they claim.
 
-    It is the open one if any launch claims it.
+    They claim the open division if any of them does.
 
     Args:
         records: read with their evidence, as ``results.selection.select_results`` does.
@@ -133,7 +133,7 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
     violations = []
     for plan in plans:
         standard = case.recipes.get(plan.compared_with)
-        # Fields that set how much is trained and what is evaluated: as in the standard recipe.
+        # Fields that set how much is trained and what is evaluated must be those of the standard.
         for name in list_fields_with_rule(case.recipe_type, "scope"):
             # None: the installed case no longer has the recipe with which the run was compared.
             if standard is None or plan.recipe.get(name) != getattr(standard, name):

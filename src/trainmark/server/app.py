@@ -97,7 +97,9 @@ def _answer_error(request: Request, error: Any) -> Response:
         links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(build_error_page(error, links), status, headers)
     parts = {"what": error.what, "where": error.where, "rule": error.rule, "fix": error.fix}
-    escaped = {name: text and escape_controls(text) for name, text in parts.items()}
+    escaped = {
+        name: None if text is None else escape_controls(text) for name, text in parts.items()
+    }
     return JSONResponse({"error": escaped}, status, headers)
 
 

@@ -81,7 +81,9 @@ class PackageEnergy:
         return bool(self._counters)
 
     def read(self) -> dict[str, Any]:
-        """Return the joules of all packages since the beginning; asked only if ``is_readable``.
+        """Return the joules that all packages have used since this object was made.
+
+        It is called only if ``is_readable``.
 
         Raises:
             MonitorFault: a counter cannot be read this time; or it may have wrapped more than once,
@@ -93,6 +95,8 @@ class PackageEnergy:
             values_uj = {file: _read_number(file) for file in self._counters}
         except (OSError, ValueError) as error:
             raise MonitorFault("failed", f"RAPL: {error}") from error
+        # If a package may have used more than its counter's range, the counter may have wrapped
+        # more than once.
         max_used_uj = since_s * _MAX_PACKAGE_W * 1e6
         if max_used_uj > min(counter.range_uj for counter in self._counters.values()):
             self._counters = {}
@@ -102,7 +106,7 @@ class PackageEnergy:
         for file, value_uj in values_uj.items():
             counter = self._counters[file]
             difference_uj = value_uj - counter.last_uj
-            if difference_uj < 0:  # it has wrapped
+            if difference_uj < 0:  # the counter has wrapped once
                 difference_uj += counter.range_uj
             self._used_uj += difference_uj
             self._counters[file] = counter._replace(last_uj=value_uj)
@@ -163,7 +167,7 @@ class HostReader:
         self._node_power_w = read_node_power_w()
 
     def read(self, catch_faults: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
-        """Return what could be read now; a value of the node's power only once.
+        """Return what could be read now; the controller's last answer, the power, only once.
 
         Args:
             catch_faults: called with the source that is read; reports what the block raises.
@@ -178,8 +182,8 @@ class HostReader:
         if self._energy.is_readable:
             with catch_faults("rapl"):
                 readings |= self._energy.read()
-        # Of the thread that asks the controller. It is taken away, so that an old value is not
-        # reported again as a new one.
+        # Another thread sets it when the controller answers. It is reset here, so that an old
+        # answer is not reported again as a new one.
         watts = self._node_power_w
         self._node_power_w = None
         if watts is not None:

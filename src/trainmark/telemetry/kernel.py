@@ -84,7 +84,8 @@ class KmsgSource:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise MonitorFault("absent", f"{path}: {error.strerror}") from error
-        with suppress(OSError):  # a pipe has no place to go to
+        # Only new messages are read. A pipe, which has no position, fails here and is read whole.
+        with suppress(OSError):
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def read(self) -> Iterator[str]:

@@ -212,6 +212,7 @@ class DeviceReader:
     def _open_monitor(self) -> Monitor | None:
         """Return the vendor's monitor after calling ``on_open``; None: the vendor has none."""
         vendor = self.load_vendor()
+        # The monitor's index of the device of each rank.
         self._indexes_of_ranks = list(vendor.monitored(self.nproc))
         monitor = vendor.monitor()
         if monitor is not None:
@@ -221,7 +222,10 @@ class DeviceReader:
 
 
 def _load_vendor(name: str) -> Vendor:
-    """Return a vendor, imported only here because any package may offer it."""
+    """Return the vendor of the devices.
+
+    The import is in this function because it runs the code of any package that offers a vendor.
+    """
     from trainmark.devices import list_vendors
 
     return list_vendors()[name]

@@ -241,13 +241,17 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
 
     ``run``: launcher start to the last rank's end; ``train``: the first window to the last;
     ``measured``: the same after the warm-up; ``to_target``: the first window to the end of the
-    evaluation that reached the target.
+    evaluation that reached the target. An interval that has no length is left out.
     """
     ranks = timeline.ranks
     # First and last nanosecond of each interval, from the launcher's start.
     edges_ns: dict[IntervalName, tuple[int, int]] = {"run": (0, timeline.wall_ns)}
-    windows: dict[IntervalName, tuple[PhaseName, ...]] = {"train": PHASES, "measured": ("train",)}
-    for name, phases in windows.items():
+    # The phases of training in which the windows of an interval are.
+    phases_of_interval: dict[IntervalName, tuple[PhaseName, ...]] = {
+        "train": PHASES,
+        "measured": ("train",),
+    }
+    for name, phases in phases_of_interval.items():
         phase_edges_ns = [
             (start_ns - rank.launch_ns, end_ns - rank.launch_ns)
             for rank in ranks
@@ -331,7 +335,7 @@ class Samples:
         self.devices += used_devices.values()
 
     def _add_kernel_messages(self, node: int, event: events.KernelEvent) -> None:
-        """Add messages to those of their kind on the same node."""
+        """Add the number of messages to that of their kind on a node, whose first text is kept."""
         before = self.kernel_messages.get((node, event.kind))
         self.kernel_messages[node, event.kind] = KernelMessages(
             node=node,

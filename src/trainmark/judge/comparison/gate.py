@@ -105,17 +105,19 @@ def combine_exit_codes(judgements: Sequence[Judgement]) -> int:
 def compute_tolerance(cv: float | None, num_launches: int) -> float:
     """Return the relative change by which a launch may be worse than the mean of earlier ones.
 
-    It is three coefficients of variation, and more if there are few launches, because their
-    coefficient is uncertain; at least ``MIN_WORSE`` and at most 1.
+    It is three coefficients of variation, times 1 + 2 / (n - 1) for n launches, because the
+    coefficient of few launches is uncertain. It is at least ``MIN_WORSE`` and at most 1.
 
     Args:
         cv: coefficient of variation of the earlier launches; None: there is only one launch.
         num_launches: number of earlier launches.
     """
-    factor = _NUM_SIGMAS * (1 + 2 / max(1, num_launches - 1))  # one launch: its ``cv`` is None
-    # At most 1: a time that more than doubles has regressed, however much launches scatter. The
-    # tolerance is rounded to a tenth of a percent.
-    return min(1.0, max(MIN_WORSE, round(factor * (cv or 0.0), 3)))
+    if cv is None:
+        return MIN_WORSE
+    factor = _NUM_SIGMAS * (1 + 2 / (num_launches - 1))
+    tolerance = round(factor * cv, 3)  # to a tenth of a percent
+    # At most 1: a time that more than doubles has regressed, however much launches scatter.
+    return min(1.0, max(MIN_WORSE, tolerance))
 
 
 def judge_against_baseline(
@@ -335,9 +337,13 @@ class _Limits:
 
 
 def _compute_limits(baseline: LaunchSummary, worse_by: float | None) -> _Limits:
-    """Return the limits by the baseline's scatter; a given ``worse_by`` comes before it."""
+    """Return the limits of a change, computed from the scatter of the baseline.
+
+    Args:
+        worse_by: the user's tolerance, which replaces the computed one; None: the user set none.
+    """
     tolerance = compute_tolerance(baseline.cv, baseline.launches)
-    # Twice the tolerance, as docs/compare.md states: ``improved`` asks somebody to find the reason.
+    # Twice the tolerance, because a user must find the reason for an improvement (docs/compare.md).
     # At most 1: a rate that more than doubles has improved, however much launches scatter.
     better_by = min(1.0, max(MIN_BETTER, 2 * tolerance))
     if worse_by is None:

@@ -93,7 +93,7 @@ def change_points(times: Sequence[Any], values: ArrayLike) -> list[Change]:
     if len(data) < MIN_RUNS:
         return []
     edges = trace_edges(find_last_starts(data))
-    # A level is a median: the segments were found in values without outliers, ``data`` has them.
+    # Medians and not means, because ``data`` still has the outliers.
     medians = [float(np.median(data[first:end])) for first, end in pairwise(edges)]
     step_indexes = edges[1:-1]
     return [
@@ -115,7 +115,7 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
     segments = [data[first:end] for first, end in pairwise(edges)]
     levels = [float(np.median(segment)) for segment in segments]
     newest = values[-1]
-    # After an older step, its level is the expected one.
+    # Only a recent step counts: after an older one, values are expected at the level since it.
     if len(segments) > 1 and len(segments[-1]) <= _MAX_RECENT_RUNS:
         before = levels[-2]
         after = levels[-1]
@@ -135,12 +135,12 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
         for index, (before, after) in zip(edges[1:-1], pairwise(levels), strict=True)
         if abs(after / before - 1) > MIN_STEP
     ]
-    # Across a step the fitted ramp would take the step for a drift.
+    # Only values since the last step: the ramp that is fitted would take a step for a drift.
     since_step = data[step_indexes[-1] :] if step_indexes else data
     return Assessment(
         expected,
         newest,
-        noise=float(_NUM_SIGMAS * sigma[0] / expected),
+        noise=float(_NUM_SIGMAS * sigma[0] / expected),  # [0]: `estimate_sigma` keeps the axis
         step_index=None,
         drift=_estimate_drift(since_step),
     )
@@ -202,7 +202,7 @@ def trace_edges(last_starts: NDArray[np.int64]) -> list[int]:
     Args:
         last_starts: ``(n + 1,)``, of one series, as ``find_last_starts`` returns them.
     """
-    # The last segment is known; the segments before it are those of the values before it.
+    # From the last segment to the first: where one begins, the one before it ends.
     edges = [len(last_starts) - 1]
     while edges[0] > 0:
         edges.insert(0, int(last_starts[edges[0]]))
@@ -272,15 +272,16 @@ def _estimate_noise(data: NDArray[np.float64]) -> _Noise:
         data: ``(..., n)``
     """
     median = np.median(data, axis=-1, keepdims=True)
-    # Differences of neighbours are smaller if noise is correlated. The variance of a difference of
-    # independent values is twice that of a value.
+    # The variance of the difference of two neighbours is 2 sigma**2 (1 - rho1) if their correlation
+    # is rho1. So ``sigma_lag1`` is smaller than sigma if noise is correlated.
     sigma_lag1 = estimate_sigma(np.diff(data)) / np.sqrt(2)
-    # Values that are ``_LAG`` apart are nearly independent.
+    # Values that are ``_LAG`` apart are nearly independent: their difference has 2 sigma**2.
     sigma_lag5 = estimate_sigma(data[..., _LAG:] - data[..., :-_LAG]) / np.sqrt(2)
     # At least a small part of the median, because equal values would have no noise at all.
     sigma = np.maximum(np.maximum(sigma_lag1, sigma_lag5), _MIN_SIGMA * np.abs(median))
     rho1 = np.clip(1 - (sigma_lag1 / sigma) ** 2, 0, _MAX_RHO1)
-    # The long-run variance of noise of the form AR(1), x[t] = rho1 * x[t - 1] + independent noise.
+    # The variance of the mean of n values, times n, for noise of the form AR(1): x[t] = rho1 *
+    # x[t - 1] + independent noise.
     level_variance = sigma**2 * (1 + rho1) / (1 - rho1)
     return _Noise(sigma, level_variance)
 

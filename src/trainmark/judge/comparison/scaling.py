@@ -132,8 +132,8 @@ def _make_family_key(record: Record, kind: ScalingKind, allow: Collection[str]) 
     common = {
         name: value for name, value in describe_work(record).items() if name not in may_differ
     }
-    batch = [record.plan.recipe[name] for name in _BATCH]
-    # Weak: both parts of a rank's batch are the same. Strong: only the samples of all ranks are.
+    batch = [record.plan.recipe[name] for name in _BATCH]  # micro-batch and number of them
+    # Weak scaling: each rank keeps its batch. Strong scaling: all ranks together keep theirs.
     size = batch if kind == "weak" else prod(batch) * record.plan.world_size
     return f"{size} {sorted(common.items())}"
 
@@ -170,6 +170,7 @@ def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
     ranks_ratio = smallest.ranks / ranks
     efficiency = ranks_ratio * throughput.mean / base.mean
     low = high = doubt = None
+    # Each end of the efficiency comes from opposite ends of the two throughputs' intervals.
     if min(throughput.launches, base.launches) > 1:  # a single launch has no range
         low = ranks_ratio * throughput.low / base.high
         high = ranks_ratio * throughput.high / base.low
