@@ -167,7 +167,7 @@ class HostReader:
         self._node_power_w = read_node_power_w()
 
     def read(self, catch_faults: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
-        """Return what could be read now; the controller's last answer, the power, only once.
+        """Return what could be read now; the power that the controller answers only once.
 
         Args:
             catch_faults: called with the source that is read; reports what the block raises.

@@ -343,7 +343,7 @@ def _compute_limits(baseline: LaunchSummary, worse_by: float | None) -> _Limits:
         worse_by: the user's tolerance, which replaces the computed one; None: the user set none.
     """
     tolerance = compute_tolerance(baseline.cv, baseline.launches)
-    # Twice the tolerance, because a user must find the reason for an improvement (docs/compare.md).
+    # Twice the tolerance: an improvement must be clear, because somebody must find its reason.
     # At most 1: a rate that more than doubles has improved, however much launches scatter.
     better_by = min(1.0, max(MIN_BETTER, 2 * tolerance))
     if worse_by is None:

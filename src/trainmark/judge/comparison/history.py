@@ -140,7 +140,7 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
     return Assessment(
         expected,
         newest,
-        noise=float(_NUM_SIGMAS * sigma[0] / expected),  # [0]: `estimate_sigma` keeps the axis
+        noise=float(_NUM_SIGMAS * sigma[0] / expected),  # `sigma` has the shape (1,)
         step_index=None,
         drift=_estimate_drift(since_step),
     )

@@ -229,7 +229,7 @@ def _find_small_batch(record: Record) -> Limit | None:
         return None
     if not has_cards(record):  # the memory is the host's, not a device's
         return None
-    if record.plan.recipe.get("compile"):  # the advice is a larger batch or ``compile``
+    if record.plan.recipe.get("compile"):  # the advice, a larger batch or this, is followed
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
         return None
@@ -383,8 +383,8 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
 def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
     """Tell whether one piece of work is the bound of the other.
 
-    It is if they differ in nothing but one field of the recipe, in being a bound, and in the
-    target, which a bound does not have.
+    Such a pair differs only in being a bound, in the one field of the recipe that makes it a bound,
+    and in the target, which a bound does not have.
     """
     differing_keys = set(find_differences(work, other)) - {_TARGET}
     return _BOUND in differing_keys and len(differing_keys) == 2

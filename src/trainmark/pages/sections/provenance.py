@@ -276,7 +276,7 @@ def build_run_facts(record: Record) -> Section:
     about = plan.about
     # ``compared_with`` is the recipe from which ``fix_hp`` and ``extra`` list the changes.
     changed = phrase("def.fix_hp", standards=plan.compared_with)
-    # Joined again below by the separator of the page's language, which has a space.
+    # One by one, because they are joined below by the separator of the page's language.
     recipe_fields = _FIELD_SEPARATOR.split(format_fix_hp(_list_recipe_fields(record)))
     attention_flags = record.environment.get("attention_flags", {})
     attention_kernels = [name for name, is_allowed in attention_flags.items() if is_allowed]

@@ -254,7 +254,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "tone": tone,
         "many": _describe_speed_interval(run),  # with the number of launches; "" for one
         "id": first_launch["run_id"],
-        # An imported row has none.
+        # None: an imported row, whose verification the list does not mention.
         "verification": find_worst_verification(x["verification"] or "verified" for x in run),
         "short": run_id[1] if run_id else first_launch["run_id"],  # six letters of the run id
         "values": _collect_filter_values(run, word, settings),
