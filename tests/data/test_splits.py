@@ -71,6 +71,14 @@ def test_first_existing_file_format_is_read(tmp_path):
             "numbered parts",
         ),
         (
+            # One part each of two versions, which differ in their number of parts.
+            lambda folder_path: write_file(
+                folder_path, "train-00000-of-00002.parquet", "train-00001-of-00003.parquet"
+            ),
+            "DIR",
+            "numbered parts",
+        ),
+        (
             lambda folder_path: (folder_path / "dev.tsv").unlink(),
             "DIR, validation.tsv or dev.tsv",
             "no validation split",

@@ -132,7 +132,7 @@ def _find_files(place: Path, name: str) -> list[Path]:
     """Return the file ``name`` in ``place``, or its numbered parts in order.
 
     Raises:
-        DataError: a part is missing, or exists twice.
+        DataError: a part is missing or exists twice, or parts state different totals.
     """
     if (place / name).exists():
         return [place / name]
@@ -141,7 +141,8 @@ def _find_files(place: Path, name: str) -> list[Path]:
     matches = [PART_NAME.fullmatch(part.stem) for part in parts]
     numbers = [int(match[1]) for match in matches if match is not None]
     totals = [int(match[2]) for match in matches if match is not None]
-    if numbers and numbers != list(range(totals[0])):
+    # Parts of several versions may together have each number once.
+    if numbers and (numbers != list(range(totals[0])) or len(set(totals)) > 1):
         raise DataError(
             f"found only the numbered parts {', '.join(part.name for part in parts)}",
             where=str(place),
