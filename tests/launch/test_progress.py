@@ -14,6 +14,7 @@ from trainmark.events.schema import EventWriter
 from trainmark.launch import progress
 from trainmark.launch.progress import ProgressLine, ProgressPart, RunProgress, fit_line
 from trainmark.plan.plan import Plan
+from trainmark.plan.witness import StepWork, Witness, WitnessSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,15 @@ def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) 
     expected = expected.replace("loss 0.2500", "loss nan").replace("0:03", "0:01")
     assert format_line(progress.poll()) == f"step 4/5  {expected}"
     assert progress.limit_warning == ""
+
+
+def test_line_of_a_program_without_a_known_loss_shows_no_loss(plan: Plan, tmp_path: Path) -> None:
+    spec = WitnessSpec(name="mine", precision="bf16", step=StepWork(samples=28))
+    program = Witness(spec=spec, command=("python",), folder=str(tmp_path), starts_ranks=False)
+    progress = RunProgress(plan.model_copy(update={"witness": program}))
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("window", **WINDOW | {"loss": [None, None]})
+    assert format_line(progress.poll()) == "step 2  28.0 samples/s  1.0 GiB  epoch 1"
 
 
 def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:

@@ -77,7 +77,7 @@ def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
     line = _join_parts(label, shown_parts)
     while cell_len(line) > width and (label or len(shown_parts) > 1):
         least_important = min(shown_parts, key=lambda part: part.priority)
-        if label and least_important.priority >= _STEP:
+        if label and least_important.priority >= _STEP:  # step, engine's words or speed
             label = ""
         else:
             shown_parts.remove(least_important)
@@ -118,7 +118,11 @@ class RunProgress:
 
     @property
     def is_unstarted(self) -> bool:
-        """Tell whether no event of the first rank was read yet; it may run on another machine."""
+        """Tell whether no event of the first rank was read yet.
+
+        An engine's job may wait for its nodes, or have its first rank on a machine whose files are
+        not visible here.
+        """
         return self._tail.is_unread
 
     def poll(self) -> Sequence[ProgressPart]:
@@ -133,7 +137,7 @@ class RunProgress:
             case Start():
                 self._show("importing")
                 self._started_ns = event.t_ns
-            case Span() if event.name in _AFTER_SPAN:
+            case Span() if event.name in _AFTER_SPAN:  # the span has ended: show what follows it
                 self._show(_AFTER_SPAN[event.name])
             case Facts():
                 self._take_facts(event)
@@ -147,22 +151,23 @@ class RunProgress:
         self.parts = (ProgressPart(text, _STEP),)
 
     def _take_facts(self, event: Facts) -> None:
-        """Note how many steps the run has at most; warn if they cannot end in time."""
+        """Note how many steps the run has at most; warn if it cannot end within its time limit."""
         recipe = self.plan.recipe
         steps_of_epochs = event.steps_per_epoch * recipe["max_epochs"]
         self._total_steps = min(steps_of_epochs, recipe["max_steps"] or steps_of_epochs)
         self._steps_per_epoch = event.steps_per_epoch
         limit_s = recipe["timeout_s"]
+        # A run with a target may end before its last step.
         prefix = "" if self.plan.target is None else "at most "
         steps = f"first of {prefix}{self._total_steps} steps"
-        if not self._total_steps:  # only a program of the user's own knows
+        if not self._total_steps:  # a user's own program does not report its number of steps
             steps = "first step"
         self._show(f"{steps}, limit {_format_duration(limit_s)}")
         if not event.step_flops or not event.matmul_flops_per_second:  # not known
             return
-        # The shortest time that a step can take: the warning holds at any speed.
+        # The shortest time that a step can take: no step is faster than the matmul rate.
         step_s = event.step_flops / event.matmul_flops_per_second
-        needed_s = self._find_earliest_end() * step_s
+        needed_s = self._find_earliest_last_step() * step_s
         if needed_s > limit_s:
             self.limit_warning = (
                 "this run will not finish within its time limit of "
@@ -172,31 +177,38 @@ class RunProgress:
             )
 
     def _take_window(self, event: Window) -> None:
-        """Add the steps of a window, and show step, speed, loss and the remaining time."""
+        """Add the steps of a window to the totals, and replace the parts of the progress line."""
         num_steps = len(event.step_ns)
         window_ns = event.end_ns - event.start_ns
         num_samples = sum(event.step_samples)  # of all ranks
         self._steps += num_steps
         self._samples += num_samples
+        # Windows of compilation and warm-up may be slower: the remaining time ignores them.
         if event.phase == "train":
             self._train_ns += window_ns
             self._train_steps += num_steps
-        loss = event.loss[-1]  # None: it was not finite
-        rate = num_samples * 1e9 / max(window_ns, 1)
+        # The speed is that of this window alone.
+        samples_per_s = num_samples * 1e9 / max(window_ns, 1)
+        speed = f"{samples_per_s:,.1f}" if samples_per_s < 1000 else f"{samples_per_s:,.0f}"
+        # A user's own program does not report how many steps it will do.
         total = f"/{self._total_steps}" if self._total_steps else ""
         parts = [
             ProgressPart(f"step {self._steps}{total}", _STEP),
-            ProgressPart(
-                f"{rate:,.1f} samples/s" if rate < 1000 else f"{rate:,.0f} samples/s", _SPEED
-            ),
-            ProgressPart("loss nan" if loss is None else f"loss {loss:.4f}", _LOSS),
-            *self._estimate_times(event.end_ns),
+            ProgressPart(f"{speed} samples/s", _SPEED),
         ]
-        if event.used_bytes is not None:
+        last_loss = event.loss[-1]
+        if last_loss is not None:
+            parts.append(ProgressPart(f"loss {last_loss:.4f}", _LOSS))
+        # None: the loss was not finite. In a user's own program it may also be unknown, because the
+        # program has no loss that is a single number: then the part is left out.
+        elif self.plan.witness is None:
+            parts.append(ProgressPart("loss nan", _LOSS))
+        parts += self._estimate_times(event.end_ns)
+        if event.used_bytes is not None:  # None: the device does not report its memory
             parts.append(ProgressPart(f"{event.used_bytes / 2**30:.1f} GiB", _MEMORY))
-        if self._quality is not None:
+        if self._quality is not None:  # of the last evaluation; None: there was none yet
             parts.append(ProgressPart(f"quality {self._quality:.4f}", _QUALITY))
-        parts.append(ProgressPart(f"epoch {event.epoch + 1}", _EPOCH))
+        parts.append(ProgressPart(f"epoch {event.epoch + 1}", _EPOCH))  # events count from 0
         self.parts = parts
 
     def _estimate_times(self, now_ns: int) -> Iterator[ProgressPart]:
@@ -204,76 +216,92 @@ class RunProgress:
 
         Sets ``limit_warning`` if the time limit comes first. A run with a target may end at any
         evaluation: its remaining time is an upper bound.
+
+        Args:
+            now_ns: time of the last event of the first rank.
         """
-        # In the warm-up the speed is not known yet; of a user's program the number of steps never.
+        # During the warm-up the speed is not known yet, and the number of steps of a user's own
+        # program is never known.
         if not self._train_steps or not self._total_steps:
             return
         step_s = self._train_ns / self._train_steps / 1e9
         timeout_s = float(self.plan.recipe["timeout_s"])
-        limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
+        time_to_limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
         remaining_s = (self._total_steps - self._steps) * step_s
         if self.plan.target is None:
             yield ProgressPart(f"{_format_duration(remaining_s)} left", _TIME_LEFT)
         else:
-            yield ProgressPart(
-                f"up to {_format_duration(min(remaining_s, limit_s))} left", _TIME_LEFT
-            )
-        evaluation = self._find_next_evaluation()
-        if evaluation < self._total_steps:
-            due_s = (evaluation - self._steps) * step_s
+            upper_bound_s = min(remaining_s, time_to_limit_s)
+            yield ProgressPart(f"up to {_format_duration(upper_bound_s)} left", _TIME_LEFT)
+        evaluation_step = self._find_next_evaluation_step()
+        if evaluation_step < self._total_steps:  # else it is due when the run ends
+            due_s = (evaluation_step - self._steps) * step_s
             yield ProgressPart(f"evaluation in {_format_duration(due_s)}", _EVALUATION)
-        needed_s = (self._find_earliest_end() - self._steps) * step_s
+        needed_s = (self._find_earliest_last_step() - self._steps) * step_s
         # The speed of the first windows is no basis for a warning.
         is_speed_known = self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s
-        if needed_s > limit_s and is_speed_known:
-            self.limit_warning = self.limit_warning or (
+        # The first warning stays: it is shown once.
+        if needed_s > time_to_limit_s and is_speed_known and not self.limit_warning:
+            self.limit_warning = (
                 f"this run will not finish: its steps {self._format_end_condition()}take "
                 f"{_format_duration(needed_s)} more at this speed, but only "
-                f"{_format_duration(limit_s)} of its time limit remain; start it again with a "
-                "larger --timeout or a smaller max_steps"
+                f"{_format_duration(time_to_limit_s)} of its time limit remain; start it again "
+                "with a larger --timeout or a smaller max_steps"
             )
 
-    def _find_earliest_end(self) -> int:
-        """Return the first step after which the run can end, if it reaches its target there."""
-        return self._total_steps if self.plan.target is None else self._find_next_evaluation()
+    def _find_earliest_last_step(self) -> int:
+        """Return the number of the first step after which the run can end.
+
+        That is the last step. A run with a target can already end after its next evaluation, if it
+        reaches the target there.
+        """
+        if self.plan.target is None:
+            return self._total_steps
+        return self._find_next_evaluation_step()
 
     def _format_end_condition(self) -> str:
-        """Return the last step that must be reached, as a part of a sentence."""
+        """Return which steps the run needs at least, as a part of a sentence; empty: all."""
         return "" if self.plan.target is None else "up to the next evaluation "
 
-    def _find_next_evaluation(self) -> int:
-        """Return the step after which the next evaluation is due; at the latest the last step."""
+    def _find_next_evaluation_step(self) -> int:
+        """Return the step after which the next evaluation is due; at the latest the last step.
+
+        A recipe evaluates every few epochs or every few samples, or only after the last step.
+        """
         recipe = self.plan.recipe
         next_step = self._total_steps  # the last evaluation is after the last step
-        num_epochs = recipe["eval_every_epochs"]
-        if num_epochs:
-            interval_steps = max(1, self._steps_per_epoch * num_epochs)
+        interval_epochs = recipe["eval_every_epochs"]
+        if interval_epochs:
+            interval_steps = max(1, self._steps_per_epoch * interval_epochs)
             next_step = min(next_step, (self._steps // interval_steps + 1) * interval_steps)
-        interval = recipe["eval_every_samples"]
-        if interval:
+        interval_samples = recipe["eval_every_samples"]
+        if interval_samples:
             # The number of samples after which the next of these evaluations is due.
-            first = recipe["eval_from_sample"] or interval
-            next_samples = first
-            if self._samples >= first:
-                next_samples = self._samples + interval - (self._samples - first) % interval
+            next_samples = recipe["eval_from_sample"] or interval_samples
+            if self._samples >= next_samples:  # the first evaluation is over
+                num_intervals = (self._samples - next_samples) // interval_samples + 1
+                next_samples += num_intervals * interval_samples
             step = max(1, round(next_samples / self._compute_samples_per_step()))
             next_step = min(next_step, step)
         return next_step
 
     def _compute_samples_per_step(self) -> float:
-        """Return the mean samples of a step so far; before the first step, the planned ones."""
+        """Return the mean samples of a step on all ranks so far; before the first, as planned."""
         if self._steps:
             return self._samples / self._steps
         recipe = self.plan.recipe
-        per_rank: int = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
-        return per_rank * self.plan.world_size
+        samples_per_rank: int = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
+        return samples_per_rank * self.plan.world_size
 
 
 def _format_duration(seconds: float) -> str:
     """Return ``2:05`` or ``1:02:05``."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    # An overdue time is negative; it is shown as 0:00.
+    total_minutes, whole_seconds = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(total_minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{whole_seconds:02}"
+    return f"{minutes}:{whole_seconds:02}"
 
 
 class ProgressLine:
@@ -292,11 +320,11 @@ class ProgressLine:
         Args:
             engine_state: the engine's words about the job, shown first; empty: no engine.
         """
-        steps = self._progress.poll()
+        rank_parts = self._progress.poll()
         parts = [ProgressPart(engine_state, _ENGINE)] if engine_state else []
-        # While a job waits, "starting ranks" would be wrong beside the engine's words.
+        # While a job waits, the ranks' part "starting ranks" would contradict the engine's words.
         if not engine_state or not self._progress.is_unstarted:
-            parts += steps
+            parts += rank_parts
         parts = [part._replace(text=escape_controls(part.text)) for part in parts]
         label = escape_controls(self._label)
         text = _join_parts(label, parts)
@@ -347,21 +375,23 @@ def _ignore(_: str) -> None:
 
 
 def launch_with_progress(
-    single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
+    plan: Plan, cluster: Cluster, label: str, request: StopRequest, *, quiet: bool
 ) -> Record:
     """Launch here or through the plan's launcher, with a progress line; return the record.
 
     Args:
-        single: plan of one launch.
+        plan: plan of one launch.
         label: name of the run in the line.
+        request: the run is stopped as soon as it holds a signal.
+        quiet: show no line.
     """
-    if single.repeat_count > 1:
-        label = f"{label} {single.repeat_index}/{single.repeat_count}"
-    show = _ignore if quiet else ProgressLine(single, label).show
-    if single.launcher == LOCAL:
-        record = local.launch(single, stop, show)
+    if plan.repeat_count > 1:
+        label = f"{label} {plan.repeat_index}/{plan.repeat_count}"
+    show = _ignore if quiet else ProgressLine(plan, label).show
+    if plan.launcher == LOCAL:
+        record = local.launch(plan, request, show)
     else:
-        record = submission.launch(single, cluster, stop, show)
+        record = submission.launch(plan, cluster, request, show)
     if not quiet:
         end_line(f"{label}: {record.status}")
     return record
