@@ -86,7 +86,11 @@ class ContainerSettings(Frozen):
 
     @property
     def is_started_by_node(self) -> bool:
-        """Tell whether the node's script starts the container, rather than the engine."""
+        """Tell whether the node's script starts the container, rather than the engine.
+
+        The engine starts it if the runtime is None or ``pyxis``: Kubernetes in a pod, and Slurm
+        with its plugin pyxis.
+        """
         return self.runtime not in (None, "pyxis")
 
 
@@ -183,7 +187,7 @@ class Cluster(Frozen):
 
     @classmethod
     def from_file(cls, file: Path) -> Self:
-        """Return the settings of a file, which errors about them then name.
+        """Return the settings of a file; later errors about these settings name the file.
 
         Raises:
             UsageError: as ``read_cluster``.

@@ -80,10 +80,10 @@ def read_suite_commit() -> str | None:
 
 def _run_git(root: Path, *words: str) -> str:
     """Run git in the folder ``root`` and return its output."""
-    ended = subprocess.run(
+    process = subprocess.run(
         ["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10
     )
-    return ended.stdout.strip()
+    return process.stdout.strip()
 
 
 # Facts that cannot be read inside a container; the user sets them as variables.
@@ -98,8 +98,9 @@ def describe_container(
 ) -> dict[str, str | None]:
     """Return kind, version, image and digest of the container of the run; None for unknown ones.
 
-    Docker shows neither version nor image, podman not always, apptainer the image. The variables
-    take precedence.
+    From inside a container, the kind is seen in files and variables of the engine. Docker shows
+    neither its version nor the image, podman not always, apptainer only the image; so the script
+    that starts the container passes them in variables, which take precedence.
     """
     kind = None
     image = None
@@ -109,7 +110,7 @@ def describe_container(
         kind = "podman"
     elif "APPTAINER_NAME" in variables or "SINGULARITY_NAME" in variables:
         kind = "apptainer" if "APPTAINER_NAME" in variables else "singularity"
-        image = variables[f"{kind.upper()}_NAME"]
+        image = variables[f"{kind.upper()}_NAME"]  # file name of the image
     image = variables.get(IMAGE_VARIABLE) or image
     digest_in_name = image.partition("@")[2] if image else ""
     return {
@@ -159,7 +160,11 @@ def select_variables(variables: Mapping[str, str], vendor: Vendor) -> dict[str, 
 
 
 def is_recorded(name: str, pattern: str) -> bool:
-    """Tell whether a variable's name matches a pattern: a name, or a prefix that ends in ``*``."""
+    """Tell whether ``pattern`` selects the variable ``name`` for the record.
+
+    Args:
+        pattern: the name of a variable, or a prefix of names followed by ``*``.
+    """
     if pattern.endswith("*"):
         return name.startswith(pattern.removesuffix("*"))
     return name == pattern

@@ -45,8 +45,8 @@ class RankPlace(NamedTuple):
 def parse_frames(stacks: str) -> list[tuple[str, ...]]:
     """Return file, line and function of each of the main thread's calls, the innermost first.
 
-    The main thread is the one with the program's ``<module>``; if deep stacks were cut, it is the
-    last thread.
+    The main thread is the one with the program's ``<module>``. faulthandler cuts a deep stack, so
+    that it lacks this call; then the last thread is taken, because the main thread comes last.
     """
     threads = []
     for text in _THREAD.split(stacks):
@@ -57,14 +57,18 @@ def parse_frames(stacks: str) -> list[tuple[str, ...]]:
 
 
 def find_place(stacks: str) -> RankPlace:
-    """Return where the rank was that wrote ``stacks``."""
+    """Return where the rank was that wrote ``stacks``.
+
+    Its state is ``silent`` (it wrote no stack), ``collective`` (it was in a collective call),
+    ``waits`` (for the device or for other ranks) or ``elsewhere``.
+    """
     calls = parse_frames(stacks)
     if not calls:
         state = stacks.rpartition("state: ")[2]  # as ``save_stacks`` writes it for a silent rank
         where = state.rstrip(")\n")[:_MAX_NAME_CHARS] or "?"
         return RankPlace(state="silent", call=None, where=where)
     where = _describe_user_call(calls)
-    for file, _, function in calls:
+    for file, _, function in calls:  # from the innermost call outwards
         if _COLLECTIVE.search(f"{file}:{function}"):
             return RankPlace(state="collective", call=function[:_MAX_NAME_CHARS], where=where)
         if function in _WAITS and "/torch/" in file:
@@ -78,7 +82,10 @@ def find_place(stacks: str) -> RankPlace:
 
 
 def _describe_user_call(calls: list[tuple[str, ...]]) -> str:
-    """Return file, line and function of the innermost call outside of torch and Python."""
+    """Return file, line and function of the innermost call outside of torch and Python.
+
+    If all calls are in torch or Python, the innermost of these is returned.
+    """
     user_calls = [call for call in calls if not _LIBRARY.search(call[0])]
     file, line, function = (user_calls or calls)[0]
     short_file = "/".join(file.split("/")[-2:])

@@ -96,7 +96,7 @@ class EngineJob:
 
     @property
     def id(self) -> str:
-        """Return the job's id: the last word that the command printed, or the process id.
+        """Return the process id, or for a submitted job the last word that its command printed.
 
         Raises:
             RecordError: the command printed nothing.
@@ -155,6 +155,8 @@ class Launcher(ABC):
     def cancel(self, job: EngineJob) -> None:
         """End a job and all its processes; called again if the job is still running.
 
+        This base class ends the process of the command, which ends the job.
+
         Raises:
             EnvironmentFault: the engine does not answer.
         """
@@ -170,7 +172,7 @@ class Launcher(ABC):
 
 
 def load_launcher(name: str) -> Launcher:
-    """Return the launcher called ``name``, which must not be ``local``."""
+    """Return the launcher called ``name``; not for ``local``, which has no launcher class."""
     module = import_module(f"{__name__}.{name}")
     launcher_class: type[Launcher] = getattr(module, name.capitalize())  # module ssh: class Ssh
     return launcher_class()
@@ -208,7 +210,7 @@ def compute_job_limit_s(plan: Plan) -> float:
 
 
 def read_log_end(log: Path) -> str:
-    """Return the last 64 KiB of a log."""
+    """Return the last 64 KiB of a log, which may be too large to read whole."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - (64 << 10)))
@@ -227,7 +229,7 @@ def run_program(
         EnvironmentFault: it failed, with the message that it printed.
     """
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             argv,
             cwd=folder,
             input=input_text,
@@ -240,10 +242,10 @@ def run_program(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(str(error), where=argv[0]) from None
-    if ended.returncode:
-        message = (ended.stderr or ended.stdout or "").strip()[-2000:]
-        raise EnvironmentFault(message or f"exit code {ended.returncode}", where=argv[0])
-    return ended.stdout or ""
+    if process.returncode:
+        message = (process.stderr or process.stdout or "").strip()[-2000:]
+        raise EnvironmentFault(message or f"exit code {process.returncode}", where=argv[0])
+    return process.stdout or ""
 
 
 def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob:

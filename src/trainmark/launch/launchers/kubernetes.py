@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 MANIFEST = "job.yaml"
-# Settings of a container that do not apply to pods, and how the error's remedy continues.
+# Settings of a container that do not apply to pods, and how the error's fix continues.
 _NODE_ONLY_SETTINGS = {
     "runtime": "",
     "mounts": ", and list its folders under kubernetes.volumes",
@@ -36,7 +36,7 @@ _NODE_ONLY_SETTINGS = {
     "arguments": "",
 }
 # Label of all objects that a run creates; its value is that of ``format_job_name``.
-INSTANCE = "app.kubernetes.io/instance"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Reasons of pods that were ended from outside:
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/ and pkg/kubelet in
@@ -82,13 +82,13 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
         raise cluster.build_error(
             "container", "Kubernetes pods need an image", fix="write container: {image: IMAGE}"
         )
-    for key, instead in _NODE_ONLY_SETTINGS.items():
-        if key in container.model_fields_set and getattr(container, key):
+    for key, rest_of_fix in _NODE_ONLY_SETTINGS.items():
+        if key in container.model_fields_set and getattr(container, key):  # set and not empty
             raise cluster.build_error(
                 f"container.{key}",
                 f"{key} cannot be used with Kubernetes",
                 rule="the cluster starts the image itself",
-                fix=f"remove `{key}` from `container`{instead}",
+                fix=f"remove `{key}` from `container`{rest_of_fix}",
             )
     settings = cluster.kubernetes
     name = format_job_name(plan.run_id)
@@ -100,7 +100,7 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
         settings=settings,
         name=name,
         image=container.image,
-        labels=settings.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: name},
+        labels=settings.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE_LABEL: name},
         limits=compute_resource_limits(plan, cluster),
         limit_s=round(compute_job_limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
@@ -138,7 +138,7 @@ class Kubernetes(Launcher):
         """Return the state of the JobSet and its pods."""
         # The id is what `kubectl create -o name` printed: the JobSet's kind, a slash and its name.
         kinds = f"{job.id.partition('/')[0]},pods"
-        selector = f"{INSTANCE}={format_job_name(job.plan.run_id)}"
+        selector = f"{INSTANCE_LABEL}={format_job_name(job.plan.run_id)}"
         answer = json.loads(_run_kubectl(job.cluster, "get", kinds, "-l", selector, "-o", "json"))
         return derive_state(answer["items"], job.plan.nnodes)
 
@@ -163,6 +163,7 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
     pod_objects = [item for item in objects if item["kind"] == "Pod"]
     job_objects = [item for item in objects if item["kind"] != "Pod"]
     pods = [_derive_pod_state(pod) for pod in sorted(pod_objects, key=_read_node_index)]
+    # Of three pods at most, so that the description stays short.
     descriptions = [pod.description for pod in pods if pod.description][:3]
     if not job_objects:
         if pods:  # they may still write events
@@ -171,9 +172,10 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
     conditions = _index_conditions(job_objects[0])
     if "Completed=True" in conditions:
         return JobState(phase="ended", description="Completed")
-    # While a pod of a failed job runs, it may still write events.
+    # While a pod of a failed job runs, the job counts as running: the pod may still write events.
     if "Failed=True" in conditions and not any(pod.phase == "running" for pod in pods):
         failure = conditions["Failed=True"]
+        # Lost: the job or a pod was ended from outside, for example by an eviction.
         is_lost = failure["reason"] in _OUTSIDE_REASONS or any(pod.phase == "lost" for pod in pods)
         text = "; ".join([_format_reason(failure), *descriptions])
         return JobState(phase="lost" if is_lost else "ended", description=text)

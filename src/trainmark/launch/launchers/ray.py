@@ -2,8 +2,8 @@
 
 The job runs this module inside the cluster, whose nodes share the run directory: it reserves a
 bundle on each node and starts the node process there. It reports its state to the launcher in lines
-of the job's log that begin with ``STATE``. The launcher needs the program ``ray``, not the package:
-it uses the cluster's HTTP interface.
+of the job's log that begin with ``STATE_PREFIX``. The launcher needs the program ``ray``, not the
+package: it uses the cluster's HTTP interface.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface
 REQUEST_FILE = "ray.json"
-STATE = "trainmark-job "  # prefix of a line that has the fields of a JobState
+# Prefix of a line that reports the state of the job: its phase, and a description as ``said``.
+STATE_PREFIX = "trainmark-job "
 # Placeholders in the script of a node.
 RANK = "@RANK@"
 MASTER = "@MASTER@"
@@ -42,7 +43,8 @@ _END_PATIENCE_S = 50.0  # for nodes that are asked to end their ranks
 # Variables of the process that starts a node. By default Ray lowers the priority of its processes
 # and kills the children of a process that it ends; a node ends its ranks itself.
 _WORKER_VARIABLES = {"RAY_worker_niceness": "0", "RAY_kill_child_processes_on_worker_exit": "0"}
-_RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # longer than _END_PATIENCE_S
+# How long Ray waits for the driver after it has asked it to stop: longer than _END_PATIENCE_S.
+_DRIVER_RUNTIME_ENV = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}
 
 
 class Ray(Launcher):
@@ -80,15 +82,17 @@ class Ray(Launcher):
         script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         request = {
             "nnodes": plan.nnodes,
+            # The cluster file may set an amount of 0, so that a node does not need the resource.
             "bundle": {name: amount for name, amount in bundle.items() if amount},
-            # Ray sets it to the number of cores; the node divides its cores itself.
+            # Ray sets OMP_NUM_THREADS to the bundle's number of cores; the node process divides
+            # the cores among its ranks itself.
             "script": f"unset OMP_NUM_THREADS\n{script}",
         }
         options_of_job = (
             "--no-wait",
             f"--address={cluster.ray.address or LOCAL_URL}",
             f"--submission-id={plan.run_id}",
-            f"--runtime-env-json={json.dumps(_RUNTIME)}",
+            f"--runtime-env-json={json.dumps(_DRIVER_RUNTIME_ENV)}",
         )
         driver = (cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir)
         argv = ("ray", "job", "submit", *options_of_job, "--", *driver)
@@ -100,17 +104,23 @@ class Ray(Launcher):
         submission = _request_jobs_api(job.cluster, job.plan.run_id)
         log = _request_jobs_api(job.cluster, f"{job.plan.run_id}/logs")["logs"]
         status = submission["status"]
-        reports = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
+        reports = [
+            line.removeprefix(STATE_PREFIX)
+            for line in log.splitlines()
+            if line.startswith(STATE_PREFIX)
+        ]
         report: dict[str, Any] = json.loads(reports[-1]) if reports else {"phase": "waiting"}
         lines = submission["message"].strip().splitlines()
-        # The last line of our program's output, the first of Ray's own message.
+        # If the driver failed, the message ends with the driver's output, whose last line names the
+        # reason. Otherwise it is Ray's own, and its first line sums it up.
         message = lines[-1] if submission["driver_exit_code"] else lines[0]
         text = f"{status}: {report.get('said') or message}"
         if status in ("PENDING", "RUNNING"):
             # RUNNING means that the driver runs; its report says whether the nodes run too.
             is_waiting = report["phase"] == "waiting"
             return JobState(phase="waiting" if is_waiting else "running", description=text)
-        # STOPPED: somebody stopped the job. Of one that SUCCEEDED or FAILED the nodes' events tell.
+        # STOPPED: somebody stopped the job. If it SUCCEEDED or FAILED, it ended by itself, and the
+        # nodes' events tell how.
         phase: JobPhase = "lost" if status == "STOPPED" else "ended"
         return JobState(phase=phase, description=text)
 
@@ -123,7 +133,8 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
     """Return the answer of the cluster's HTTP interface for jobs.
 
     Args:
-        path: of one job, or of something of it; empty: the list of all jobs.
+        path: what follows ``/api/jobs/``: a job's id, or its id and a resource of the job, such as
+            ``ID/logs``; empty: the list of all jobs.
 
     Raises:
         EnvironmentFault: it does not answer, or with an error.
@@ -137,9 +148,12 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
         raise EnvironmentFault(f"the Ray cluster does not respond: {fault}", where=url) from None
 
 
-def _report_phase(phase: str, **facts: Any) -> None:
+def _report_phase(phase: str, description: str = "") -> None:
     """Print a line that ``Ray.read_state`` reads from the job's log."""
-    print(STATE + json.dumps({"phase": phase, **facts}), flush=True)
+    report = {"phase": phase}
+    if description:
+        report["said"] = description
+    print(STATE_PREFIX + json.dumps(report), flush=True)
 
 
 class NodeActor:
@@ -183,8 +197,10 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
     """Run all nodes to their end; return the exit code of the job.
 
     Args:
+        folder: the run directory, which gets the log of each node.
         bundle: amount of each resource of Ray that every node gets.
-        script: what a shell on each node runs.
+        script: what a shell on each node runs; it has placeholders for the node's number and for
+            the address of the first node.
     """
     import ray
 
@@ -193,20 +209,20 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
     ray.init(log_to_driver=False)
     # Each bundle on a machine of its own.
     group = ray.util.placement_group([dict(bundle)] * nnodes, strategy="STRICT_SPREAD")
-    if not _wait_for_nodes(group, nnodes, bundle, stop_signals):
+    if not _wait_for_nodes(group, nnodes, bundle, stop_signals):  # the job was stopped
         return 1
     actors = _create_actors(group, nnodes, bundle)
     addresses = ray.get([actor.find_address.remote() for actor in actors])
     host, port = addresses[0]  # the ranks meet on the first node
     _report_phase("running")
     script = script.replace(MASTER, host).replace(PORT, port)
-    nodes: dict[Any, int] = {}
+    nodes: dict[Any, int] = {}  # number of each node by Ray's reference to its exit code
     for number, actor in enumerate(actors):
         log = str(folder / f"log.ray{number}.txt")
         nodes[actor.run.remote(script.replace(RANK, str(number)), log)] = number
     failures = _wait_for_ends(nodes, actors, stop_signals)
     if failures:
-        _report_phase("ended", said=failures[0])
+        _report_phase("ended", failures[0])
     return 1 if failures or stop_signals else 0
 
 
@@ -218,7 +234,7 @@ def _wait_for_nodes(
     while not group.wait(3):  # seconds
         if stop_signals:
             return False
-        _report_phase("waiting", said=f"waiting for {nnodes} nodes with {resources} each")
+        _report_phase("waiting", f"waiting for {nnodes} nodes with {resources} each")
     return True
 
 
@@ -241,12 +257,15 @@ def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[An
 
 
 def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[int]) -> list[str]:
-    """Wait until all nodes have ended; return how each node that failed did so, in order.
+    """Wait until all nodes have ended; return how each node that failed did so, the first first.
 
     Once one fails or the job is stopped, the others get ``_END_PATIENCE_S`` to end.
 
     Args:
-        nodes: number of each node by the reference to its exit code.
+        nodes: number of each node by Ray's reference to its exit code.
+        actors: the ``NodeActor`` of each node.
+        stop_signals: a signal handler adds to it while this function waits; not empty: the job is
+            stopped.
     """
     import ray
 
@@ -254,8 +273,9 @@ def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[
     failures: list[str] = []
     deadline_s = inf
     while running and time.monotonic() < deadline_s:
-        ended, _ = ray.wait(list(running), timeout=1)
-        for reference in ended:
+        # Returns after 1 s at the latest, so that a stop signal is noticed.
+        ended_references, _ = ray.wait(list(running), timeout=1)
+        for reference in ended_references:
             number = running.pop(reference)
             failure = _find_failure(reference)
             if failure:
