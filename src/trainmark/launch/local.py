@@ -56,26 +56,29 @@ class Setup(NamedTuple):
     environment: dict[str, Any]
 
 
-def prepare_setup(vendor: Vendor, nproc: int, mark: str, *, witnessed: Path | None = None) -> Setup:
+def prepare_setup(
+    vendor: Vendor, nproc: int, mark: str, *, program_run_dir: Path | None = None
+) -> Setup:
     """Describe this machine, and choose the variables of its ranks.
 
     Args:
         mark: value of ``RUN_VARIABLE``, which identifies the processes of the run.
-        witnessed: run directory of a program of the user's own. Its environment stays as it is,
-            except for the variables that load the probe. None: ranks of a case.
+        program_run_dir: if the ranks run a program of the user's own, its run directory. The
+            program's environment stays as it is, except for the variables that make it load the
+            probe, which measures it. None: the ranks train a case.
 
     Raises:
         UsageError: ``OMP_NUM_THREADS`` has no valid value.
     """
-    if witnessed is None:
+    if program_run_dir is None:
         variables = _choose_case_variables(nproc)
     else:
-        variables = os.environ | witness.make_probe_variables(witnessed, os.environ)
+        variables = os.environ | witness.make_probe_variables(program_run_dir, os.environ)
     # Unbuffered, so that the log also has the last lines of a rank that is killed.
     variables |= {processes.RUN_VARIABLE: mark, "PYTHONUNBUFFERED": "1"}
     description = environment.describe_environment(variables, vendor)
-    users = devices.list_occupants(vendor.name, nproc)
-    description["device_users"] = [user._asdict() for user in users]
+    occupants = devices.list_occupants(vendor.name, nproc)
+    description["device_users"] = [occupant._asdict() for occupant in occupants]
     return Setup(nproc, variables, description)
 
 
@@ -107,10 +110,13 @@ def start_ranks(
     """Start the ranks of this machine; when the block ends, end them and all that they started.
 
     Args:
+        argv: command of each rank.
+        output: standard output of the ranks.
+        errors: standard error of the ranks.
         node: number of this machine, from 0.
         master: host and port at which all ranks meet; None: a free port of this machine, on which
             all ranks run.
-        starts_ranks: the command is started once, and starts the ranks itself.
+        starts_ranks: the command, such as torchrun, is started once and starts the ranks itself.
 
     Raises:
         MeasurementError: they cannot be started.
@@ -118,7 +124,7 @@ def start_ranks(
     with ExitStack() as stack:
         # Held until the ranks have ended; their own socket can still listen on it.
         host, port = master or (LOOPBACK, stack.enter_context(hold_port()))
-        worlds = [
+        variables_of_processes = [
             {  # as torch.distributed reads them
                 "RANK": str(node * setup.nproc + local_rank),
                 "WORLD_SIZE": str(nnodes * setup.nproc),
@@ -130,12 +136,14 @@ def start_ranks(
             for local_rank in range(setup.nproc)
         ]
         if starts_ranks:
-            worlds = [_describe_node(node, nnodes, host, port)]
-        ranks = supervise_ranks(argv, setup.variables, worlds, output=output, errors=errors)
+            variables_of_processes = [_choose_torchrun_variables(node, nnodes, host, port)]
+        ranks = supervise_ranks(
+            argv, setup.variables, variables_of_processes, output=output, errors=errors
+        )
         yield stack.enter_context(ranks)
 
 
-def _describe_node(node: int, nnodes: int, host: str, port: int) -> dict[str, str]:
+def _choose_torchrun_variables(node: int, nnodes: int, host: str, port: int) -> dict[str, str]:
     """Return the variables with which torchrun fills in options that its command does not have."""
     if nnodes == 1:  # torchrun's defaults are right
         return {}
@@ -243,7 +251,8 @@ def run_ranks(
         events.emit("stop", **stop)
     oom_kills = processes.count_oom_kills() - oom_kills_before
     if oom_kills:
-        events.emit("oom_kills", count=oom_kills)  # of the whole machine, perhaps of others
+        # The counter is that of the machine: it may have counted other programs' processes.
+        events.emit("oom_kills", count=oom_kills)
     events.emit(
         "ranks_ended",
         t_ns=ended_ns,
@@ -263,7 +272,7 @@ def _start_plan_ranks(
     master: tuple[str, int] | None,
 ) -> AbstractContextManager[list[RankProcess]]:
     """Start the plan's ranks of this machine: those of a case, or the user's own program."""
-    program = plan.witness
+    program = plan.witness  # the user's own program; None: the ranks train a case
     argv = build_rank_command(sys.executable, folder) if program is None else program.command
     return start_ranks(
         argv,
@@ -342,7 +351,7 @@ def launch(
     Args:
         request: the run is stopped as soon as it holds a signal.
         on_poll: called several times a second while the ranks run, to show progress; its argument
-            is empty, because no engine has words about the job.
+            is empty, because a local run has no engine whose state could be shown.
 
     Raises:
         UsageError: ``OMP_NUM_THREADS`` has no valid value, or a variable names an interface that
@@ -353,9 +362,9 @@ def launch(
     """
     folder = Path(plan.run_dir)
     vendor = devices.list_vendors()[plan.device.vendor]
-    # A user's own program (``witness``) writes what the probe in it sees into the folder.
-    witnessed = None if plan.witness is None else folder
-    setup = prepare_setup(vendor, plan.nproc, mark=plan.run_id, witnessed=witnessed)
+    # The probe in a user's own program (``witness``) writes what it measures into the folder.
+    program_run_dir = None if plan.witness is None else folder
+    setup = prepare_setup(vendor, plan.nproc, mark=plan.run_id, program_run_dir=program_run_dir)
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
     def find_stop_reason() -> dict[str, Any] | None:

@@ -57,8 +57,10 @@ def refuse_unusable_network(
 
 def _is_of_backend(name: str, vendor: Vendor) -> bool:
     """Tell whether a variable configures the library through which the ranks communicate."""
-    if name.startswith(f"{vendor.collective_backend.upper()}_"):
+    if name.startswith(f"{vendor.collective_backend.upper()}_"):  # for example NCCL_
         return True
+    # The variables that a vendor records include those of its collective library, whose names may
+    # begin otherwise.
     return any(is_recorded(name, pattern) for pattern in vendor.recorded_variables)
 
 
@@ -89,14 +91,16 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
 
     Args:
         name: the variable's name.
-        value: the variable's value, see ``_refuse_absent_interfaces``.
-        up: the interfaces that are up.
+        value: the variable's value: a comma-separated list of prefixes of interface names; after
+            ``=`` it has whole names, and after ``^`` names to leave out. Variables with
+            ``_EXACT_PREFIXES`` always have whole names.
+        up: names of the interfaces that are up.
     """
     excludes = value.startswith("^")
     text = value.removeprefix("^")
     matches_whole_names = name.startswith(_EXACT_PREFIXES) or text.startswith("=")
     patterns = [pattern for pattern in text.removeprefix("=").split(",") if pattern]
-    matches: dict[str, list[str]] = {}
+    matches: dict[str, list[str]] = {}  # interfaces that are up, by pattern
     for pattern in patterns:
         if matches_whole_names:
             matches[pattern] = [interface for interface in up if interface == pattern]

@@ -126,7 +126,8 @@ def _describe_container(
     if plan.data.origin == "generated":  # a node without the data generates it
         data = str(cluster.data or plan.data.folder)
         optional_mounts.append(shlex.quote(data))
-        # Not mounted in any case: a runtime refuses a folder that does not exist.
+        # Removed from the mounts without a condition: a runtime refuses a folder that does not
+        # exist.
         mounts = [mount for mount in mounts if mount != Mount(data, data, read_only=True)]
     # Each variable once; a name that ends in `*` stands for all that begin with it.
     variables = dict.fromkeys((*_SET_BY_SCRIPT, *_FORWARDED, *vendor.recorded_variables, *exported))
@@ -168,7 +169,7 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     Args:
         run_dir: the run's folder on the node.
     """
-    folders = [f"{run_dir}:{run_dir}"]
+    folders = [f"{run_dir}:{run_dir}"]  # FOLDER_OF_NODE:FOLDER_IN_CONTAINER, ``:ro``: read-only
     data = cluster.data
     if plan.witness is not None:
         folders.append(f"{plan.witness.folder}:{plan.witness.folder}")
@@ -177,9 +178,10 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     if data is not None:  # a user's own program has data only if the cluster file names some
         folders.append(f"{data}:{data}:ro")
     mounts: dict[str, Mount] = {}
-    chosen = cluster.container.mounts if cluster.container else ()
-    for text in (*folders, *chosen):
+    mounts_of_cluster_file = cluster.container.mounts if cluster.container else ()
+    for text in (*folders, *mounts_of_cluster_file):
         source, target, *mode = text.split(":")  # the mode is optional
+        # A later mount at the same target replaces an earlier one.
         mounts[target] = Mount(source, target, read_only=mode == ["ro"])
     return sorted(mounts.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
@@ -290,7 +292,7 @@ def _run_node(
         vendor,
         plan.nproc,
         mark=processes.make_mark(plan.run_id, number),
-        witnessed=None if program is None else directory,
+        program_run_dir=None if program is None else directory,
     )
     refuse_unusable_network(
         setup.variables, vendor, world_size=plan.world_size, master=options.master
@@ -323,26 +325,29 @@ def main(words: list[str]) -> int:
     # Whether the launcher writes to standard input for as long as it lives.
     parser.add_argument("--heartbeat", action="store_true")
     options = parser.parse_args(words)
-    number = options.node_rank
+    node = options.node_rank
     heartbeat = HeartbeatReader() if options.heartbeat else None
     with note_stop_signals() as request:
 
         def find_stop_reason() -> dict[str, Any] | None:
-            """Return the signal that was noted; a lost launcher counts as SIGHUP."""
-            name = request.signal_name
-            if name is None and heartbeat is not None and heartbeat.is_lost():
-                name = "SIGHUP"
-            return None if name is None else {"reason": "signal", "signal": name}
+            """Return the signal that was noted, as a reason to stop; None: there is none.
 
-        events = EventWriter(options.run_dir / name_node_file(number), time.perf_counter_ns)
+            A lost launcher counts as SIGHUP, the signal that a closed terminal sends.
+            """
+            signal_name = request.signal_name
+            if signal_name is None and heartbeat is not None and heartbeat.is_lost():
+                signal_name = "SIGHUP"
+            return None if signal_name is None else {"reason": "signal", "signal": signal_name}
+
+        events = EventWriter(options.run_dir / name_node_file(node), time.perf_counter_ns)
         succeeded = False
         try:
             succeeded = _run_node(options, events, find_stop_reason)
         except TrainmarkError as fault:
-            print(escape_controls(f"node {number}: {fault}"), file=sys.stderr, flush=True)
-            # The message has the fix in a field of its own.
+            print(escape_controls(f"node {node}: {fault}"), file=sys.stderr, flush=True)
+            # The text of the fault without its fix, which is a field of its own in the message.
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))
-            refusal = message("node_refused", node=number, text=text, fix=fault.fix)
+            refusal = message("node_refused", node=node, text=text, fix=fault.fix)
             events.emit("refused", message=refusal.as_dict())
         events.emit("finished")  # after a refusal too: a node without this event counts as lost
         events.close()

@@ -43,9 +43,9 @@ def find_alive_runs() -> dict[str, list[int]]:
     The run to which this process belongs is left out.
     """
     pids_by_run: dict[str, list[int]] = {}
-    for value, process in _iterate_processes():
-        if value != os.environ.get(RUN_VARIABLE):
-            pids_by_run.setdefault(value, []).append(process.pid)
+    for run_id, process in _iterate_processes():
+        if run_id != os.environ.get(RUN_VARIABLE):
+            pids_by_run.setdefault(run_id, []).append(process.pid)
     return pids_by_run
 
 
@@ -59,9 +59,9 @@ def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psut
         if process.pid == os.getpid():  # it may belong to the run that it ends
             continue
         try:
-            value = process.environ().get(variable)
-            if value and process.status() != psutil.STATUS_ZOMBIE:
-                yield value, process
+            run_id = process.environ().get(variable)
+            if run_id and process.status() != psutil.STATUS_ZOMBIE:
+                yield run_id, process
         except psutil.Error:
             continue  # the process has ended, or is another user's
 
@@ -72,6 +72,7 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
     Args:
         variable: environment variable that has the run's id.
     """
+    # Several rounds, because a process may start others while the list is made.
     for _ in range(_KILL_ROUNDS):
         alive = find_processes(run_id, variable)
         if not alive:
@@ -142,9 +143,9 @@ class StopRequest:
 def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
     """Note stop signals in the block instead of ending the process.
 
-    The previous handlers are restored at the end, unless a signal was noted: then only printing
-    remains, and a second signal must not change the exit code. Outside the main thread nothing is
-    noted, because Python delivers signals only there.
+    The previous handlers are restored at the end, unless a signal was noted: then the program only
+    prints its results and ends, and a second signal must not change its exit code. Outside the main
+    thread nothing is noted, because Python delivers signals only to the main thread.
 
     Args:
         deliver: restore the handlers in any case, and deliver the noted signal again.
@@ -155,7 +156,7 @@ def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
         return
 
     def note(number: int, _frame: object) -> None:
-        """Note the first signal; handles all of them."""
+        """Handle a stop signal: note its name if it is the first."""
         request.signal_name = request.signal_name or signal.Signals(number).name
 
     # A signal that was ignored at start, by nohup for instance, stays ignored.

@@ -20,17 +20,22 @@ _RUN_MODULE = (
 def build_module_command(module: str, *words: str, python: str | None = None) -> list[str]:
     """Return the command that runs ``module`` with the arguments ``words``, as ``-m`` does.
 
+    The process imports nothing from the working directory.
+
     Args:
         python: the interpreter; None: this one.
     """
     python = python or sys.executable
-    if sys.version_info >= (3, 11):
+    if sys.version_info >= (3, 11):  # ``-P`` keeps the directory off the import path
         return [python, "-P", "-m", module, *words]
     return [python, "-c", _DROP_DIRECTORY + _RUN_MODULE, module, *words]
 
 
 def build_code_command(code: str, *words: str) -> list[str]:
-    """Return the command that runs ``code`` with the arguments ``words``, as ``-c`` does."""
-    if sys.version_info >= (3, 11):
+    """Return the command that runs ``code`` with the arguments ``words``, as ``-c`` does.
+
+    The process imports nothing from the working directory.
+    """
+    if sys.version_info >= (3, 11):  # ``-P`` keeps the directory off the import path
         return [sys.executable, "-P", "-c", code, *words]
     return [sys.executable, "-c", _DROP_DIRECTORY + code, *words]

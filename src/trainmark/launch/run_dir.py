@@ -98,6 +98,7 @@ def refuse_used(run_dir: Path) -> None:
     Raises:
         EnvironmentFault: a run never writes into another run's folder.
     """
+    # The file of the lock does not count: this run may hold the lock already.
     if run_dir.is_dir() and any(path.name != LOCK_FILE for path in run_dir.iterdir()):
         raise _build_used_fault(run_dir)
 
@@ -149,8 +150,10 @@ def record_failed_planning(error: UnplannableError) -> Record:
     fault = error.fault
     assert fault.__cause__ is not None, "a case error has its cause"
     report = describe_failure(fault.__cause__, fault.place)
+    # Without an argument ``text``, which is the error's own text, the message is a sentence for
+    # this kind of error.
     text = report["message"]["args"].get("text")
-    if text is None:  # the message has a code of its own
+    if text is None:
         text = render(Message(**report["message"]), "en")
     with create_run_dir(folder):
         events = begin_run(error.plan, folder, environment={})
@@ -179,7 +182,7 @@ def emit_launch(
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     events.emit(
         "launch",
-        unix_ns=time.time_ns(),
+        unix_ns=time.time_ns(),  # relates the events' clock, which has no date, to the date
         started=started,
         argv=argv,
         environment=environment,
@@ -207,6 +210,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
             fix="if the folder still exists, `trainmark report` writes the record",
         ) from error
     try:
+        # The record in one line, which result collections import.
         index_record.write_index(new_record, run_dir)
     except (OSError, TrainmarkError) as error:  # the record itself has been written
         print(
@@ -222,8 +226,8 @@ def _emit_printed(run_dir: Path, events: EventWriter) -> None:
     program = read_plan(run_dir).witness
     if program is None:
         return
-    if program.spec.speed_line is not None:
-        speeds = read_printed(run_dir, program)  # has thinned out the values itself
+    if program.spec.speed_line is not None:  # the user's pattern of the lines that have a speed
+        speeds = read_printed(run_dir, program)  # its values are thinned out already
     else:  # without a pattern, known forms of lines are looked for
         # Imported here, because only such a program needs it.
         from trainmark.published.analysis.speeds import read_logged_speeds
@@ -241,12 +245,14 @@ def complete_records(folder: Path) -> None:
     Raises:
         RecordError: ``folder`` is a run itself, and no record can be made of it.
     """
-    for prefix in ("", "*/", "*/*/", "*/*/*/"):  # a launch, repeats of a run, runs, plan files
+    # The folder is that of a launch, of a run with several launches, of the runs of a plan file, or
+    # of several plan files.
+    for prefix in ("", "*/", "*/*/", "*/*/*/"):
         for plan_file in sorted(folder.glob(f"{prefix}{PLAN_FILE}")):
             try:
                 make_record(plan_file.parent)
             except RecordError:
-                if plan_file.parent == folder:
+                if plan_file.parent == folder:  # the caller asks for the record of this launch
                     raise
 
 

@@ -86,7 +86,7 @@ class SeriesEntry:
 
     @property
     def num_launches(self) -> int:
-        """Return the number of launches."""
+        """Return the number of launches that the entry asks for; 1 if it is skipped."""
         return 1 if self.plan is None else self.plan.repeat_count
 
     @property
@@ -109,7 +109,11 @@ class SeriesEntry:
         return f"{', '.join(runs)} {verb} raw events"
 
     def scan(self) -> None:
-        """Read the folders of all attempts; set which launches have ended and which are missing."""
+        """Read the folders of all attempts; set which launches have ended and which are missing.
+
+        If launches are missing, the state becomes ``to run``, and they get the folder of the next
+        attempt. Otherwise it becomes ``finished``, with the folder of the newest attempt in use.
+        """
         assert self.plan is not None, "a skipped entry has no folders"
         base = Path(self.plan.run_dir).parent
         planned_work = _describe_work(self.plan)
@@ -120,7 +124,7 @@ class SeriesEntry:
         self.ended = {}
         self.missing = []
         self.earlier_failures = []
-        last_used_attempt = 0
+        last_used_attempt = 0  # number of the newest attempt with a record that counts
         for launch in list_launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
             # The subfolder is r1, r2 …; that of a single launch is the attempt's folder itself.
             subfolder = Path(launch.run_dir).relative_to(self.run_dir)
@@ -151,22 +155,23 @@ class SeriesEntry:
         """Set the state that the entry ends with, once nothing more is launched.
 
         Args:
-            fault: why a launch of the entry could not begin; None: all began.
+            fault: why a launch of the entry could not begin; None: no launch failed to begin.
         """
         if self.state != "to run":
             return
+        failure = fault
         # A launch that ended without passing is named rather than one that could not begin.
         for record in self.records:
             if not record.passed:
-                fault = _explain_failure(record)
+                failure = _explain_failure(record)
                 break
-        if fault is not None:
+        if failure is not None:
             self.state = "failed"
-            self.reason = fault
+            self.reason = failure
         elif len(self.ended) == self.num_launches:
             self.state = "passed"
             self.reason = None
-        else:
+        else:  # a stop signal has ended the series
             self.state = "left"
             self.reason = f"stopped after {len(self.ended)} of {self.num_launches} launches"
             # Stopped before the first launch of the attempt: nothing was written.
@@ -177,9 +182,10 @@ class SeriesEntry:
 def choose_exit_code(entries: Iterable[SeriesEntry]) -> int:
     """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
     states = {entry.state for entry in entries}
-    if states & {"failed", "left"}:
+    if states & {"failed", "left"}:  # left: the series was stopped before its launches had ended
         return EXIT_FAILED
-    if states & {"passed", "finished", "to run"}:  # after a dry run: "to run"
+    # After a dry run, entries that could run stay in the state "to run".
+    if states & {"passed", "finished", "to run"}:
         return EXIT_PASSED
     return EXIT_USAGE
 

@@ -150,7 +150,8 @@ class _JobWatch:
         self._job = job
         self._request = request
         self.state = JobState(phase="waiting", description="submitted")
-        self.stop: dict[str, Any] | None = None  # of the event ``stop``, once it is cancelled
+        # Why the job is cancelled, as fields of the event ``stop``; None: it is not.
+        self.stop: dict[str, Any] | None = None
         self._next_query_at_s = 0.0
         self._deadline_s = inf  # set when the job runs: the time in a queue does not count
         # Both are set when the job is to be cancelled.

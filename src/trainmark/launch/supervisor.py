@@ -114,7 +114,7 @@ class _Supervisor:
         """Write one line to the launcher, which may have died."""
         try:
             os.write(self._order.reports, f"{json.dumps(fields)}\n".encode())
-        except BrokenPipeError:
+        except BrokenPipeError:  # it has died: ``run`` then ends the ranks
             self._is_stopped = True
 
     def _wait(self, seconds: float | None) -> list[int]:
@@ -196,13 +196,13 @@ class _Reports:
     Args:
         descriptor: file descriptor from which the reports are read.
         ranks: the ranks, once they were started.
-        _rest: the begin of a line whose end has not arrived.
+        _incomplete_line: the begin of a line whose end has not arrived.
         _fault: why the ranks could not be started.
     """
 
     descriptor: int
     ranks: list[RankProcess] = field(default_factory=list)
-    _rest: bytes = b""
+    _incomplete_line: bytes = b""
     _fault: str | None = None
     _is_ended: bool = False
 
@@ -229,8 +229,8 @@ class _Reports:
                 return
 
     def _take(self, data: bytes) -> None:
-        """Process bytes of the reports; no bytes mean the end."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        """Process bytes of the reports, which have one line each; no bytes mean the end."""
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
         for report in map(json.loads, lines):
             if "pids" in report:
                 self.ranks = [RankProcess(pid, self) for pid in report["pids"]]
