@@ -207,8 +207,10 @@ def format_case_key(choice: Choice, hardware: str) -> str:
 def _check_framework(case: Case, framework: str) -> None:
     """Refuse a key that names another framework, or a version that is not installed.
 
+    Otherwise a record would claim work that was not done.
+
     Raises:
-        EnvironmentFault: otherwise a record would claim work that was not done.
+        EnvironmentFault: the key does not fit.
     """
     installed = f"{case.framework}_{read_installed_version()}"
     # The dots let `pytorch_2.1` stand for 2.1.3, but not for 2.13.
@@ -226,8 +228,8 @@ def select_vendor(
     """Return the vendor that can run ``choice``.
 
     Args:
-        device: as for ``--device``, or ``accelerator``, the first device that is no processor;
-            None: the case key's hardware, or the first device of this machine.
+        device: a vendor's name, as for ``--device``; ``accelerator``: the first accelerator of this
+            machine; None: the case key's hardware, else the first device of this machine.
         remote: the machines of a launcher; None: this one.
         ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
             but compete for it.
@@ -268,6 +270,7 @@ def _find_vendor(name: str) -> Vendor:
 def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None) -> None:
     """Refuse more nodes, or more devices on a node, than the run can have."""
     launcher = "local" if remote is None else remote.launcher
+    # None: the limit is not known here. That of this machine's devices is checked later.
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:

@@ -38,8 +38,15 @@ def _build_adapter(kind: type[Any]) -> TypeAdapter[Any]:
 def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) -> str:
     """Return the name of the recipe to run.
 
-    Without a name: the first generated recipe, or ``standard`` when data is given and the
-    case has it. The word ``standard`` means the standard recipe written for this world.
+    Without a name, it is the first recipe on generated data. If the user gives data and the case
+    has a standard recipe, or if no recipe is on generated data, it is the standard recipe.
+
+    A recipe called ``name`` is taken, else ``NAME-WORLD``, which was written for this world.
+
+    Args:
+        name: as the user wrote it; None: none.
+        world: numbers of nodes and of ranks on each, for example ``1x8``.
+        real_data: whether the user gives a folder of data.
 
     Raises:
         UsageError: no such recipe.
@@ -50,7 +57,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
         for key, recipe in case.recipes.items():
             if recipe.data == "generated":
                 return key
-    base_name = name or "standard"  # without a name, also if the case has no generated recipe
+    base_name = name or "standard"
     for candidate in (base_name, f"{base_name}-{world}"):
         if candidate in case.recipes:
             return candidate
@@ -72,15 +79,17 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         UsageError: an unknown field, or a value outside its type or range.
     """
     values = _read_overrides(recipe, overrides)
-    kind: Any = type(recipe)  # mypy takes a dataclass's hash for that of its class
+    # Any, because ``@cache`` needs an argument with a hash: mypy finds that instances of this
+    # dataclass have none, and takes their class to have none either.
+    kind: Any = type(recipe)
     try:
         changed: Recipe = _build_adapter(kind).validate_python({**asdict(recipe), **values})
     except ValidationError as error:
-        # A field that may have several types has a misfit for each; the rules of all are named.
+        # A field that may have several types has a misfit for each; the rules of all are named. A
+        # misfit's key begins with the name of its field; that of the whole recipe is empty.
         misfits = [describe_misfit(details) for details in error.errors(include_url=False)]
         name = misfits[0].key.partition(".")[0] or "recipe"
-        # A misfit of the recipe as a whole has no key; its rule is named too.
-        rules = [x.rule for x in misfits if x.key.partition(".")[0] in (name, "")]
+        rules = [misfit.rule for misfit in misfits if misfit.key.partition(".")[0] in (name, "")]
         default = getattr(recipe, name, None)
         raise UsageError(
             f"{values.get(name)!r} is not valid",

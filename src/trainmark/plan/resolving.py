@@ -59,9 +59,9 @@ def _refuse_impossible_run(case: Case, recipe: Recipe, facts: DataFacts, folder:
 
 
 def _check_target(case: Case, recipe: Recipe, facts: DataFacts) -> None:
-    """Refuse a target that the data or a run without evaluations does not allow to reach."""
+    """Refuse a target that no model can reach on the data, or that is never evaluated."""
     target = case.target(recipe)
-    best = facts.best_quality
+    best = facts.best_quality  # None: not known
     if target is None:
         return
     if best is not None and not target.reached(best):
@@ -197,7 +197,9 @@ def resolve(
             _check_memory(choice, recipe, folder, vendor)
     except CaseError as error:
         plan = _assemble_plan(resolution, run_id)
-        raise UnplannableError(error, list_launches(plan)[0]) from error
+        # The caller writes a record of the failure, and a record is that of one launch.
+        first_launch = list_launches(plan)[0]
+        raise UnplannableError(error, first_launch) from error
     plan = _assemble_plan(resolution, run_id)
     return plan if request.resume is None else resume_plan(plan, request.resume)
 

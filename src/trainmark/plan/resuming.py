@@ -21,7 +21,7 @@ _LAST_WRITTEN_FILE = ".metadata"
 # Fields that the rules leave free, but that decide how training continues.
 _FREE_BUT_DECISIVE = frozenset({"seed", "learning_rate", "precision"})
 # A run is resumed to train longer, or on another number of machines.
-_MAY_DIFFER = frozenset({"max_steps", "max_epochs", "world"})
+_PURPOSE_OF_RESUMING = frozenset({"max_steps", "max_epochs", "world"})
 
 
 def resume_plan(plan: Plan, run: Path) -> Plan:
@@ -102,12 +102,10 @@ def _collect_fixed_settings(plan: Plan, recipe_type: type[Recipe]) -> dict[str, 
         recipe_type: states which fields may change.
     """
     # Fields whose change leaves the work the same, or is allowed by the closed rules.
-    free = (
-        list_fields_with_rule(recipe_type, "closed")
-        | list_fields_with_rule(recipe_type, "free")
-        | _MAY_DIFFER
-    )
-    may_change = free - _FREE_BUT_DECISIVE
+    free = list_fields_with_rule(recipe_type, "free") | list_fields_with_rule(recipe_type, "closed")
+    # Besides, the fields for whose change a run is resumed. Not those that decide how training
+    # continues, such as the learning rate.
+    may_change = (free | _PURPOSE_OF_RESUMING) - _FREE_BUT_DECISIVE
     recipe = plan.recipe
     # Batch size and accumulation may change if their product with the ranks stays the same. With
     # tensor parallelism, the ranks of a group train the same rows.
