@@ -34,14 +34,14 @@ class _StopHandler:
         self._first_signal = signal.Signals(number).name
         raise KeyboardInterrupt
 
-    def _handle_unraisable(self, lost: "sys.UnraisableHookArgs") -> None:
+    def _handle_unraisable(self, unraisable: "sys.UnraisableHookArgs") -> None:
         """End the program where Python cannot raise the interrupt, as in the locks of its imports.
 
         Set as ``sys.unraisablehook``.
         """
-        if issubclass(lost.exc_type, KeyboardInterrupt):
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
             self.end_program()
-        sys.__unraisablehook__(lost)
+        sys.__unraisablehook__(unraisable)  # Python's own
 
     def _handle_uncaught(
         self, kind: "type[BaseException]", error: BaseException, traceback: object
@@ -56,7 +56,7 @@ class _StopHandler:
 
     def end_program(self) -> None:
         """Print what ended the program, and end it at once, before anything else can print."""
-        name = self._first_signal
+        name = self._first_signal  # empty: a KeyboardInterrupt that this handler did not raise
         text = "interrupted" if name in ("", "SIGINT") else f"stopped by {name}"
         self.ignore_signals()
         try:
@@ -78,7 +78,9 @@ def main() -> None:
         # Imported here, because a stop signal may come during these imports too.
         from trainmark.cli.streams import prepare_streams
 
-        prepare_streams()  # before anything opens a file or prints; see there
+        # Before anything opens a file or prints: a new file would get the descriptor of a closed
+        # stream, and prints would go into it.
+        prepare_streams()
         from trainmark.cli.app import main as run
 
         run()

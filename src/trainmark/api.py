@@ -520,7 +520,9 @@ def follow_runs(runs: Sequence[str | Path], targets: Sequence[FollowTarget]) -> 
 def _find_run_folders(folder: Path) -> list[Path]:
     """Return the folders of runs in a folder, which may be the folder itself."""
     plans: list[Path] = []
-    for prefix in ("", "*/", "*/*/"):  # a run, a repeat or folder of runs, a folder of repeats
+    # The folder is that of a run, of the launches of a run or of several runs, or of several runs
+    # with several launches.
+    for prefix in ("", "*/", "*/*/"):
         plans += sorted(folder.glob(f"{prefix}{PLAN_FILE}"))
     if not plans:
         raise RecordError(

@@ -128,6 +128,7 @@ class CaseError(TrainmarkError):
     exit_code = EXIT_FAILED
 
     def __init__(self, error: BaseException, *, case: str, place: str, source: str) -> None:
+        # The place is a part of the case, such as ``data_check``; the source is file and line.
         super().__init__(
             f"{type(error).__name__}: {error}",
             where=f"case {case}, {place} ({source})",
@@ -151,7 +152,7 @@ class RunError(Exception):
     def __init__(self, code: str, **args: str | int | float | bool | None) -> None:
         super().__init__(code, args)
         self.code = code
-        self.details = args
+        self.details = args  # ``args`` is an attribute of every exception
 
 
 class DivergedError(RunError):

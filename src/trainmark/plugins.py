@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @cache
 def _has_any_plugin() -> bool:
-    """Tell whether an installed package has an entry point of a group ``trainmark.…``."""
+    """Tell whether an installed package has an entry point of a group ``trainmark.…``.
+
+    Reads the packages' files itself, because that is faster than to import
+    ``importlib.metadata``, which is then needed for few users only.
+    """
     for folder in sys.path:
         try:
             # The folders of metadata: NAME.dist-info or NAME.egg-info.

@@ -139,7 +139,10 @@ class Recipe:
 
     @property
     def is_bound(self) -> bool:
-        """Tell whether the run is no real training, but shows how fast one could be at most."""
+        """Tell whether the run is no real training, but shows how fast one could be at most.
+
+        Recipes that have such runs override it.
+        """
         return False
 
     @property

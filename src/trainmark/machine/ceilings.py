@@ -137,10 +137,10 @@ def try_precision(vendor: Vendor, device: Device, precision: Precision) -> str |
 def build_matmul_candidates(
     device: Device, precision: Precision, shapes: Sequence[tuple[int, int, int]]
 ) -> list[Candidate]:
-    """Return matmuls from small to large.
+    """Return the matmuls to measure, from small to large.
 
     Args:
-        shapes: rows, inner and columns of each.
+        shapes: rows, inner dimension and columns of each matmul.
     """
     return [
         Candidate(
@@ -314,8 +314,10 @@ def measure_ceilings(
         processes.kill_run(run_id)  # ranks that still run, and what they have started
     if len(rank_results) != nproc:
         raise MeasurementError("a rank ended before it had measured anything")
+    # Moved out of the ranks' results. All ranks have the same links, because the time of a message
+    # is that of the slowest rank.
     for result in rank_results:
-        document["links"] = result.pop("links")  # the same on all ranks: the slowest one's times
+        document["links"] = result.pop("links")
     document["ranks"] = rank_results
     document["others_cpu_share"] = cpu_at_start.compute_others_share(processes.CpuUse.read())
     document["took_s"] = round(time.monotonic() - start_s, 3)
@@ -371,21 +373,21 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
         budget_s: time of one kind, for example the matmuls of one precision.
     """
     vendor = devices.choose_vendor(device)
-    opened = vendor.open(rank, nproc)
+    rank_device = vendor.open(rank, nproc)
     rank_memory = vendor.rank_memory(nproc)
     # The free memory if the vendor can read it without torch, else all memory of the device.
-    total_bytes = rank_memory.rank_bytes if rank_memory else opened.memory().total_bytes
+    total_bytes = rank_memory.rank_bytes if rank_memory else rank_device.memory().total_bytes
     if not total_bytes:
         total_bytes = _UNKNOWN_MEMORY_BYTES
     measurements = []
-    opened.set_precision("fp32")
-    opened.matmul_rate("fp32")  # refuses a device whose clock is wrong
-    with RankGroup.join(vendor.collective_backend, opened, rank, nproc) as ranks:
+    rank_device.set_precision("fp32")
+    rank_device.matmul_rate("fp32")  # refuses a device whose clock is wrong
+    with RankGroup.join(vendor.collective_backend, rank_device, rank, nproc) as ranks:
         # All ranks use the smallest memory of any, so that they do the same work. Half of it,
         # because the memory of earlier work may not be free again yet.
         smallest_bytes = -ranks.find_max(-total_bytes)
         memory_bytes = smallest_bytes / 2
-        for kind, candidates in iterate_kinds(vendor, opened, ranks, memory_bytes):
+        for kind, candidates in iterate_kinds(vendor, rank_device, ranks, memory_bytes):
             # On all ranks or on none, because ``sweep`` waits for all ranks at each size.
             is_excluded_anywhere = ranks.find_max(float(kind.why is not None)) > 0
             if is_excluded_anywhere and kind.why is None:
@@ -393,7 +395,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
             if rank == 0:
                 print(f"trainmark: {kind.name}", flush=True)
             points = sweep(
-                opened,
+                rank_device,
                 [] if kind.reason else candidates,
                 memory_bytes=memory_bytes,
                 budget_ns=budget_s * 1e9,
@@ -404,10 +406,12 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
             )
             kind.set_points(points)
             measurements.append(asdict(kind))
-        links = _measure_links(opened, ranks, memory_bytes=memory_bytes, budget_ns=budget_s * 1e9)
+        links = _measure_links(
+            rank_device, ranks, memory_bytes=memory_bytes, budget_ns=budget_s * 1e9
+        )
     return {
         "rank": rank,
-        "device": opened.describe(),
+        "device": rank_device.describe(),
         "links": links,
         "collectives": vendor.collective_library() if nproc > 1 else None,
         "measurements": measurements,

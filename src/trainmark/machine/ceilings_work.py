@@ -170,8 +170,8 @@ class RankGroup:
 
     def __init__(self, rank: int, count: int, group: ProcessGroup | None = None) -> None:
         self.rank = rank
-        self.count = count
-        self._group = group
+        self.count = count  # of all ranks
+        self._group = group  # through which the ranks agree on values; None: there is one rank
 
     @classmethod
     @contextmanager
@@ -197,7 +197,7 @@ class RankGroup:
         """Return the largest ``value`` of all ranks; waits for all of them."""
         import torch
 
-        if self._group is None:
+        if self._group is None:  # a single rank
             return value
         tensor = torch.tensor(float(value), dtype=torch.float64)
         torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self._group)

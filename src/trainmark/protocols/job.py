@@ -71,7 +71,11 @@ class Batch:
 
     @property
     def samples_trained(self) -> int:
-        """Samples whose losses the batch adds up, counted on this rank or on another one."""
+        """Samples whose losses the batch adds up.
+
+        With tensor parallelism, several ranks train the same samples and one of them counts them;
+        on the others, ``counts`` is zero and ``shared_samples`` has their number.
+        """
         return self.counts.samples + self.shared_samples
 
 
@@ -89,7 +93,7 @@ class StepStages:
     @contextmanager
     def stage(self, name: str, device: Device) -> Iterator[None]:
         """Add the device time of the work inside the ``with`` block to ``name``."""
-        start = device.mark()
+        start = device.mark()  # in the device's queue: it is reached when the work before it ends
         yield
         self._marks.append((name, start, device.mark()))
 

@@ -95,7 +95,7 @@ def _build_adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(get_type_hints(DeviceSample, include_extras=True)[name])
 
 
-def fits(name: str, value: object) -> bool:
+def is_valid_value(name: str, value: object) -> bool:
     """Tell whether the field ``name`` of ``DeviceSample`` may have this value.
 
     Values are not converted: a text is no number.
@@ -118,6 +118,7 @@ class MonitorFault(Exception):
     """
 
     def __init__(self, kind: FaultKind, said: str) -> None:
+        # ``said``: what the monitor's tool or library printed or raised.
         super().__init__(f"{kind}: {said}")
         self.kind: FaultKind = kind
         self.said = said

@@ -26,7 +26,7 @@ import psutil
 
 from trainmark.events.schema import EventWriter
 from trainmark.protocols import MonitorFault
-from trainmark.protocols.monitor import fits
+from trainmark.protocols.monitor import is_valid_value
 from trainmark.telemetry.host import HostReader
 from trainmark.telemetry.kernel import KernelReader
 
@@ -201,7 +201,9 @@ class DeviceReader:
         for device in devices:
             device.pop("uuid", None)  # it would identify the very card
             index = device["index"]
-            invalid_names = [name for name, value in device.items() if not fits(name, value)]
+            invalid_names = [
+                name for name, value in device.items() if not is_valid_value(name, value)
+            ]
             for name in invalid_names:
                 value = device.pop(name)
                 invalid_values.append(f"{name} of device {index}: {value!r}")
