@@ -59,8 +59,8 @@ def _is_of_backend(name: str, vendor: Vendor) -> bool:
     """Tell whether a variable configures the library through which the ranks communicate."""
     if name.startswith(f"{vendor.collective_backend.upper()}_"):  # for example NCCL_
         return True
-    # The variables that a vendor records include those of its collective library, whose names may
-    # begin otherwise.
+    # The variables that a vendor records include those of its collective library that have another
+    # prefix.
     return any(is_recorded(name, pattern) for pattern in vendor.recorded_variables)
 
 

@@ -82,7 +82,7 @@ def create_run_dir(run_dir: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            refuse_used(run_dir)
+            refuse_used(run_dir)  # before the file of the lock is written into it
             stack.enter_context(lock_folder(run_dir))
             refuse_used(run_dir)  # another launch may have come first
         except (FileExistsError, BlockingIOError):

@@ -118,7 +118,9 @@ class _Supervisor:
             self._is_stopped = True
 
     def _wait(self, seconds: float | None) -> list[int]:
-        """Wait for a signal, the end of a child or, without ``seconds``, of standard input.
+        """Wait for a signal or the end of a child; without ``seconds``, also for standard input.
+
+        No more data comes on standard input: it can be read once the launcher has closed it.
 
         Args:
             seconds: the longest time to wait; None: without a limit.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 SCRIPT = "node.sh"
-_HOW_TO_NAME = "write container: {image: IMAGE, runtime: podman}"
+_FIX = "write container: {image: IMAGE, runtime: podman}"
 
 
 class Container(Launcher):
@@ -46,6 +46,6 @@ class Container(Launcher):
             UsageError: the cluster file names no container runtime.
         """
         if cluster.container is None or not cluster.container.is_started_by_node:
-            raise cluster.build_error("container", NO_RUNTIME, fix=_HOW_TO_NAME)
+            raise cluster.build_error("container", NO_RUNTIME, fix=_FIX)
         script = render_node_script(plan, cluster, node_rank="0", master="127.0.0.1")
         return EngineCommand(argv=("sh", SCRIPT), files={SCRIPT: script})

@@ -93,6 +93,7 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
     settings = cluster.kubernetes
     name = format_job_name(plan.run_id)
     master = f"{name}-node-0-0.{name}"  # name in DNS of the pod with the index 0
+    # Kubernetes sets the variable in each pod to the pod's index.
     script = render_node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return render_template(
         "kubernetes.yaml.j2",

@@ -71,8 +71,8 @@ def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
         if urls:
             fix = "add hosts, or use fewer --nnodes"
         if nnodes > 1:
-            count = f"but the list contains only {len(urls)}" if urls else "but none is given"
-            what = f"{nnodes} nodes need {nnodes} different hosts, {count}"
+            shortage = f"but the list contains only {len(urls)}" if urls else "but none is given"
+            what = f"{nnodes} nodes need {nnodes} different hosts, {shortage}"
         raise cluster.build_error(
             "ssh.hosts",
             what,
