@@ -257,7 +257,7 @@ def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[An
 
 
 def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[int]) -> list[str]:
-    """Wait until all nodes have ended; return how each failed node did so, in the order of the ends.
+    """Wait until all nodes have ended; return how the nodes that failed did so, in that order.
 
     Once one fails or the job is stopped, the others get ``_END_PATIENCE_S`` to end.
 
