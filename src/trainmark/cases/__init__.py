@@ -54,13 +54,16 @@ _OUTSIDE_PREFIX = "trainmark_outside_case_"
 Part = Literal["data", "figures", "job", "prepare", "sizes"]
 
 
-def _find_packages() -> dict[str, Path | str]:
-    """Return the folder of each case, or its package if an entry point names it.
+def _locate_cases() -> dict[str, Path | str]:
+    """Return the folder of each case by name, or its package's name if an entry point names it.
 
     If several cases have the same name, the one of this package is taken; else the one of the last
     folder of ``TRAINMARK_CASE_PATH`` that has it; else that of the entry point.
+
+    Raises:
+        UsageError: ``TRAINMARK_CASE_PATH`` has something that is not a folder.
     """
-    packages: dict[str, Path | str] = {
+    locations: dict[str, Path | str] = {
         entry.name: entry.value for entry in find_entry_points(ENTRY_POINT_GROUP)
     }
     roots = [Path(item) for item in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if item]
@@ -72,25 +75,26 @@ def _find_packages() -> dict[str, Path | str]:
                 fix="set the variable to folders that contain cases",
             )
         for file in root.glob("*/case.py"):
-            packages[file.parent.name] = file.parent
-    return packages
+            locations[file.parent.name] = file.parent
+    return locations
 
 
 def list_names() -> list[str]:
     """Return the names of all cases, sorted."""
-    return sorted(_find_packages())
+    return sorted(_locate_cases())
 
 
 def _resolve_package(name: str) -> str:
     """Return the package name under which a case's modules are imported."""
-    location = _find_packages()[name]
+    location = _locate_cases()[name]
     if isinstance(location, str):  # an entry point names the package
         return location
-    if location.parent == Path(__file__).parent:
+    if location.parent == Path(__file__).parent:  # a case of this package
         return f"{__name__}.{name}"
+    # A folder of ``TRAINMARK_CASE_PATH`` is not on the import path. So its case gets a package of
+    # its own: it has no code, and its modules are the files of the folder.
     package = _OUTSIDE_PREFIX + name
     if package not in sys.modules:
-        # A package without code of its own, whose modules are the files of the case's folder.
         spec = importlib.util.spec_from_loader(package, loader=None, is_package=True)
         assert spec is not None
         spec.submodule_search_locations = [str(location)]
@@ -215,8 +219,8 @@ def ensure_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
     folder = locate_generated_data(case, recipe, root)
     if not folder.is_dir():
         generate = import_part(case.name, "data").generate
-        # Instead of the recipe, the generator gets only the fields that the folder's name depends
-        # on: it cannot read others.
+        # The generator gets only the fields that the folder's name depends on, not the recipe. So
+        # the data cannot depend on a field that the name does not cover.
         fields = SimpleNamespace(**_select_data_fields(case, recipe))
         with wrap_case_errors(case.name, "data_generate"):
             write_folder(folder, lambda staging: generate(staging, fields))
@@ -233,14 +237,14 @@ def locate_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
 
     The name contains a digest of the case's sources and of the recipe fields that the data depends
     on (``Case.data_fields``). So a changed generator never uses old data, and recipes that differ
-    in other fields share their data. A generator cannot read other fields.
+    in other fields share their data.
     """
     from hashlib import sha256  # slow to import: `trainmark list` does without it
 
     generate = import_part(case.name, "data").generate
-    # A case may use the generator of another case, in whose folder the code then lies.
+    # The generator's folder is added because a case may use the generator of another case.
     folders = (get_folder(case.name), Path(getfile(generate)).parent)
-    source_files: set[Path] = set()  # one folder may lie in the other
+    source_files: set[Path] = set()  # a set, because the second folder may lie in the first
     for folder in folders:
         source_files.update(folder.rglob("*.py"))
         source_files.update(folder.rglob("*.toml"))  # may have the words to draw from
@@ -283,8 +287,9 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def get_folder(name: str) -> Path:
     """Return the folder of the case ``name``, which contains its README and reference figures."""
+    # The case is imported because an entry point gives only the name of its package.
     file = importlib.import_module(f"{_resolve_package(name)}.case").__file__
-    assert file is not None
+    assert file is not None  # it is None only for modules without a file
     return Path(file).parent
 
 
@@ -297,8 +302,8 @@ def load(name: str) -> Case:
     case_names = list_names()
     if name in case_names:
         return _add_messages_and_page(_load(name))
-    # Aliases are in the cases themselves; one that cannot be loaded is passed over here.
-    cases, _ = load_all()
+    # Only a loaded case says its aliases. A case that cannot be loaded does not stop this search.
+    cases, _errors = load_all()
     case_by_alias = {alias: case for case in cases for alias in case.aliases}
     if name in case_by_alias:
         return _add_messages_and_page(case_by_alias[name])
@@ -326,7 +331,7 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
 def _load(name: str) -> Case:
     """Return the case ``name`` from its ``case.py``; raise UsageError if that is invalid."""
-    file = f"{_find_packages()[name]}/case.py"
+    file = f"{_locate_cases()[name]}/case.py"  # for errors
     try:
         case: Case = importlib.import_module(f"{_resolve_package(name)}.case").CASE
     except Exception as error:  # a case's file may raise anything on import
