@@ -109,7 +109,7 @@ class DistilbertJob:
         pretrained = recipe.init == "pretrained"
         weights = find_weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
-        context.device.place(self.model)  # moves a module itself
+        context.device.place(self.model)  # moves the module in place
         choose_attention_kernels(context.device, dropout=data.config.attention_dropout)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
@@ -161,26 +161,30 @@ class DistilbertJob:
         host_batches = evaluation_batches(
             split, size=size, rank=self.context.rank, world_size=world_size
         )
-        scored = EvaluationSum()
+        evaluation_sum = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
+        # Each batch, on the device, with its rows that count.
         batches = read_ahead(scored_rows(host_batches), self.context.device, depth=depth)
         for (ids, mask, labels), rows in batches:
             with self.stepper.autocast():
                 logits = self.compute_logits(self.model, ids, mask)
             is_right = logits.argmax(1) == labels
             # The rows after the first ``count`` only fill the batch.
-            scored.add(rows, total=is_right[: rows.count].sum())
+            evaluation_sum.add(rows, total=is_right[: rows.count].sum())
         self.model.train()
         num_right, num_rows = add_over_ranks(
-            int(scored.total), scored.rows, world_size=world_size, device=self.stepper.device
+            int(evaluation_sum.total),
+            evaluation_sum.rows,
+            world_size=world_size,
+            device=self.stepper.device,
         )
         assert num_rows == len(split), f"{num_rows} of {len(split)} validation rows were scored"
         return Evaluation(
             num_right / num_rows,
             num_rows,
             {"correct": float(num_right)},
-            scores=scored.scores(),
+            scores=evaluation_sum.scores(),
         )
 
     def model_flops(self, counts: Counts) -> float:

@@ -51,7 +51,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     config = read_config(model)
     if layout.kind != NPZ.kind:  # an npz file has ids already and needs no tokenizer
         open_tokenizer(model, config)  # raises an error now if it does not fit
-    # All that may exist; ``copies`` below has those that do.
+    # Files that may exist; those that do are copied below.
     model_files = [model / name for name in (CONFIG_FILE, *BERT_FILES, *SETTINGS_FILES)]
     notes = []
     # Weights are optional, but ``check_weights`` raises an error if there are none.
@@ -87,13 +87,15 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
     config = read_config(model)
     num_truncated = 0
     if kind == NPZ.kind:
-        ids, labels = read_npz(  # checks every row
+        # The file is read to check every row, and for the counts. It has the published format
+        # already, so it is copied.
+        ids, labels = read_npz(
             files[0],
-            seq_length=None,
+            seq_length=None,  # the width of the file: it is not cut for a recipe
             vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
         )
-        prepared.copy_file(files[0], target)  # has the published format already
+        prepared.copy_file(files[0], target)
     else:
         texts = read_texts(files)
         width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)

@@ -56,11 +56,13 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         ffn_width=config.hidden_dim,
         vocab_size=config.vocab_size,
         tokens=recipe.micro_batch_size * recipe.seq_length,
-        scores=0,  # two for each row, which are too few to count
+        scores=0,  # the two logits of each row are too few to count
         tied_head=False,
         dropout=config.dropout > 0,
-        saved_inputs=3,  # the layers for queries, keys and values each have their own
-        keeps_gradients=recipe.grad_accum_steps > 1,  # those of earlier micro-batches of a step
+        # Queries, keys and values have a linear layer each, and each saves a copy of its input.
+        saved_inputs=3,
+        # With accumulation, a micro-batch finds the gradients of earlier ones in memory.
+        keeps_gradients=recipe.grad_accum_steps > 1,
         replicas=world_size,
     )
     return predict_peak_bytes(sizes, recipe)
@@ -145,10 +147,11 @@ def _load_split(
     """Return a split as token rows, and the digest of its rows as they were read.
 
     Args:
-        tokenizer: None: the only file is npz and has tokens.
+        files: of the split.
+        tokenizer: for files with text; None: the only file is an npz file, which has token ids.
     """
     digest = sha256()
-    num_truncated = 0
+    num_truncated = 0  # rows of an npz file are never truncated
     if tokenizer is None:
         ids, labels = read_npz(
             files[0],
@@ -195,6 +198,7 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
         eval_samples=len(loaded.validation),
         content_id=digest.hexdigest()[:16],
         layout=loaded.layout,
+        # Known for generated data only: a known share of its labels is wrong.
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,  # a run from random weights measures only speed
     )

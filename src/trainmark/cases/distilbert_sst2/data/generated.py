@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -91,15 +93,15 @@ MODEL_CONFIG: dict[str, Any] = {
 
 
 def list_tokens() -> list[str]:
-    """Return the tokens in the order of their ids: special tokens, then all words."""
+    """Return the tokens in the order of their ids: special tokens, then words or their pieces."""
     texts = [*POSITIVE, *NEGATIVE, *NEUTRAL, *NOUNS, *OPENINGS, *TAILS, *ADVERBS]
     texts.append("the a this is was not and")
     words = " ".join(texts).split()
     pieces: list[str] = []
     for word in words:
-        # A word in ``SPLIT_WORDS`` is no token itself; its pieces are.
+        # A word in ``SPLIT_WORDS`` is not a token, but its pieces are.
         pieces += SPLIT_WORDS[word].split() if word in SPLIT_WORDS else [word]
-    return [*SPECIAL_TOKENS, *dict.fromkeys(pieces)]  # each piece once
+    return [*SPECIAL_TOKENS, *dict.fromkeys(pieces)]  # ``dict.fromkeys`` drops repetitions
 
 
 def _draw_sentence(rng: Any) -> tuple[str, int]:
@@ -112,6 +114,7 @@ def _draw_sentence(rng: Any) -> tuple[str, int]:
     def draw_word(words: Sequence[str]) -> str:
         return words[int(rng.integers(len(words)))]
 
+    # A sentence has two adjectives: a neutral one, and one of praise or blame that gives the label.
     is_praise = bool(rng.integers(2))
     is_negated = bool(rng.random() < NEGATED_SHARE)
     beginning = [
@@ -151,9 +154,12 @@ class DrawnSentences(NamedTuple):
 
 
 def draw_sentences(split: str, *, rows: int, seed: int) -> DrawnSentences:
-    """Draw ``rows`` sentences of a split; equal seeds give equal sentences."""
-    import numpy as np
+    """Draw ``rows`` sentences of a split, and flip the labels of a fixed share of them.
 
+    The flipped labels limit the accuracy that a model can reach to a known value. Equal seeds give
+    equal sentences.
+    """
+    # The split's position is part of the seed, so that the splits differ.
     rng = np.random.default_rng([seed, list(ROWS).index(split)])
     sentences: list[str] = []
     labels: list[int] = []

@@ -232,7 +232,8 @@ def match_weights(
 ) -> dict[str, StoredTensor]:
     """Return the checkpoint's tensor of each parameter, by the parameter's name.
 
-    The classifier's layers may be missing. The masked-LM head is ignored.
+    The classifier's layers may be missing. The masked-LM head and the position ids, which are no
+    weights, are ignored.
 
     Raises:
         DataError: a tensor is unknown or has another shape than the config says, or a parameter

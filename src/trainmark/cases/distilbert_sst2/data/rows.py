@@ -110,12 +110,13 @@ def read_npz(
     width = mask.shape[1]
     max_length = width if seq_length is None else seq_length
     lengths = mask.sum(1, dtype=np.int64)  # number of tokens of each row
-    prefix = np.arange(width) < lengths[:, None]  # where a mask of such lengths has ones
+    prefix = np.arange(width) < lengths[:, None]  # the only valid mask for these lengths
     # One value for each row.
     is_wrong_label = (labels != 0) & (labels != 1)
     is_wrong_mask = (prefix != mask).any(1) | (lengths == 0)
     has_wrong_id = ((ids < 0) | (ids >= vocab_size)).any(1)
-    shown_ids = np.where((ids < 0).any(1), ids.min(1), ids.max(1))  # a wrong id, if there is one
+    # The id that an error shows for a row: a wrong one, if the row has one.
+    shown_ids = np.where((ids < 0).any(1), ids.min(1), ids.max(1))
     has_masked_token = ((ids != pad_token_id) & ~prefix).any(1)
     length_rule = (
         f"a row must have at most seq_length={seq_length} tokens; rows are never truncated"
