@@ -45,7 +45,7 @@ class DlrmRecipe(Recipe):
         Raises:
             UsageError: a field has such a value.
         """
-        del world_size
+        del world_size  # the checks do not depend on it
         parse_layer_widths(self)  # raises an error if they are invalid
         for field, value, supported in (
             ("grad_accum_steps", self.grad_accum_steps, 1),
@@ -70,22 +70,22 @@ def parse_layer_widths(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
     Raises:
         UsageError: a width is not an integer above 0, or the last one is wrong.
     """
-    bottom = _parse_widths("bottom_layers", recipe.bottom_layers, last=recipe.embedding_dim)
-    top = _parse_widths("top_layers", recipe.top_layers, last=1)
+    bottom = _parse_widths("bottom_layers", recipe.bottom_layers, last_width=recipe.embedding_dim)
+    top = _parse_widths("top_layers", recipe.top_layers, last_width=1)
     return bottom, top
 
 
-def _parse_widths(field: str, text: str, *, last: int) -> list[int]:
-    """Return the widths in the text of a recipe field; the last one must be ``last``."""
+def _parse_widths(field: str, text: str, *, last_width: int) -> list[int]:
+    """Return the widths in the text of a recipe field; the last one must be ``last_width``."""
     words = text.split(",")
     are_valid = all(WIDTH.fullmatch(word) for word in words)
-    if not are_valid or int(words[-1]) != last:
+    if not are_valid or int(words[-1]) != last_width:
         raise UsageError(
             f"{field}={text}",
             where=f"recipe field {field}",
             rule=(
                 "the sizes must be whole numbers above 0, separated by commas; the last must be "
-                f"{last}"
+                f"{last_width}"
             ),
             fix="end bottom_layers with embedding_dim and top_layers with 1",
         )

@@ -146,6 +146,8 @@ class FusedTables(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ``ids`` (T, B), int32 or int64, as (B, T, dim)."""
+        # Autograd calls the backward pass, which updates the rows, only because this scalar
+        # requires a gradient.
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
         embeddings: Tensor = _LookUp.apply(anchor, self, ids)  # type: ignore[no-untyped-call]
         return embeddings

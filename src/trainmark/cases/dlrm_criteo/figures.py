@@ -41,6 +41,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     """
     if not all("copy_bytes_per_second" in rank.facts for rank in ranks):
         return OwnFigures({})
+    # No MFU, because most of the work is look-ups, not matmuls.
     computed = {"MFU": Figure(None, message("no_headline_mfu"))} | _compute_traffic(ranks)
     all_figures = dict(known) | computed
     bound = find_bound({name: figure.value for name, figure in all_figures.items()})
@@ -93,27 +94,31 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
 def find_bound(values: dict[str, float | None]) -> Message | None:
     """Return a message on the resource that limits the steps; None if no share is known.
 
+    This is the resource of the part that takes the largest share of the time. If that part uses its
+    resource at a rate far below the limit, the message says so.
+
     Args:
         values: figures by name, shares in percent.
     """
-    # ``RESOURCES``: the resource that limits the steps if this share is the largest.
     shares = {name: values.get(name) for name in RESOURCES}
     known_shares = {name: share for name, share in shares.items() if share is not None}
     if not known_shares:
         return None
     largest = max(known_shares, key=lambda name: known_shares[name])
-    # How well the embedding and the dense part use their resource, in percent; None: not known.
+    # The rates at which the embedding and the dense part use memory and matmul units, in percent of
+    # what the device can do; None: not known.
     embedding_rate = values.get("embedding_bandwidth_share")
     dense_rate = None
     mamfu = values.get("MAMFU")  # matmul FLOPs per second of whole steps over the device's rate
     dense_share = shares["dense_share"]
     if mamfu is not None and dense_share:
+        # The matmuls run only in the dense part, which takes a share of the step's time.
         dense_rate = mamfu / (dense_share / 100)
-    rate = None
+    largest_rate = None  # of the largest part; not known for the exchange and the input
     if largest == "embedding_share":
-        rate = embedding_rate
+        largest_rate = embedding_rate
     elif largest == "dense_share":
-        rate = dense_rate
+        largest_rate = dense_rate
     if shares["exchange_share"] is None:
         shares["exchange_share"] = 0.0  # one rank exchanges nothing
     percents = shares | {"embedding_rate": embedding_rate, "dense_rate": dense_rate}
@@ -121,6 +126,6 @@ def find_bound(values: dict[str, float | None]) -> Message | None:
         name: None if percent is None else percent / 100 for name, percent in percents.items()
     }
     resource = RESOURCES[largest]
-    if rate is not None and rate < _NEAR_A_LIMIT:
+    if largest_rate is not None and largest_rate < _NEAR_A_LIMIT:
         return message(f"bound_by_{resource}_far_from_limit", **fractions)
     return message(f"bound_by_{resource}", **fractions)

@@ -114,8 +114,10 @@ class HybridTables(nn.Module):
                 (parts, B_global).
         """
         exchange = TableExchange(self, samples=ids.shape[1])
+        # Autograd calls the backward pass of a rank without tables only because this scalar
+        # requires a gradient.
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
-        if self.local is None:
+        if self.local is None:  # this rank has no tables: no embeddings, but it receives others'
             embeddings = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
         else:
             # The backward pass of ``local`` updates its rows with these two.
@@ -123,6 +125,7 @@ class HybridTables(nn.Module):
             # The gradients of all ranks are summed, but DDP averages: see the class.
             self.local.grad_scale = self.grad_scale * self.world_size
             embeddings = self.local(self._find_local_rows(ids, exchange))
+        # ``wait`` passes the token on, so that autograd knows the order of the two exchanges.
         exchange.token = _StartExchange.apply(embeddings, anchor, exchange)  # type: ignore[no-untyped-call]
         return exchange
 
@@ -174,14 +177,16 @@ class TableExchange:
         self.samples = samples
         # (parts, B_global): True if another rank holds the row; None: no local table is cut.
         self.is_foreign: Tensor | None = None
-        self.token: Any = None  # connects the two autograd nodes below
+        # Set at the start of the first exchange, until ``wait``; tells autograd their order.
+        self.token: Any = None
         dim = tables.placement.dim
         bounds = [tables.find_sample_bounds(samples, rank) for rank in range(tables.world_size)]
         first, end = bounds[tables.rank]
         self._local_samples = end - first
-        # For each rank, the number of elements of this rank's parts for the other's samples, and of
-        # the other's parts for this rank's samples. Embeddings are sent with the first sizes and
-        # received with the second; gradients go the other way.
+        # Both lists have a number of elements for each rank: those of this rank's parts for the
+        # other rank's samples, and those of the other rank's parts for this rank's samples.
+        # Embeddings are sent with the first sizes and received with the second. Gradients are sent
+        # with the second and received with the first.
         self._local_sizes = [(end - begin) * len(tables.parts) * dim for begin, end in bounds]
         self._remote_sizes = [
             self._local_samples * len(parts) * dim for parts in tables.placement.parts
@@ -191,15 +196,20 @@ class TableExchange:
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def wait(self) -> Tensor:
-        """Return the embeddings of all tables for this rank's samples, (B_local, T, dim)."""
+        """Wait for the embeddings of all tables for this rank's samples; return (B_local, T, dim).
+
+        The token, which the start of the exchange returned, tells autograd the order of the two.
+        """
         token = self.token
-        self.token = None  # it refers to this object: avoid a cycle
+        # The token's autograd node refers to this object, so keeping it would make a cycle.
+        self.token = None
         embeddings: Tensor = _EndExchange.apply(token, self)  # type: ignore[no-untyped-call]
         return embeddings
 
     def send_embeddings(self, embeddings: Tensor) -> None:
         """Begin to send rows (B_global, parts, dim) to the ranks that train their samples."""
-        # Without a conversion this is ``embeddings`` itself, which nothing else reads.
+        # If the type is the same, ``sent`` is ``embeddings`` itself. It may be changed in place,
+        # because nothing else reads ``embeddings``.
         sent = embeddings.to(self.tables.exchange_dtype).contiguous()
         self._clear_foreign_rows(sent)
         self._begin_exchange(
@@ -215,7 +225,8 @@ class TableExchange:
         # Each block: the embeddings of an owner's parts, (B_local, parts, dim).
         for owner, block in enumerate(self._split_by_owner(received)):
             tables = self.tables.get_table_numbers(owner)
-            # For a cut table all owners but one send zeros, so the sum is exact.
+            # Only cut tables have several owners. For each sample, all but one of them send zeros,
+            # so the sum is exact.
             if any(placement.is_cut(part) for part in placement.parts[owner]):
                 embeddings[:, tables] = embeddings[:, tables] + block
             else:

@@ -111,9 +111,9 @@ class DlrmJob:
         self.placement = place_tables(
             memory, spec.cardinalities, recipe.embedding_dim, context.world_size
         )
-        columns = self.placement.list_tables(context.rank)
+        tables = self.placement.list_tables(context.rank)
         self.readers = {
-            split: SplitReader(spec, split, columns=columns) for split in ("train", "test")
+            split: SplitReader(spec, split, tables=tables) for split in ("train", "test")
         }
         # Given the name of a part of the step, returns a context manager that times it.
         self._time_part = lambda name: context.stages.stage(name, context.device)
@@ -128,7 +128,7 @@ class DlrmJob:
             *parse_layer_widths(recipe),
             seed=recipe.seed,
         )
-        context.device.place(self.model)  # moves a module itself
+        context.device.place(self.model)  # moves the module in place
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         # Fused SGD drops an overflowed fp16 step on the device, without synchronization.
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, fused=True)
@@ -163,7 +163,11 @@ class DlrmJob:
         )
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
-        """Take one step; the tables, updated in its backward pass, get learning rate and scale."""
+        """Take one step.
+
+        The tables are updated in the step's backward pass, not by the optimizer. So they must have
+        the step's learning rate and loss scale before it starts.
+        """
         lr_factor = compute_lr_factor(self.recipe, self.stepper.steps)
         self.tables.learning_rate = self.recipe.learning_rate * lr_factor
         self.tables.grad_scale = self.stepper.loss_scale()
@@ -231,7 +235,7 @@ class DlrmJob:
         world_size = self.context.world_size
         scores: list[Tensor] = []  # of each batch
         labels: list[Tensor] = []
-        scored = EvaluationSum()
+        evaluation_sum = EvaluationSum()  # only counts the rows: AUC is no sum of scores
         # The model stays in train mode: it has no layer that depends on the mode.
         host_batches = ((_make_tensors(raw), len(raw.labels)) for raw in self._read_batches("test"))
         for (numerical, batch_labels, ids), rows in read_ahead(
@@ -240,7 +244,7 @@ class DlrmJob:
             with self.stepper.autocast():
                 scores.append(self._compute_logits(self.model, numerical, ids))
             labels.append(batch_labels)
-            scored.add(rows)
+            evaluation_sum.add(rows)
         all_scores, all_labels = gather_scores(
             torch.cat(scores), torch.cat(labels), world_size=world_size
         )
@@ -251,7 +255,7 @@ class DlrmJob:
         (auc,) = add_over_ranks(auc, world_size=world_size, device=self.stepper.device)
         total = self.readers["test"].num_rows
         assert len(all_scores) == total, f"{len(all_scores)} of {total} test rows were scored"
-        return Evaluation(auc, total, scores=scored.scores())
+        return Evaluation(auc, total, scores=evaluation_sum.scores())
 
     def model_flops(self, counts: Counts) -> float:
         return float(self.model.flops_per_sample * counts.samples)
@@ -273,7 +277,8 @@ class DlrmJob:
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
             "placement": self.placement.describe(),
-            # A row read, its gradient read, the row read again and written.
+            # A look-up reads a row of each table. The update reads the row's gradient and the row,
+            # and writes the row. All four have the same size.
             "embedding_bytes_per_sample": 4 * len(cardinalities) * dim * FLOAT_BYTES,
             "exchanged_bytes_per_sample": exchanged_bytes / self.global_batch_size,
             "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),  # measured now
@@ -282,7 +287,10 @@ class DlrmJob:
 
 
 def _make_tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return numerical values (B_local, 13), labels (B_local,) and ids (columns, B) on the host."""
+    """Return numerical values, labels and category ids of a batch as tensors on the host.
+
+    Their shapes are (B_local, num_numerical), (B_local,) and (columns, B).
+    """
     return (
         torch.from_numpy(raw.numerical),
         torch.from_numpy(raw.labels),

@@ -71,20 +71,25 @@ class _Interact(Function):
         features = vectors.new_zeros(len(dense), interaction.num_features)
         features[:, :dim] = dense
         features[:, dim : dim + len(product_of_pair)] = products.index_select(1, product_of_pair)
-        # And for each product the index of its feature, with which ``backward`` builds S.
+        # For each product the index of its feature, where ``backward`` finds its gradient.
         ctx.save_for_backward(vectors, interaction._feature_of_product)
         return features
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the gradients of ``dense`` and ``embedded``, given that of the features."""
+        """Return the gradients of ``dense`` and ``embedded``, given that of the features.
+
+        With the gradients of the products in a symmetric matrix S, the gradient of the vectors X
+        is S X.
+        """
         vectors, feature_of_product = ctx.saved_tensors
         num_vectors, dim = vectors.shape[1:]
         feature_grads = grads[0]
         product_grads = feature_grads.index_select(1, feature_of_product)
-        product_grads = product_grads.view(-1, num_vectors, num_vectors)  # S, symmetric
-        product_grads.diagonal(dim1=1, dim2=2).zero_()  # no feature is a vector's square
+        product_grads = product_grads.view(-1, num_vectors, num_vectors)  # S
+        # The product of a vector with itself is no feature, so it has no gradient.
+        product_grads.diagonal(dim1=1, dim2=2).zero_()
         vector_grads = torch.bmm(product_grads, vectors)
         # The dense vector is the first of the vectors, and itself the first ``dim`` features.
         dense_grad = vector_grads[:, 0] + feature_grads[:, :dim]

@@ -246,7 +246,7 @@ def _predict_rank(
     peak_bytes = max(embedded + saved, interaction, row_copies * row_bytes)
 
     # Freed memory that the allocator keeps: rows, and tensors that were sent. Up to torch 2.13,
-    # it keeps received tensors too; 2.15 does not.
+    # it keeps received tensors too; 2.15 does not, so they are not counted.
     cached = recipe.micro_batch_size * row_bytes
     if has_several_ranks:
         cached += recipe.micro_batch_size * row_bytes * number_bytes // FP32_BYTES

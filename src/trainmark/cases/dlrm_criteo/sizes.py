@@ -51,7 +51,8 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
         "dense_parameters": weights + biases,
         "parameters": parameters,
         "trainable_parameters": parameters,
-        # A row read, its gradient read, the row read again and written.
+        # A look-up reads a row of each table. The update reads the row's gradient and the row, and
+        # writes the row. All four have the same size.
         "embedding_bytes_per_sample": 4 * num_tables * dim * FLOAT_BYTES,
     }
     return Sizes(expected, compute_flops)

@@ -21,7 +21,7 @@ from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
 from ..placement import place_tables, predict
-from .generated import generate
+from .generated import compute_best_auc, generate
 from .layout import COPY_AGAIN, PREPARE, FeatureSpec, read_spec, translate_read_errors
 
 if TYPE_CHECKING:
@@ -87,11 +87,14 @@ def _scan_file(file: Path, value_type: np.dtype[Any]) -> Extremes:
                 # ``base`` is the type of a value, also if ``value_type`` is that of a whole row.
                 yield np.frombuffer(block, value_type.base)
 
-    return compute_extremes(read_blocks(), to_integers=_order_as_integers)
+    return compute_extremes(read_blocks(), to_integers=_to_ordered_integers)
 
 
-def _order_as_integers(values: NDArray[Any]) -> NDArray[Any]:
-    """Return integers unchanged, and of float16 the bits without the sign."""
+def _to_ordered_integers(values: NDArray[Any]) -> NDArray[Any]:
+    """Return integers unchanged, and of float16 the bits without the sign.
+
+    As integers, these bits are ordered as the magnitudes of the numbers, then infinity, then nan.
+    """
     if values.dtype.kind == "f":
         return values.view("<u2") & _MAGNITUDE_BITS
     return values
@@ -154,9 +157,7 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
     """
     loaded = load(folder, recipe)
     best_quality = None
-    if recipe.data == "generated":
-        from .generated import compute_best_auc
-
+    if recipe.data == "generated":  # only then is the true probability of each click known
         best_quality = compute_best_auc(recipe)
     return DataFacts(
         train_samples=loaded.num_rows["train"],
@@ -195,7 +196,7 @@ def _refuse_infinite(file: Path, extremes: Extremes) -> None:
     """Refuse a file of float16 numbers with an infinity or a nan.
 
     Args:
-        extremes: of the bits without the sign, see ``_order_as_integers``.
+        extremes: of the numbers' bits without the sign; see ``_to_ordered_integers``.
     """
     if extremes.largest >= _INFINITY_BITS:
         # The bits of every nan are above those of infinity, see IEEE 754.
@@ -217,6 +218,7 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
             micro-batch that fits.
     """
     spec = read_spec(folder)
+    # Raises the error if the tables alone do not fit.
     placement = place_tables(memory, spec.cardinalities, recipe.embedding_dim, world_size)
 
     def predict_for(tried_recipe: DlrmRecipe) -> Prediction:
@@ -249,18 +251,20 @@ class SplitReader:
 
     Args:
         split: ``train`` or ``test``.
-        columns: numbers of the tables that this rank holds; None: all.
+        tables: numbers of the tables whose categories are read, those that this rank holds; None:
+            all.
 
     Raises:
         DataError: files are missing, cut off or have different numbers of rows; see
             ``FeatureSpec``.
     """
 
-    def __init__(self, spec: FeatureSpec, split: str, columns: Sequence[int] | None = None) -> None:
+    def __init__(self, spec: FeatureSpec, split: str, tables: Sequence[int] | None = None) -> None:
         files = spec.files[split]
         self.label_file = files.label
         self.numerical_file = files.numerical
-        tables = range(len(spec.cardinalities)) if columns is None else columns
+        if tables is None:
+            tables = range(len(spec.cardinalities))
         self.category_files = [files.categories[table] for table in tables]
         self.row_types = spec.get_row_types(split)
         self.num_rows = spec.count_rows(split)

@@ -62,33 +62,51 @@ class Clicks:
 
 @cache
 def build_planted_model() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
-    """Return the factors of each table's categories, and the weights of numerical values."""
+    """Return the model from which labels are drawn; it is the same for every seed of a recipe.
+
+    Returns:
+        For each table, the factor of each category that occurs, float64 (categories,); and the
+        weight of each numerical value, float64 (NUM_NUMERICAL,). The log-odds of a click are
+        computed from both.
+    """
     rng = np.random.default_rng(_MODEL_SEED)
-    # ``NUM_OCCURRING``: for each table, the number of categories that occur.
     factors = tuple(rng.standard_normal(num_categories) for num_categories in NUM_OCCURRING)
-    return factors, NUMERICAL_WEIGHT_STD * rng.standard_normal(NUM_NUMERICAL)
+    numerical_weights = NUMERICAL_WEIGHT_STD * rng.standard_normal(NUM_NUMERICAL)
+    return factors, numerical_weights
 
 
 @cache
 def _build_draw_table(num_categories: int) -> NDArray[np.uint16]:
-    """Return ``_DRAWS`` categories; a uniform draw from them is a Zipf-like draw of a category."""
+    """Return an array of ``_DRAWS`` categories, in which frequent ones are repeated more often.
+
+    So a uniform draw of an index is a draw of a category by its frequency, which falls with the
+    category's number as 1 / (number + ``FLATNESS``), as in Zipf's law.
+    """
     frequencies = 1.0 / (np.arange(num_categories) + FLATNESS)
+    # Index in the array at which the repetitions of each category end.
     ends = np.rint(np.cumsum(frequencies / frequencies.sum()) * _DRAWS).astype(np.int64)
-    repetitions = np.diff(ends, prepend=0)  # of each category in the table
+    repetitions = np.diff(ends, prepend=0)  # of each category
     return np.repeat(np.arange(num_categories, dtype=np.uint16), repetitions)
 
 
 def draw_clicks(split: str, seed: int) -> Clicks:
-    """Draw the rows of a split; equal seeds give equal rows."""
+    """Draw the rows of a split; equal seeds give equal rows.
+
+    The log-odds of a click are the sum of ``BIAS``, the weighted numerical values, the weighted
+    factor of each category, and the weighted products of the factors of the tables in ``PAIRS``.
+    """
     factors, numerical_weights = build_planted_model()
     rows = ROWS[split]
+    # The split's position is part of the seed, so that the splits differ.
     rng = np.random.default_rng([seed, SPLITS.index(split)])
     counts = rng.standard_exponential((rows, NUM_NUMERICAL), np.float32) * np.float32(MEAN_COUNT)
+    # The logarithm of counts, as prepared Criteo logs hold them.
     numerical = np.log1p(np.floor(counts)).astype(np.float16)
     categories = tuple(
         _build_draw_table(number)[rng.integers(_DRAWS, size=rows, dtype=np.uint16)]
         for number in NUM_OCCURRING
     )
+    # About their mean is subtracted, so that ``BIAS`` is the log-odds of an average row.
     centered = numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))
     log_odds = BIAS + centered @ numerical_weights
     for table_categories, table_factors in zip(categories, factors, strict=True):

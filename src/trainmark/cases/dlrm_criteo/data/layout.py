@@ -122,11 +122,11 @@ class FeatureSpec:
         for file, row_type in self.get_row_types(split).items():
             with translate_read_errors(file):
                 length = file.stat().st_size
-            num_rows, rest = divmod(length, row_type.itemsize)
-            if rest or num_rows != num_labels or num_labels == 0:
+            num_rows, extra_bytes = divmod(length, row_type.itemsize)
+            if extra_bytes or num_rows != num_labels or num_labels == 0:
                 raise DataError(
-                    f"the file has {length} bytes, that is, {num_rows} rows and {rest} bytes, "
-                    f"but {label_file} has {num_labels} rows",
+                    f"the file has {length} bytes, that is, {num_rows} rows and {extra_bytes} "
+                    f"bytes, but {label_file} has {num_labels} rows",
                     where=str(file),
                     rule=(
                         "all files of a split must have the same number of complete rows, at "
@@ -197,8 +197,8 @@ class _Spec(Frozen):
     metadata: _Metadata | None = None
 
     @property
-    def groups(self) -> list[tuple[str, ...]]:
-        """The columns of each file: all numerical ones together, the others one per file."""
+    def columns_by_file(self) -> list[tuple[str, ...]]:
+        """The columns of each file of a split: all numerical ones together, the others alone."""
         channels = self.channel_spec
         single_columns = [(name,) for name in (*channels.label, *channels.categorical)]
         return [tuple(channels.numerical), *single_columns]
@@ -206,7 +206,7 @@ class _Spec(Frozen):
     @model_validator(mode="after")
     def _columns_agree(self) -> _Spec:
         """Refuse columns that differ between the parts of the file, or that cannot be read."""
-        names = sorted(name for group in self.groups for name in group)
+        names = sorted(name for columns in self.columns_by_file for name in columns)
         if names != sorted(self.feature_spec):
             raise ValueError(
                 f"channel_spec has {names}, but feature_spec has {sorted(self.feature_spec)}"
@@ -236,8 +236,11 @@ class _Spec(Frozen):
                 raise ValueError(f"{name}: cardinality {cardinality}; {rule}")
 
     def _refuse_wrong_files(self, split: str, sources: list[_Source]) -> None:
-        """Raise ValueError if the files of a split do not have each column once."""
-        if sorted(tuple(source.features) for source in sources) != sorted(self.groups):
+        """Raise ValueError unless each column of a split is in one file, and files are not shared.
+
+        All numerical columns are in the same file.
+        """
+        if sorted(tuple(source.features) for source in sources) != sorted(self.columns_by_file):
             raise ValueError(
                 f"{split}: must have one file for all numerical columns in order, one "
                 "for the label, and one per categorical column"
@@ -265,8 +268,9 @@ def read_spec(folder: Path) -> FeatureSpec:
     for split, sources in spec.source_spec:  # fields and values of the model: train, then test
         # The path of each file, by the columns in it. A source has exactly one file.
         path_of_columns = {tuple(source.features): folder / source.files[0] for source in sources}
-        # ``groups`` is in this order: all numerical columns, the label, each categorical column.
-        numerical, label, *categories = (path_of_columns[group] for group in spec.groups)
+        # In this order: all numerical columns, the label, each categorical column.
+        paths = [path_of_columns[columns] for columns in spec.columns_by_file]
+        numerical, label, *categories = paths
         files[split] = SplitFiles(numerical, label, tuple(categories))
     # ``_Spec`` has checked that each of these columns has a cardinality, so ``or 0`` below is only
     # for the type checker.
@@ -289,12 +293,12 @@ def write_spec(
 ) -> FeatureSpec:
     """Write ``feature_spec.yaml`` into ``folder``, completely or not at all; return the spec.
 
-    The caller writes the files that it names first, so that a folder with a spec is complete.
+    The caller must have written all data files before. So a folder with a spec is complete.
 
     Args:
         rules: the options of ``prepare`` that made the folder; None: not known.
     """
-    import yaml
+    import yaml  # only ``prepare`` and ``generate`` need it
 
     spec = FeatureSpec.create(folder, cardinalities, num_numerical=num_numerical)
     spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
@@ -302,7 +306,7 @@ def write_spec(
     features: dict[str, _Feature] = {}
     for table, (dtype, rows) in enumerate(zip(spec.category_dtypes, cardinalities, strict=True)):
         features[f"cat_{table}.bin"] = _Feature(dtype=dtype, cardinality=rows)  # type: ignore[arg-type]
-    categorical = list(features)  # only those so far: the columns below are no categories
+    categorical = list(features)  # taken before the other columns are added below
     for name in numerical:
         features[name] = _Feature(dtype="float16")
     features["label"] = _Feature(dtype="bool")

@@ -88,6 +88,7 @@ def _read_logs(
     finished_bytes = sum(size for name, size in sizes.items() if f"read {name}" in results)
     report.begin("reading logs and counting categories", sum(sizes.values()), finished_bytes)
     names = list(sources)
+    # The logs by their number among all sources, with which the names of their tables end.
     unread_logs = {
         number: sources[name] for number, name in enumerate(names) if f"read {name}" not in results
     }
@@ -180,7 +181,7 @@ def _divide_keys(num_keys: int, num_rows: int) -> list[range]:
     """Return ranges of keys, each with about ``BUCKET_ROWS`` rows, which are sorted at once.
 
     Args:
-        num_keys: keys are below it, and evenly distributed over the rows.
+        num_keys: the keys of the rows are evenly distributed in [0, num_keys).
         num_rows: of the split, at least 1.
     """
     num_buckets = -(-num_rows // BUCKET_ROWS)  # rounded up

@@ -153,7 +153,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     # SQL counts from 1, and the first field is the label.
     for field, name in enumerate(INTEGERS + CATEGORIES, start=2):
         cast = f"f[{field}] AS BIGINT"
-        if name in CATEGORIES:
+        if name in CATEGORIES:  # which a log writes as hexadecimal numbers
             cast = f"'0x' || f[{field}] AS UINTEGER"
         columns.append(f"TRY_CAST({cast}) AS {name}")  # null if the field is empty
     # Here and below, REPLACE: an interrupted call may have left the table.
