@@ -28,7 +28,8 @@ class GlmShape:
     @property
     def layer_matmul_weights(self) -> int:
         """Weights of one block's matrix products, which run at every position."""
-        return 12 * self.hidden_size**2  # attention 3 + 1, feed-forward 4 + 4
+        # 3 + 1 for the attention's input and output, 4 + 4 for the feed-forward layers.
+        return 12 * self.hidden_size**2
 
     @property
     def head_matmul_weights(self) -> int:
@@ -38,10 +39,14 @@ class GlmShape:
     @property
     def parameters(self) -> int:
         """All parameters, including biases and norms; the tied table counts once."""
-        # The weights of the head are the token table.
+        # The weights of the head are the token table. Each of the two position tables has one row
+        # more than positions.
         tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
-        block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
-        return tables + self.num_layers * block + 2 * self.hidden_size
+        # Biases have 3 + 1 (attention) and 4 + 1 (feed-forward) times the hidden size, and the two
+        # norms 2 times each.
+        block = self.layer_matmul_weights + 13 * self.hidden_size
+        final_norm = 2 * self.hidden_size
+        return tables + self.num_layers * block + final_norm
 
     def compute_flops_per_token(self, length: float) -> float:
         """Return the FLOPs of training the blocks on one token of a sequence of ``length``.
@@ -127,7 +132,7 @@ class GlmRecipe(Recipe):
         Raises:
             UsageError: it does not.
         """
-        del world_size
+        del world_size  # the check does not depend on it
         if self.hidden_size % self.num_heads:
             raise UsageError(
                 f"num_heads={self.num_heads} does not divide hidden_size ({self.hidden_size})",

@@ -103,7 +103,10 @@ class ScoreLayout:
         return empty.index_put((self.owner, self.slot), scores)
 
     def compute_loss_sum(self, scores: Tensor) -> Tensor:
-        """Return the sum over samples of the cross-entropy; candidate 0 is the right one."""
+        """Return the sum over samples of the cross-entropy.
+
+        Used in training only, where candidate 0 of each sample is the right one.
+        """
         right_choices = torch.zeros(self.samples, dtype=torch.long, device=scores.device)
         return F.cross_entropy(self.arrange_scores(scores), right_choices, reduction="sum")
 
@@ -171,11 +174,12 @@ class GlmJob:
             checkpoint_activations=recipe.checkpoint_activations,
         )
         pretrained = recipe.init == "pretrained"
-        # What was not taken over as it is; a fact of the record. None: random weights.
+        # A fact of the record: what of the checkpoint was not copied as it is. None: there is no
+        # checkpoint, and the weights are random.
         self.checkpoint_report = (
             load_checkpoint(self.model, context.data_dir) if pretrained else None
         )
-        context.device.place(self.model)  # moves a module itself
+        context.device.place(self.model)  # moves the module in place
         optimizer = torch.optim.AdamW(
             make_decay_groups(self.model, recipe.weight_decay),
             lr=recipe.learning_rate,
@@ -233,12 +237,17 @@ class GlmJob:
         """Return the share of validation samples with a right answer; see ``Job.evaluate``."""
         world_size, total = self.context.world_size, len(self.data.validation)
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
-        scored = self.score(rows)
+        evaluation_sum = self.score(rows)
         # Sums of the scores, of their weights (all 1, not needed here) and of the samples.
-        right, _, num_samples = scored.over_ranks(world_size=world_size, device=self.stepper.device)
+        num_right, _, num_samples = evaluation_sum.over_ranks(
+            world_size=world_size, device=self.stepper.device
+        )
         assert num_samples == total, f"{num_samples} of {total} validation samples were scored"
         return Evaluation(
-            right / num_samples, num_samples, {"correct": right}, scores=scored.scores()
+            num_right / num_samples,
+            num_samples,
+            {"correct": num_right},
+            scores=evaluation_sum.scores(),
         )
 
     @torch.no_grad()
@@ -247,16 +256,16 @@ class GlmJob:
 
         All candidates of a sample are scored, in as many forward passes as necessary.
         """
-        scored = EvaluationSum()
+        evaluation_sum = EvaluationSum()
         host_batches = self._read_scoring_batches(rows)
         depth = self.recipe.read_ahead_batches
         self.model.eval()
         for batch in read_ahead(host_batches, self.context.device, depth=depth):
             scores = torch.cat([self._compute_scores(sequences) for sequences in batch.chunks])
             num_right = batch.layout.count_right(scores, batch.is_right)
-            scored.add(batch.scored_rows, total=num_right)
+            evaluation_sum.add(batch.scored_rows, total=num_right)
         self.model.train()
-        return scored
+        return evaluation_sum
 
     def _read_scoring_batches(self, rows: range) -> Iterator[ScoringBatch]:
         """Yield the validation samples ``rows`` on the host, in batches as large as in training."""

@@ -26,7 +26,7 @@ INIT_STD = 0.02  # divided by sqrt(2 x layers) for projections into the residual
 
 
 def mask_prefix(separators: Tensor, length: int) -> Tensor:
-    """Return the attention mask: each token attends to its row's prefix and to earlier tokens.
+    """Return the attention mask: a token attends to its row's prefix, earlier tokens and itself.
 
     Args:
         separators: length of each row's prefix (N,).
@@ -36,9 +36,9 @@ def mask_prefix(separators: Tensor, length: int) -> Tensor:
         (N, 1, S, S), bool: rows, heads, queries, keys.
     """
     positions = torch.arange(length, device=separators.device)
-    is_before = positions <= positions[:, None]  # (S, S)
+    is_not_later = positions <= positions[:, None]  # (S, S)
     is_in_prefix = positions < separators[:, None, None]  # (N, 1, S)
-    return (is_before | is_in_prefix)[:, None]
+    return (is_not_later | is_in_prefix)[:, None]
 
 
 class Attention(nn.Module):

@@ -53,10 +53,10 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     layout = find_layout(raw, (JSONL, HDF5), FAULT)
     copies: dict[str, Path] = {}  # source of each file that is copied, by its path in ``data``
     notes: list[str] = []
-    form = HDF5
+    source_form = HDF5
     write = _write_matrices
     if layout.kind == JSONL.kind:
-        form = JSONL
+        source_form = JSONL
         write = _write_passages
         vocabulary = find_vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
@@ -80,7 +80,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         form=FORMAT,
         layout=layout,
         # The last of a split's possible names is the one without a subfolder.
-        names={split: names[-1] for split, names in form.names.items()},
+        names={split: names[-1] for split, names in source_form.names.items()},
         write=write,
         copies=copies,
         published=PUBLISHED_QUESTIONS,
@@ -108,7 +108,7 @@ def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
     """Write a split with its matrices stored by rows, and check every number.
 
     Returns:
-        An empty dictionary: no counts to compare with the published ones, which are of questions.
+        An empty dictionary: only questions have a published number, and the file has none.
     """
     copy_as_csr(files[0], target)  # a split has one file
     try:

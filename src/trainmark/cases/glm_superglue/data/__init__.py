@@ -30,7 +30,10 @@ from trainmark.train.step_memory import (
     refuse_too_little,
 )
 
+from .cloze import ClozeExamples, ClozeSamples
 from .generated import BEST_ACCURACY, generate
+from .hdf5 import SparseExamples
+from .passages import compute_digest, find_vocabulary_file, open_vocabulary, read_jsonl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 
     from ..case import GlmRecipe, GlmShape
     from .examples import Examples
-    from .hdf5 import SparseExamples
 
 
 def predict(
@@ -68,7 +70,8 @@ def predict(
         tied_head=True,
         dropout=recipe.dropout > 0,
         checkpoint_activations=recipe.checkpoint_activations,
-        keeps_gradients=recipe.grad_accum_steps > 1,  # those of earlier micro-batches of a step
+        # With accumulation, a micro-batch finds the gradients of earlier ones in memory.
+        keeps_gradients=recipe.grad_accum_steps > 1,
         replicas=world_size,
     )
     # The head always uses the library's kernels, whatever ``kernels`` is.
@@ -117,10 +120,6 @@ def load(folder: Path, recipe: GlmRecipe) -> GlmData:
 
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
     """Return both splits of ``folder``, whose files ``layout`` lists; see ``load``."""
-    from .cloze import ClozeExamples, ClozeSamples
-    from .hdf5 import SparseExamples
-    from .passages import find_vocabulary_file, open_vocabulary, read_jsonl
-
     (train_file,) = layout.files["train"]
     (validation_file,) = layout.files["validation"]
     if layout.kind == HDF5.kind:
@@ -155,9 +154,6 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     Raises:
         DataError: the first fault, with file, line or sample, rule and fix.
     """
-    from .hdf5 import SparseExamples
-    from .passages import compute_digest, find_vocabulary_file
-
     layout = find_layout(folder, (JSONL, HDF5), FAULT)
     loaded = _load(layout, folder, recipe)
     for split in (loaded.train, loaded.validation):
@@ -199,6 +195,7 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
     """
     train = load(folder, recipe).train
     mean_choices = float(train.num_choices.mean())
+    # None: sequences are not trimmed, so all have the recipe's length.
     mean_tokens = train.compute_mean_tokens() if recipe.trim_padding else None
 
     def predict_for(tried_recipe: GlmRecipe) -> Prediction:
@@ -246,6 +243,7 @@ def find_checkpoint(folder: Path) -> Path:
         # The name of the subfolder with the weights; 256 bytes are more than any such name.
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
     file = pointer_file.parent / iteration / WEIGHTS_FILE
+    # Model parallelism writes one file for each rank.
     part_names = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
     if len(part_names) > 1:
         raise DataError(
@@ -262,6 +260,7 @@ def compute_expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter of a model of these sizes, by name."""
     hidden_size = shape.hidden_size
     shapes: dict[str, tuple[int, ...]] = {WORD_EMBEDDINGS: (shape.vocab_size, hidden_size)}
+    # GLM's position tables have one row more than positions.
     shapes |= dict.fromkeys(POSITION_EMBEDDINGS, (shape.max_positions + 1, hidden_size))
 
     def add_norm(name: str) -> None:

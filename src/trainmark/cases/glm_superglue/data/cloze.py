@@ -47,10 +47,10 @@ class ClozeSamples:
     def draw_for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
         """Make a sample of every right answer, with at most ``max_wrong_choices`` wrong entities.
 
-        The right answer is the sample's first candidate.
-
-        If there are more wrong entities, they are drawn with one generator for the whole split.
+        The right answer is the sample's first candidate. If the passage has more wrong entities
+        than that, some are drawn at random.
         """
+        # One generator for the whole split, with the seed of the published setup.
         generator = random.Random(DRAW_SEED)
         questions: list[int] = []
         choices: list[list[int]] = []
@@ -122,6 +122,7 @@ class ClozeExamples(Examples):
         candidate_lengths = self.passages.names.lengths[choices.values]
         # The maximum of each sample's candidates, of which there is always at least one.
         longest_candidates = np.maximum.reduceat(candidate_lengths, choices.starts[:-1])
+        # A question is stored as two rows: the halves before and after its gap.
         question_lengths = self.passages.query_halves.lengths.reshape(-1, 2).sum(1)
         num_tokens: NDArray[np.int64] = (
             question_lengths[self.samples.questions]

@@ -233,12 +233,12 @@ def order_by_choices(
     num_groups = len(num_choices) // group_size
     shuffled = rng.permutation(len(num_choices))
     grouped = shuffled[: num_groups * group_size]
-    rest = shuffled[num_groups * group_size :]
+    ungrouped = shuffled[num_groups * group_size :]
     # A stable sort of shuffled samples leaves ties in random order.
     ordered = grouped[np.argsort(num_choices[grouped], kind="stable")]
     groups = rng.permuted(ordered.reshape(num_groups, group_size), axis=1)
     groups = groups[rng.permutation(num_groups)]
-    return np.concatenate([_order_by_rank(groups, sharding), rest])
+    return np.concatenate([_order_by_rank(groups, sharding), ungrouped])
 
 
 def _order_by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,9 +58,10 @@ PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # names that 
 
 
 def list_tokens() -> list[str]:
-    """Return the tokens in the order of their ids: special tokens, then all words."""
+    """Return the tokens in the order of their ids: special tokens, signs, then words."""
     words = ["is", "the", "winner", *ROLES]
     for name in (*FIRST_NAMES, *LAST_NAMES):
+        # A name in ``PIECES`` is not a token, but its pieces are.
         words += PIECES[name] if name in PIECES else [name.lower()]
     return [*SPECIAL_TOKENS, *SIGNS, *words]
 
@@ -99,8 +102,6 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
     Raises:
         UsageError: the recipe starts from a checkpoint, which generated data does not have.
     """
-    import numpy as np
-
     if recipe.init == "pretrained":
         raise UsageError(
             "init=pretrained cannot be used with generated data",
@@ -109,6 +110,7 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
             fix="use init=random, or add --data",
         )
     for split_number, (split, count) in enumerate(PASSAGES.items()):
+        # The split's number is part of the seed, so that the splits differ.
         rng = np.random.default_rng([recipe.seed, split_number])
         lines = (json.dumps(draw_passage(rng, number)) + "\n" for number in range(count))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")

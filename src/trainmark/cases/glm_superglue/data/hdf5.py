@@ -113,7 +113,7 @@ class SparseFile:
                 where=f"{self.file}, answer_start_end",
             )
         _refuse_gaps_and_overlaps(bounds, len(answers), f"{self.file}, answer_start_end")
-        answer_lists = [answers[first:last] for first, last in bounds.tolist()]
+        answer_lists = [answers[first:end] for first, end in bounds.tolist()]
         # No list is empty: the bounds have just been checked.
         for sample, (right, count) in enumerate(zip(answer_lists, counts, strict=True)):
             if right.min() < 0 or right.max() >= count:
@@ -140,17 +140,17 @@ class SparseFile:
         token_extremes: list[int] = []  # minima and maxima of all blocks
         position_extremes: list[int] = []
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
-            last = min(first + BLOCK_SEQUENCES, len(self.separators))
-            has_target = self.logit_mask.read_rows(first, last).any(1)
+            end = min(first + BLOCK_SEQUENCES, len(self.separators))
+            has_target = self.logit_mask.read_rows(first, end).any(1)
             if not has_target.all():
                 raise _make_fault(
                     f"sequence {first + int(has_target.argmin())} (counted from 0) has no target",
                     where=f"{self.file}, logit_mask",
                     rule="every sequence must have a target",
                 )
-            text = self.text.read_rows(first, last)
-            target = self.target.read_rows(first, last)
-            position = self.position.read_rows(2 * first, 2 * last)  # two rows per sequence
+            text = self.text.read_rows(first, end)
+            target = self.target.read_rows(first, end)
+            position = self.position.read_rows(2 * first, 2 * end)  # two rows per sequence
             token_extremes += [text.min(), target.min(), text.max(), target.max()]
             position_extremes += [position.min(), position.max()]
         return {
@@ -205,7 +205,7 @@ class SparseExamples(Examples):
             ),
             (
                 "position",
-                self.seq_length + 1,
+                self.seq_length + 1,  # rows of the model's position tables
                 "position ids must be at least 0 and at most the recipe's seq_length "
                 f"({self.seq_length})",
             ),
@@ -224,11 +224,11 @@ class SparseExamples(Examples):
         stored = self.stored
         # In training, ``num_choices`` may be less than the file has: the further ones are not read.
         first = int(stored.sample_bounds[row, 0])
-        last = first + int(self.num_choices[row])
-        text = stored.text.read_rows(first, last)
-        target = stored.target.read_rows(first, last)
-        positions = stored.position.read_rows(2 * first, 2 * last)
-        is_target = stored.logit_mask.read_rows(first, last)
+        end = first + int(self.num_choices[row])
+        text = stored.text.read_rows(first, end)
+        target = stored.target.read_rows(first, end)
+        positions = stored.position.read_rows(2 * first, 2 * end)  # two rows per sequence
+        is_target = stored.logit_mask.read_rows(first, end)
         # The file of the training split lists no answers: the first candidate is right.
         right_candidates = [0] if stored.answers is None else stored.answers[row].tolist()
         # Checked again: only the check before the run scans the file, and a rank reads it later.
@@ -243,7 +243,7 @@ class SparseExamples(Examples):
                 fix=f"set vocab_size to that of the model, or {DOWNLOAD_AGAIN}",
             )
         sequences = []
-        for number in range(last - first):
+        for number in range(end - first):
             target_rows = np.flatnonzero(is_target[number])
             length = int(target_rows[-1]) + 1  # what follows the last target is padding
             sequences.append(
@@ -428,8 +428,7 @@ def copy_as_csr(source: Path, target: Path) -> None:
 
     One matrix at a time is in memory, which takes about 10 GB for the published training split.
     """
-    import h5py
-
+    h5py = import_extra("h5py", where=source)
     with _open_file(source) as raw, h5py.File(target, "w") as output:
         for name, matrix in raw.items():
             if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":

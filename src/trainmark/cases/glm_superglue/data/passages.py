@@ -124,7 +124,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             entries=size,
             vocab_size=vocab_size,
             of="the recipe",
-            multiple=PADDED_TO,  # the model's table may have this many rows more, rounded up
+            multiple=PADDED_TO,  # the rows of the model's table may be rounded up to it
             fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or {FIX}",
         )
     ids = library.get_vocab()
@@ -222,7 +222,8 @@ class Passages:
 
 def compute_digest(*files: Path) -> str:
     """Return the sha256 of the contents of files, in this order."""
-    # The digest names cached arrays, so another form of the arrays must change it.
+    # Cached arrays have this digest in their name. It includes ``FORMAT``, so that arrays of an
+    # earlier form are not read.
     digest = sha256(f"glm_superglue {FORMAT}".encode())
     for file in files:
         with translate_read_errors(file), file.open("rb") as stream:
@@ -245,11 +246,13 @@ def read_jsonl(file: Path, vocabulary: Vocabulary, cache_folder: Path) -> Passag
 
 def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
     """Tokenise the passages of a split; at most ``BLOCK_PASSAGES`` are in memory as text."""
-    texts: list[Ragged] = []  # these four: one item for each block
+    # One item for each block of passages.
+    texts: list[Ragged] = []
     names: list[Ragged] = []
     query_halves: list[Ragged] = []
     answers: list[Ragged] = []
-    num_names: list[int] = []  # these four: one item for each passage
+    # One item for each passage.
+    num_names: list[int] = []
     num_entities: list[int] = []
     num_questions: list[int] = []
     lines: list[int] = []
@@ -275,7 +278,7 @@ def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
         texts=_concatenate(texts),
         names=_concatenate(names),
         query_halves=_concatenate(query_halves),
-        # So far the answers count from the first name of their passage.
+        # Here the answers are still counted from the first name of their passage.
         answers=_number_answers(_concatenate(answers), first_name_of_passage, num_questions),
         first_name_of_passage=first_name_of_passage,
         first_question_of_passage=compute_starts(np.array(num_questions, np.int64)),
