@@ -10,6 +10,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
@@ -224,6 +225,13 @@ def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str
         read_config(tmp_path)
     assert caught.value.what == what
     assert caught.value.where == f"{file}, {next(iter(changes))}"
+
+
+def test_invalid_size_is_the_only_error() -> None:
+    # ``head_dim`` cannot be compared with a size that is itself invalid.
+    with pytest.raises(ValidationError) as caught:
+        ModelConfig.model_validate({**TINY.raw, "head_dim": 16, "hidden_size": -1})
+    assert [error["loc"] for error in caught.value.errors()] == [("hidden_size",)]
 
 
 def test_two_values_of_rope_theta_are_refused(tmp_path: Path) -> None:

@@ -118,10 +118,12 @@ class ModelConfig(ConfigKeys):
     @classmethod
     def _check_head_dim(cls, value: int | None, info: ValidationInfo) -> int | None:
         """Refuse another width than an equal share of ``hidden_size``."""
-        # A field that is itself invalid is not in ``data``; its own error is enough.
-        hidden = info.data.get("hidden_size", 0)
-        heads = info.data.get("num_heads", 1)
-        if value is not None and value * heads != hidden:
+        hidden = info.data.get("hidden_size")
+        heads = info.data.get("num_heads")
+        if value is None or hidden is None or heads is None:
+            # Nothing to compare: a size that is itself invalid is None here, and has its own error.
+            return value
+        if value * heads != hidden:
             raise ValueError(
                 f"head_dim must be hidden_size / num_attention_heads ({hidden} / {heads})"
             )
