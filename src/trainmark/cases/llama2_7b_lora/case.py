@@ -107,7 +107,7 @@ class LlamaRecipe(Recipe):
             raise self._make_target_error(
                 "mmlu_mode", "off", "the target is an MMLU score, so MMLU must be scored"
             )
-        # With generated data, whose scores are never compared with published ones, it may have one.
+        # Generated data is allowed: its scores are never compared with published ones.
         if self.init == "random" and self.data != "generated":
             rule = (
                 "a model with random weights reaches no target, so such a run only measures speed"

@@ -85,6 +85,8 @@ def compute_model_flops_per_token(
     unneeded = compute_unneeded_flops_per_token(
         config, rank=rank, targets=targets, seq_length=seq_length
     )
+    # A frozen weight has 4: 2 in the forward pass and 2 for the gradient of its input. A trained
+    # weight has 2 more, for its own gradient.
     return 4.0 * count_matmul_weights(config) + 6.0 * trained + attention - unneeded
 
 
@@ -102,8 +104,9 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     num_trained = count_lora_parameters(config, recipe.lora_rank, parse_targets(recipe))
     bytes_of_weights = count_parameters(config) * weight_bytes + num_trained * FP32_BYTES
     cached_bytes = 0
-    if recipe.fsdp and world_size > 1:  # FSDP2 gathers the tables and a block
+    if recipe.fsdp and world_size > 1:
         num_trained = -(-num_trained // world_size)  # of a rank's shard, rounded up
+        # Weights that FSDP2 gathers: a table, and the matrices of a block, are counted.
         num_gathered = config.vocab_size * config.hidden_size
         num_gathered += sum(out * into for out, into in compute_linear_shapes(config).values())
         shard_bytes = -(-bytes_of_weights // world_size)  # rounded up

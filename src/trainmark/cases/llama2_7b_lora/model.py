@@ -230,7 +230,8 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
             out.copy_(reader.get_tensor(stored.key))
     except SafetensorError as error:
         raise make_model_error(f"not readable as safetensors: {error}", where=location) from None
-    # Both are NaN if any value is. Neither needs a copy of ``out``: the heap would keep its memory.
+    # Both are NaN if any value is. A test of each value would need another tensor as large as
+    # ``out``, whose memory the heap would keep.
     extremes = torch.stack([out.min(), out.max()])
     if not extremes.isfinite().all():
         kind = str(out.dtype).removeprefix("torch.")

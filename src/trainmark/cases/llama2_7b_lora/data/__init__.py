@@ -162,13 +162,14 @@ def _read_questions(
 ) -> Mmlu:
     """Read MMLU, check that its answers are single tokens, and add its rows to ``digest``."""
     mmlu = read_mmlu(folder)
+    # Whether questions are scored as by the program of the published results.
     legacy = recipe.mmlu_mode == "legacy"
     # Called for its check; a rank encodes the answers again when it plans the scoring.
     encode_answers(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
     for subject in mmlu:
         questions = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
         digest.update(json.dumps([subject.name, len(subject.shots), questions]).encode())
-    # The published program reads the files with pandas, which changes some choices.
+    # That program reads the files with pandas, which changes some choices.
     return print_choices_like_pandas(mmlu) if legacy else mmlu
 
 
@@ -180,7 +181,8 @@ def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMe
     """
     config = read_config(folder / MODEL)
 
-    def predict(variant: LlamaRecipe) -> Prediction:
-        return predict_peak_bytes(config, variant, world_size)
+    def predict_for(tried_recipe: LlamaRecipe) -> Prediction:
+        """Predict for the recipe, or for a smaller one that the error may propose."""
+        return predict_peak_bytes(config, tried_recipe, world_size)
 
-    return refuse_too_little(predict, recipe, memory)
+    return refuse_too_little(predict_for, recipe, memory)

@@ -92,14 +92,14 @@ def draw_dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]
 
 def draw_questions(subject: str, *, rows: int, seed: int) -> list[Question]:
     """Draw ``rows`` questions of one subject; all subjects ask about the same things."""
-    # A stream of random numbers for each subject, other than those of the dialogues.
+    # A stream of random numbers for each subject, which the dialogues do not use.
     rng = np.random.default_rng([seed, len(DIALOGUES), SUBJECTS.index(subject)])
     return [_draw_question(rng) for _ in range(rows)]
 
 
 def list_tokens() -> list[str]:
     """Return the tokens in the order of their ids: special tokens, then all words."""
-    from tokenizers import Regex, pre_tokenizers
+    from tokenizers import Regex, pre_tokenizers  # only ``generate`` needs it
 
     # Together, these texts contain every word that a generated text can contain.
     texts = [
@@ -128,6 +128,7 @@ def write_tokenizer(folder: Path, *, vocab_size: int) -> None:
 
     Unused tokens fill the vocabulary up to ``vocab_size``, the model's.
     """
+    # Imported here because only ``generate`` needs it.
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
 
     unknown, begin, end = SPECIAL
@@ -190,7 +191,7 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     write_tokenizer(folder, vocab_size=config.vocab_size)
     _write_json(folder / CONFIG_FILE, dict(config.raw))
     if recipe.init == "pretrained":
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save_file  # only ``generate`` needs it
 
         weights = _draw_weights(config, seed=recipe.seed)
         save_file(weights, folder / SINGLE_FILE, metadata={"format": "pt"})
@@ -202,7 +203,7 @@ def _draw_weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.flo
     The base is never trained. So embeddings must be distinct, blocks must preserve the scale of
     activations, and the head must allow confident predictions.
     """
-    # A stream of random numbers other than those of the dialogues and of MMLU.
+    # A stream of random numbers that neither the dialogues nor MMLU use.
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
     tensors = {}
     for name, shape in compute_expected_shapes(config).items():

@@ -113,7 +113,8 @@ def plan_scoring(
     letters = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
     max_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
     build_levels = build_published_levels if legacy else _build_levels
-    answer = None if legacy else letters[0]  # A, with which ``_encode_prompts`` encodes prompts
+    # The token of A, which ``_encode_prompts`` appends to prompts; None: it appends nothing.
+    answer = None if legacy else letters[0]
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject = mmlu[number]
@@ -185,7 +186,8 @@ def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int,
     """
     questions = [question for subject in mmlu for question in subject.items]
     lengths = np.array([len(item.text) + sum(map(len, item.choices)) for item in questions])
-    # All texts lie on a line that is cut into equal parts; the part of its middle owns a question.
+    # All texts lie on a line, which is cut into a part of equal length for each rank. A question
+    # belongs to the part in which its middle lies.
     middles = np.cumsum(lengths) - lengths / 2
     owners = (middles * world_size / lengths.sum()).astype(np.int64).clip(0, world_size - 1)
     first = 0  # number of the subject's first question among all
@@ -234,7 +236,7 @@ def encode_answers(
 
 def _encode_letters_alone(tokenizer: TextTokenizer) -> tuple[int, ...]:
     """Return the first token of each letter as the published code encodes it, without a prompt."""
-    start = len(tokenizer.begin)
+    start = len(tokenizer.begin)  # index of the first id after the beginning token
     encoded = tokenizer.encode_prompts(LETTERS)
     letters = tuple(ids[start] for ids in encoded if len(ids) > start)
     if len(set(letters)) < len(LETTERS):

@@ -206,6 +206,7 @@ def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
             for question, cells in zip(questions, rows, strict=True)
         ]
 
+    # One call for each file: the type of a column depends on all rows of the file.
     return tuple(
         Subject(
             subject.name,
@@ -234,21 +235,22 @@ def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Ite
     """
     shots = [format_shot(shot, stripped=False) for shot in subject.shots[:max_shots]]
     num_blocks_of_shots = [shot.count(BLANK_LINE) for shot in shots]
-    # The blocks before each shot, and at last the blocks of all shots.
+    # Number of the first block of each shot, from 0, and of the first block after all shots.
     *first_blocks, end_of_shots = accumulate(num_blocks_of_shots, initial=0)
     text_of_shots = "".join(shots)
-    blocks = {}
+    blocks_by_row = {}
     for row in rows:
         text = text_of_shots + format_question(subject.items[row], stripped=False)
-        blocks[row] = text.split(BLANK_LINE)
+        blocks_by_row[row] = text.split(BLANK_LINE)
 
     def format_text(num_dropped: int, row: int) -> str:
-        return BLANK_LINE.join([format_published_head(subject.name), *blocks[row][num_dropped:]])
+        remaining_blocks = blocks_by_row[row][num_dropped:]
+        return BLANK_LINE.join([format_published_head(subject.name), *remaining_blocks])
 
     # Endless: the caller stops when all rows fit, at the latest at the first line alone, whose
     # length ``encode_answers`` has checked.
     for num_dropped in count():
-        # A shot remains as long as its first block does, in which its question begins.
+        # A shot counts as long as its first block remains, in which its question begins.
         remaining_shots = sum(first_block >= num_dropped for first_block in first_blocks)
         yield PromptLevel(
             remaining_shots,

@@ -188,7 +188,7 @@ def _score_with_prefix(
             attention_mask=_build_mask(lengths, prefix_length).to(device),
             past_key_values=cache,
             use_cache=cache is not None,
-            logits_to_keep=(ends - 1).to(device),
+            logits_to_keep=(ends - 1).to(device),  # those after the last id of each question
         ).logits[0]
         if cache is not None:
             cache.crop(-int(ends[-1]))  # remove the questions
@@ -310,6 +310,7 @@ def _average_over_ranks(
     all_shots = totals[2 * num_subjects :]
     shots_used = {number: total for number, total in enumerate(all_shots) if total}
     assert sum(all_asked) == plan.items, f"{sum(all_asked)} of {plan.items} items were scored"
+    # Here each subject is a kind of its own.
     per_subject = _compute_shares({name: name for name in SUBJECTS}, all_asked, all_right)
     return MmluResult(
         micro=sum(all_right) / plan.items,
