@@ -59,14 +59,13 @@ class GptJob(NextTokenJob):
             context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp
         )
         self.kernels = choose_kernels(recipe, context.device.torch_type)
-        # Sets the device's choice for all calls of attention, so it only must precede the first.
+        # The choice holds for all calls of attention on the device, so it comes before the first.
         choose_attention_kernels(context.device, dropout=recipe.dropout)
         model = build_model(recipe, seed=recipe.seed, kernels=self.kernels)
-        context.device.place(model)  # moves a module itself
+        context.device.place(model)  # moves the module in place
         if ranks.tensor_size > 1:
-            assert (
-                ranks.mesh is not None
-            )  # tensor parallelism always has one; ``with_mesh`` is FSDP's
+            # ``with_mesh`` only asks for a mesh for FSDP; tensor parallelism always has one.
+            assert ranks.mesh is not None
             apply_tensor_parallelism(model, ranks.mesh["tensor"])
         super().__init__(
             context,

@@ -73,17 +73,18 @@ class GptOssRecipe(LanguageRecipe):
 
     @property
     def is_bound(self) -> bool:
-        """Whether experts get equal loads, whatever the router chooses."""
+        """Whether the speed is an upper bound: all experts get equal loads, without the router."""
         return self.routing == "balanced"
 
     @property
     def attention_weights(self) -> int:
         """Weights of the matrix products in a block's attention."""
+        # Query and result have ``num_heads`` heads, key and value ``num_kv_heads``.
         return 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
 
     @property
     def expert_weights(self) -> int:
-        """Weights of one expert's matrix products."""
+        """Weights of one expert's matrix products: gate, up and down."""
         return 3 * self.hidden_size * self.ffn_size
 
     @property
@@ -183,6 +184,8 @@ class GptOssRecipe(LanguageRecipe):
 
 def _make_standard_recipe(world: str) -> GptOssRecipe:
     """Return the published training: a global batch of 16 sequences to a perplexity of e^3.34.
+
+    Comments name file and line of MLCommons' reference; ``yaml`` is its configuration file.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.

@@ -88,7 +88,9 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
 
 
 def _predict_gathered_bytes(recipe: GptOssRecipe, weights_of_block: int, world_size: int) -> int:
-    """Return the bytes of weights that FSDP2 gathers at a time: both tables, and two blocks.
+    """Return the bytes of weights that FSDP2 gathers at a time.
+
+    These are both tables, the current block and the next one.
 
     Args:
         weights_of_block: bytes of a whole block's weights, with all its experts.
@@ -122,12 +124,13 @@ def _find_peak(
     else:
         # The gradient of the token table is computed only afterwards.
         late_gradients = max(early_gradients, local_weights - table)
+    # In the backward pass of a block, a gradient of the residual stream exists too.
     in_block = block.computed + block.temporary + block.stream
     head = _predict_head_bytes(recipe, block.stream)
     peaks = (
         # At the end of the forward pass.
         _PeakBytes(early_gradients, layers * block.saved + head),
-        # In the backward pass of the last block.
+        # In the backward pass of the last block, when the head's gradient exists.
         _PeakBytes(max(early_gradients, table), (layers - 1) * block.saved + in_block),
         # In the backward pass of the first block.
         _PeakBytes(late_gradients, in_block),
@@ -153,9 +156,9 @@ def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
 
 
 def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
-    """Return the bytes of a block's activations, with a sliding window, which needs more memory.
+    """Return the bytes of a block's activations on a rank.
 
-    Autocast copies a layer's input for each of its matrices.
+    They are those of a block with a sliding window, which needs more memory than full attention.
 
     Args:
         copies: bytes of autocast's copies of a block's weights.
@@ -165,19 +168,22 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     tokens = recipe.micro_batch_size * recipe.seq_length
     stream = tokens * recipe.hidden_size * FP32_BYTES
     result = tokens * number_bytes * recipe.head_dim * recipe.num_heads  # of attention
-    # Under autocast, copies of the input for query, key, value, router and experts. In fp32 there
-    # are none, and one stream is counted as a reserve.
+    # Autocast copies a layer's input for each matrix: query, key, value, router and experts. In
+    # fp32 there are no copies, and one stream is counted as a reserve.
     inputs = 5 * tokens * recipe.hidden_size * HALF_BYTES if is_half else stream
-    # Two norms save their input and result: four times the stream. Attention saves its result. By
-    # windows, it also saves queries and result, and keys and values twice, because the queries of a
-    # window attend to its keys and to those of the window before. There, keys and values are
+    norms = 4 * stream  # inputs and results of two norms
+    # Attention by windows saves queries and result once, but keys and values twice, because the
+    # queries of a window attend to its keys and to those of the window before. Keys and values are
     # repeated for all heads that share them, so they are as large as the queries.
-    attention = 4 * stream + inputs + result + (2 + 2 * 2) * result
-    # Of the experts' rows: both halves of the first product, five intermediates of the gate, the
-    # result. If ranks share experts, rows exist in the orders of sending, receiving and computing.
+    windows = (2 + 2 * 2) * result
+    attention = norms + inputs + windows + result
+    # A row is a token for one of its experts. If ranks share experts, the rows exist in three
+    # orders: sent, received and sorted by expert.
+    num_orders = 3 if recipe.expert_parallel > 1 else 1
     row_bytes = tokens * recipe.top_k * number_bytes  # of all rows, for each column
-    orders = 3 if recipe.expert_parallel > 1 else 1
-    experts = row_bytes * ((orders + 1) * recipe.hidden_size + 7 * recipe.ffn_size)
+    # The rows in these orders and the result have the hidden size. Both halves of the first product
+    # and five intermediates of the gate have the feed-forward size.
+    experts = row_bytes * ((num_orders + 1) * recipe.hidden_size + (2 + 5) * recipe.ffn_size)
     computed = attention + experts + copies
     # A recomputed block saves its input; ``selective`` saves the result of attention too.
     saved_by_setting = {"none": computed, "selective": stream + result, "full": stream}

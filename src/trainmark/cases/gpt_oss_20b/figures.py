@@ -34,6 +34,8 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     facts = ranks[0].facts  # those of routing are over all ranks, so they are the same on each
     figures = dict(compute_causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
+    # An overload is the load of the busiest rank or expert over the mean load. The facts have its
+    # median over the steps and its value in the worst step.
     for subject, name in _OVERLOADS.items():  # rank or expert, and the name of its figure
         note = None
         if subject == "rank" and len(ranks) == 1:
@@ -51,6 +53,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
 def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     """Return the bytes/s that a device sends, and the exchange's share of the step time in %."""
     names = ("all_to_all_bytes_per_device", "all_to_all_share")
+    # Number of ranks that share the experts of a layer.
     expert_ranks = (ranks[0].facts["parallel"] or {}).get("experts", 1)
     if expert_ranks == 1:
         return dict.fromkeys(names, Figure(None, message("experts_not_shared")))
@@ -79,6 +82,6 @@ def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -
     # The load of a rank is that of all its experts; see ``_OVERLOADS``.
     rank = figures["expert_overload"]
     expert = figures["single_expert_overload"]
-    if rank.note is not None:  # a single rank has all experts: only these can be compared
+    if rank.note is not None:  # the note of a single rank, which has all experts
         return message("busiest_expert", expert=expert.value)
     return message("busiest_rank", rank=rank.value, expert=expert.value)

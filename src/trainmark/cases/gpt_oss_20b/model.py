@@ -74,7 +74,7 @@ class RoutedLayer(nn.Module):
         scores, weights, chosen = self.router(tokens)
         if self._balanced:
             chosen = assign_round_robin(chosen, self._dispatcher.num_experts)
-            # As the router weighs its own choice, but of these experts.
+            # The router computes the weights of its own choice in the same way.
             weights = scores.gather(1, chosen).softmax(1)
         # The weighted sums of the experts' results (N, D); how many rows this rank sent to each
         # expert; and how many each of its own experts received.

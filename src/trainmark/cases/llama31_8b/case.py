@@ -66,8 +66,10 @@ class Llama31Recipe(LanguageRecipe):
     def matmul_weights(self) -> int:
         """Weights of matrix products: blocks and head, without the token table."""
         kv_size = self.hidden_size // self.num_heads * self.num_kv_heads
+        # Query and result have the hidden size, key and value ``kv_size``.
         attention = 2 * self.hidden_size * (self.hidden_size + kv_size)
-        block = attention + 3 * self.hidden_size * self.ffn_size
+        feed_forward = 3 * self.hidden_size * self.ffn_size  # gate, up and down
+        block = attention + feed_forward
         return self.num_layers * block + self.hidden_size * self.vocab_size
 
     def check(self, world_size: int) -> None:
@@ -140,6 +142,8 @@ class Llama31Recipe(LanguageRecipe):
 
 def _make_standard_recipe(world: str) -> Llama31Recipe:
     """Return the published training: a global batch of 32 sequences to a perplexity of e^3.3.
+
+    Comments name file and line of MLCommons' reference.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.

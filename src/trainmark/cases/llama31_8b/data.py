@@ -67,7 +67,7 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     block_weights = (recipe.matmul_weights - table) // layers
     local_weights = parameters // num_shards
     gathered = 0
-    if is_sharded:  # FSDP2 gathers the root's tables and two blocks
+    if is_sharded:  # FSDP2 gathers the root's tables, the current block and the next one
         gathered = (2 * table + min(2, layers) * block_weights) // tensor_parallel
     # From here on, bytes.
     peak = _find_peak(
@@ -77,7 +77,7 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
         head_gradient=table * FP32_BYTES // num_shards,
         block_gradient=block_weights * FP32_BYTES // num_shards,
     )
-    # Memory that the allocator keeps; see ``step_memory``.
+    # FSDP2 gathers in two streams of its own, whose freed memory no other stream uses.
     cached = 2 * gathered * FP32_BYTES
     if not is_sharded and recipe.kernels == "library":
         cached = estimate_cached_scores(
@@ -106,9 +106,10 @@ def _find_peak(
         all_gradients, head_gradient, block_gradient: bytes of the gradients that the rank holds:
             of all weights, of the head and of one block.
     """
-    # Gradients that exist in the forward pass, and in the backward pass of the first block, when
-    # its own gradients and those of the token table are not computed yet.
+    # Gradients that exist in the forward pass: those of earlier micro-batches, if there are any.
     early_gradients = all_gradients if recipe.grad_accum_steps > 1 else 0
+    # Gradients that exist in the backward pass of the first block, whose own gradients are not
+    # computed yet. Nor is that of the token table, which is as large as that of the head.
     late_gradients = max(early_gradients, all_gradients - head_gradient - block_gradient)
     saved = recipe.num_layers * block.saved
     cached_copies = recipe.num_layers * block.cached_copies
@@ -116,7 +117,7 @@ def _find_peak(
     peaks = (
         # At the end of the forward pass.
         _PeakBytes(early_gradients, saved + cached_copies + head),
-        # In the backward pass of the last block.
+        # In the backward pass of the last block, when the head's gradient exists.
         _PeakBytes(max(early_gradients, head_gradient), saved + block.temporary),
         # In the backward pass of the first block.
         _PeakBytes(late_gradients, block.saved + block.temporary),
@@ -145,18 +146,24 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
     column = tokens * number_bytes // tensor_parallel  # for each column of a matmul's result
     # Copies of weights, by autocast.
     copies = block_weights * HALF_BYTES // tensor_parallel if is_half else 0
-    # Two norms save their input and result; attention saves query, key, value and result; matmuls
-    # save their inputs, under autocast a copy for each; the feed-forward layer saves four results.
+    norms = 4 * stream  # inputs and results of two norms
+    # Inputs of the matmuls for query, key, value, gate and up. Autocast saves a copy for each;
+    # otherwise, those of attention share one input, and gate and up share the other.
     num_inputs = 5 if is_half else 2
-    computed = 4 * stream + column * ((2 + num_inputs) * hidden + 2 * kv_size + 4 * ffn)
-    # Attention's sums by head.
-    computed += tokens * recipe.num_heads * FP32_BYTES // tensor_parallel
+    inputs = num_inputs * hidden * column
+    attention = (2 * hidden + 2 * kv_size) * column  # query and result, key and value
+    attention_sums = tokens * recipe.num_heads * FP32_BYTES // tensor_parallel  # one for each head
+    feed_forward = 4 * ffn * column  # four results
+    computed = norms + inputs + attention + attention_sums + feed_forward
     # Gradients of two results of the feed-forward layer, of the stream and of a matrix.
     temporary = 2 * column * ffn + stream + hidden * ffn * number_bytes // tensor_parallel
     if recipe.checkpoint_activations == "none" and not recipe.compile:
         return _BlockBytes(stream, saved=computed + copies, temporary=temporary, cached_copies=0)
+    # A recomputed block. A compiled block is counted in the same way.
     saved_results = 0
-    if recipe.checkpoint_activations == "selective":  # results of matmuls and attention are saved
+    if recipe.checkpoint_activations == "selective":
+        # The results of matmuls and attention: query, attention, its projection and down; key and
+        # value; gate and up.
         saved_results = column * (4 * hidden + 2 * kv_size + 2 * ffn)
     # The backward pass computes again what the block needs but has not saved.
     recomputed = computed + copies - stream - saved_results

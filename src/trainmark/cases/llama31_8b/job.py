@@ -53,6 +53,7 @@ class Llama31Job(NextTokenJob):
         choose_attention_kernels(context.device)
         model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
+            # ``with_mesh`` only asks for a mesh for FSDP; tensor parallelism always has one.
             assert ranks.mesh is not None
             apply_tensor_parallelism(model, recipe, ranks.mesh["tensor"])
         super().__init__(

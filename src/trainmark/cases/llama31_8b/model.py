@@ -64,13 +64,13 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
 def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
     """Make all linear layers of ``blocks`` but the first and the last compute in fp8, in place.
 
-    One layer of the first block and one of the last block thus keep their precision.
-
+    The two layers that keep their precision are one of the first block and one of the last block.
     Scales are dynamic, one for each tensor. Activations and weights are e4m3, gradients e5m2.
 
     Args:
         emulate: round to fp8, but multiply in a wider type.
     """
+    # An optional package, which only this precision needs.
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     linear_layers = [module for module in blocks.modules() if isinstance(module, nn.Linear)]

@@ -35,7 +35,7 @@ class ToyJob:
         self.model = nn.Sequential(
             nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
         )
-        context.device.place(self.model)  # moves a module itself
+        context.device.place(self.model)  # moves the module in place
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=context.recipe.learning_rate, fused=True
         )

@@ -56,9 +56,11 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
         dropout=recipe.dropout > 0,
         checkpoint_activations=recipe.checkpoint_activations,
         tensor_parallel=recipe.tensor_parallel,
+        # FSDP2 shards one replica over the ranks; DDP trains several whole ones.
         shards=replicas if recipe.fsdp else 1,
-        keeps_gradients=recipe.grad_accum_steps > 1,  # those of earlier micro-batches of a step
         replicas=1 if recipe.fsdp else replicas,
+        # With accumulation, a micro-batch finds the gradients of earlier ones in memory.
+        keeps_gradients=recipe.grad_accum_steps > 1,
     )
     return predict_peak_bytes(sizes, recipe)
 
