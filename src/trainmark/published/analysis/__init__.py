@@ -77,7 +77,7 @@ class _Extraction:
 
 
 def analyze(log: str, options: Options) -> Analysis:
-    """Read a log once and return its record and figures; without values it is that of a failed run.
+    """Read a log once and return its record and figures; without values the record says "failed".
 
     Args:
         log: a path; ``-`` is standard input.
@@ -110,7 +110,8 @@ def analyze(log: str, options: Options) -> Analysis:
     sample = extraction.sample
     if sample is None:
         extraction.notes.insert(0, _describe_missing_value(extraction))
-        loss = 0.0 if finite_loss is None else finite_loss  # a failed run needs one in its record
+        # As in the public log analyzer, a record without values has a loss in any case; 0: none.
+        loss = 0.0 if finite_loss is None else finite_loss
         record = _make_record(log, options, devices, loss=loss, result=None, failed=True)
         return Analysis(record, figures | {"loss": finite_loss})
     result = compute_result(sample, options, keyword_given=has_keyword)
@@ -118,9 +119,11 @@ def analyze(log: str, options: Options) -> Analysis:
     _add_notes(extraction, sample, result, options)
     figures["others"] = _compare_other_speeds(extraction, result, options)
     failed = _judge_run(extraction, sample, result, options)
-    recorded_loss = finite_loss  # None if it is infinite, too: then the record has no loss
+    recorded_loss = finite_loss  # None: there is no loss, or it is not finite
+    # The record of a failed run has a loss even if the log has none. A result of 0, too, is a
+    # failure.
     if extraction.loss is None and (failed or result.value <= 0):
-        recorded_loss = 0.0  # a failed run, or one without speed, needs a loss in its record
+        recorded_loss = 0.0
     record = _make_record(log, options, devices, loss=recorded_loss, result=result, failed=failed)
     return Analysis(record, figures | {"loss": finite_loss})
 
@@ -226,7 +229,7 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     preset = options.preset or AUTO
     reader = LogReader(preset, options.skip_steps, options.keyword_loss)
     reader.read(read_numbered_lines(log))
-    is_event_preset = preset in MARK_OF_PRESET
+    is_event_preset = preset in MARK_OF_PRESET  # that of logs of events, such as MLPerf's
     event_speed = None
     if is_event_preset or preset == AUTO:
         event_speed = read_event_speed(reader.event_runs, preset)
@@ -248,9 +251,10 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
         extraction.malformed = choice.sample.malformed
         extraction.malformed_text = choice.sample.malformed_text
         return extraction
-    # Nothing is known of the values: the report says what the log has at most.
+    # No speed was chosen. The report still says what the log has: the malformed lines of the first
+    # source that has some, and the most values that any source has.
     for readings in reader.readings.values():
-        if readings.malformed:  # the first source with malformed lines stands for all
+        if readings.malformed:
             extraction.malformed = readings.malformed
             line = readings.malformed_line
             extraction.malformed_text = f"line {line}: {readings.malformed_text}"
@@ -354,10 +358,9 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
     """Add notes about the values and the result that the user must know."""
     notes = extraction.notes
     notes += sample.notes  # in place: the figures already hold this list
-    mean_by_value = float(sample.values.mean())
     if len(sample.batches) and options.base_batch_size is None:
         notes.append(f"global batch size {result.batch:g}, the mean in the log")
-    if sample.mean_of_all is not None:
+    if sample.mean_of_all is not None:  # values were left out or corrected
         result_of_all = result.apply_to_mean(sample.mean_of_all)
         notes.append(
             f"with all values included, the result would be {result_of_all:g} {result.unit}"
@@ -370,6 +373,7 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
             "include an evaluation, a checkpoint or a warm-up; with the median, the result "
             f"would be {result_of_median:g} {result.unit}"
         )
+    mean_by_value = float(sample.values.mean())
     # A difference of less than 0.1% needs no note.
     if len(sample.weights) and not math.isclose(sample.mean, mean_by_value, rel_tol=1e-3):
         result_by_value = result.apply_to_mean(mean_by_value)
@@ -378,7 +382,11 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
 
 
 def _add_note_about_devices(extraction: _Extraction, sample: Sample, options: Options) -> None:
-    """Add a note on how many devices the result is of, unless options and log say it."""
+    """Add a note about the number of devices that the result assumes.
+
+    There is none if the user gives the number and it is clear whether the speed is multiplied by
+    it.
+    """
     notes = extraction.notes
     scope = sample.source.quantity.scope
     if scope == "node":
@@ -443,7 +451,7 @@ def _make_record(
     result: Result | None,
     failed: bool,
 ) -> IndexRecord:
-    """Return the JSON record; the result of a failed run is 0, the public tool's default.
+    """Return the JSON record; the result of a failed run is 0, as in the public log analyzer.
 
     Args:
         devices: number of devices of the job; None: not known, and taken as one.

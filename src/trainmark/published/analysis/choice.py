@@ -58,7 +58,7 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
     plain_samples = _take_plain_samples(reader, options)
     if options.preset in PRESETS:  # the user's choice holds even if it has no values
         return _choose_preset(str(options.preset), preset_samples, plain_samples, reader)
-    may_choose_preset = options.preset != PLAIN
+    may_choose_preset = options.preset != PLAIN  # PLAIN: the user wants no preset of a trainer
     if preset_samples and may_choose_preset:
         best_preset = min(
             preset_samples, key=lambda name: _rank_preset(preset_samples[name], reader)
@@ -114,8 +114,8 @@ def _choose_preset(
             others.append(other)
     choice = Choice(name, sample, others[:_MAX_OTHERS])  # so many are reported
     # The speed of a device may be in another form of the preset than the one that was chosen.
-    samples_of_job = [*preset_samples.values(), *_take_all_forms(name, reader)]
-    choice.devices = _infer_devices(sample, samples_of_job)
+    samples_of_all_forms = [*preset_samples.values(), *_take_all_forms(name, reader)]
+    choice.devices = _infer_devices(sample, samples_of_all_forms)
     if sample is None:
         choice.missing_closings += _note_missing_closings([name], reader)
     return choice
@@ -161,7 +161,9 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
                 skip=options.skip_steps,
                 is_from_closing_line=form.is_from_closing_line,
             )
-            # A single mean has no earlier one to subtract; after a resume its clock is too short.
+            # A form with a clock prints means since the start: their differences give the speed. A
+            # single mean has no earlier one to subtract, so it counts itself. After a resume it
+            # does not: its clock began at the resume.
             if sample is None and form.clock and not reader.context.resumed_at:
                 sample = take_only_mean(readings)
             if sample is not None:
@@ -171,7 +173,10 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
 
 
 def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
-    """Return the rank of a preset by the kind of its values, then by its lines; small is good."""
+    """Return the rank of a preset: by the kind of its values, then by its number of lines.
+
+    A smaller rank is better, so the number of lines is negated.
+    """
     source = sample.source
     if source.is_component:  # the time of one component may lack parts of a step
         kind_rank = 3
@@ -214,8 +219,9 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
 def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
     """Return a sample of each key that names a speed, the best first."""
     plain_readings = _list_readings(PLAIN, reader)
+    # The number of lines of a source that is printed at each step or interval.
     num_step_lines = max((x.lines for x in plain_readings if x.has_steps), default=0)
-    if num_step_lines == 0:  # no line has the number of a step
+    if num_step_lines == 0:  # no line has the number of a step: the most frequent source counts
         num_step_lines = max((x.lines for x in plain_readings), default=0)
     samples = []
     for readings in plain_readings:
@@ -241,6 +247,10 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
 
 def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
     """Return the rank of a sample without a preset; smaller is better, and false before true.
+
+    Speeds come before step times, and these before progress bars; of each kind, weak keys, which
+    may mean something else, come last. Among equals, a line at the end of the log, which covers the
+    whole run, comes first; among others, the source with the most lines.
 
     Args:
         has_gpu_num: the user gives the number of devices, so the speed of a device is preferred.

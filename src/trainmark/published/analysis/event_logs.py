@@ -63,7 +63,9 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
         runs = [run for run in runs if run.mark == MARK_OF_PRESET[preset]]
     if not runs:
         return None
-    mark = runs[0].mark  # if a log has both forms, the runs in the other one do not count
+    # The mark is the text before each event, such as `:::MLLOG`. If a log has events of both forms,
+    # the runs in the other form do not count.
+    mark = runs[0].mark
     found_preset = _PRESET_OF_MARK[mark]
     runs = [run for run in runs if run.mark == mark]
     runs_with_speed = [run for run in runs if get_training_speed(run) is not None]
@@ -71,8 +73,8 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
     notes = []
     for number, run in enumerate(runs, 1):
         if run is not chosen:
-            state = _describe_unused_run(run)
-            notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {state}")
+            why_unused = _describe_unused_run(run)
+            notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {why_unused}")
     if chosen is None:
         return EventSpeed(found_preset, notes=notes)
     columns = describe_run(chosen, file_name="")  # only notes and devices are read from them
@@ -100,14 +102,15 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     speed = get_training_speed(run)
     assert speed is not None
     quantity = Quantity("speed", "samples/s", scope="job")
-    # As ``get_training_speed``: the printed total, else the logged speeds, if there are any.
+    # The key says from which events the speed is. ``get_training_speed`` prefers the total that the
+    # program printed, then the speeds in `tracked_stats` events, then samples divided by times.
     if isinstance(run.facts.get(TOTAL_SPEED), int | float):
         key = TOTAL_SPEED
     elif run.speeds:
         key = "tracked_stats"
     else:
         key = f"samples and times of {FORMS[run.mark]} events"
-    if run.line:
+    if run.line:  # the line of the event that ends the run
         first_text = f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}"
     else:  # the run has no end
         first_text = f"line {run.first_line}"

@@ -136,10 +136,11 @@ class KeywordReader:
             else:
                 match = value_pattern.search(line)
             if match is not None:
+                # A word at a position is where the user says: its line is never a closing one.
                 is_closing = value_pattern is not None and self._is_closing(line, match.start())
                 self._add(number, line, match, is_closing=is_closing)
-            # `ips` in `tips` is no keyword; if words at a position are read, every line has to have
-            # one.
+            # The line has no value. It is malformed if the keyword stands in it as a whole word,
+            # not as `ips` in `tips`; if words at a position are read, every line must have one.
             elif value_pattern is None or (keyword_pattern and keyword_pattern.search(line)):
                 self._reject(number, line)
 
@@ -164,10 +165,17 @@ class KeywordReader:
         It stands in a key such as ``avg_ips`` or ``total ips``.
         """
         before = line[max(0, start - _MAX_CLOSING_WORD) : start]
+        # The first test is quick: the pattern, too, ends with one of these characters.
         return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
 
     def _add(self, number: int, line: str, match: re.Match[str], *, is_closing: bool) -> None:
-        """Add the value that a pattern of numbers matched, and the step time on its line."""
+        """Add the value that a pattern of numbers matched, and the step time on its line.
+
+        Args:
+            number: of the line.
+            match: its groups are the number and its magnitude, ``K`` of ``1.2K``.
+            is_closing: the line is one at the end, such as a total: it has no value of a step.
+        """
         value = parse_number(match[1], match[2])
         if not math.isfinite(value):
             self._reject(number, line)
@@ -194,7 +202,10 @@ class KeywordReader:
             self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
 
     def _learn_key(self, line: str, text: str) -> None:
-        """Keep what the first line says: key, unit and quantity of the value, and the step time's.
+        """Keep the key, unit and quantity of the value on its first line, and where its time is.
+
+        If the value is a rate and its line has a step time, the pattern of that time is kept, too:
+        the times of all lines are the weights of the rates in their mean.
 
         Args:
             text: the value as printed.
@@ -205,12 +216,12 @@ class KeywordReader:
             return
         self.key = pair.key
         self.quantity = read_quantity(pair.key, pair.unit, pair.following)
+        # The word behind the number if it has the form of a unit of rates, such as `words/s`.
         other_unit = _OTHER_UNIT.fullmatch(pair.following)
         self.unit = other_unit[1] if other_unit else ""
         if self.quantity is None or self.quantity.kind == "step_time":
-            return  # only rates count something, and have weights in their mean
-        self.unit = self.quantity.unit or self.unit
-        # The time of each step weights its rate in the mean.
+            return  # times have no unit of a rate, and their mean needs no weights
+        self.unit = self.quantity.unit or self.unit  # a known unit outweighs the word
         for other in pairs:
             quantity = read_quantity(other.key, other.unit, other.following)
             if quantity is not None and quantity.kind == "step_time" and other.key:
@@ -231,8 +242,8 @@ class KeywordReader:
 
         Args:
             default_quantity: the quantity of the values if their key does not name it.
-            preset: name of the preset whose form has ``default_quantity``, which then counts
-                whatever the key names; empty: no preset.
+            preset: name of the preset whose form has ``default_quantity``; empty: no preset. With a
+                preset, ``default_quantity`` counts even if the key names another quantity.
         """
         values = self.values
         notes = []

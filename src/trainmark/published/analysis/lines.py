@@ -277,22 +277,22 @@ class LogContext:
         self._has_values = self._has_values or bool(line.speeds)
         # The epoch of the line itself, else that of the last heading such as `Epoch 3`.
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
-        restarted = self._find_restarted_counters(line)
+        restarted_counters = self._find_restarted_counters(line)
         has_lower_epoch = False
         if line.epoch is not None and self._epoch is not None:
             has_lower_epoch = line.epoch < self._epoch
-        if has_lower_epoch or any(_is_of_new_run(counter, epoch) for counter in restarted):
+        if has_lower_epoch or any(_is_of_new_run(counter, epoch) for counter in restarted_counters):
             self.ends.append(self._run_until_now)
             self.starts.append(line.number)
             self.run += 1
             self._counters.clear()  # a new run may count otherwise
-        if restarted or has_lower_epoch:
+        if restarted_counters or has_lower_epoch:
             self.cycle += 1
-        self._epoch = line.epoch
+        self._epoch = line.epoch  # only the next line is compared with it; None: not printed
         is_complete = False  # until one of the counters is at its last planned step
         for key, value in line.counters:
             counter = self._counters.get(key)
-            if counter is None or counter in restarted:
+            if counter is None or counter in restarted_counters:
                 counter = _Counter(value, line.total, epoch)
                 self._counters[key] = counter
             counter.add(value, line.total, epoch)

@@ -59,7 +59,7 @@ class Pair(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _clean_key(text: str) -> str:
-    """Return a key without the level of the line, with single spaces."""
+    """Return a key without the log level before it, such as ``INFO``, and with single spaces."""
     return " ".join(_LEVEL.sub("", text).split())
 
 

@@ -52,7 +52,7 @@ _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
 
 
 def _list_keys(preset: Preset) -> set[str]:
-    """Return the keys of which a line of a preset has one."""
+    """Return keys of a preset: each line in its form has at least one of them."""
     keys = {form.key for form in preset.forms}
     if preset.closing:  # its speed stands only in the last line, its loss in the others
         keys.add(preset.loss)
@@ -181,7 +181,12 @@ class Readings:
         self._last_paused_s = context.paused_s
 
     def _average_with_rank(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
-        """Average a value into that of another rank for the same step; False: there is none."""
+        """Average a value into that of another rank for the same step; False: there is none.
+
+        Args:
+            cycle: how often steps began anew before the line: only in the same cycle, equal
+                numbers mean the same step.
+        """
         for earlier in self._recent:
             if earlier.cycle == cycle and earlier.counters == line.counters:
                 earlier.count += 1
@@ -309,7 +314,7 @@ class LogReader:
             lines: number and text of each line.
         """
         for number, text in lines:
-            if any(mark in text for mark in FORMS):
+            if any(mark in text for mark in FORMS):  # the text before each event: `:::MLLOG`
                 self._ended_runs += self._events.feed(number, text)
                 continue
             if self._wanted_loss_pattern is not None and self._loss_keyword in text:
@@ -453,6 +458,7 @@ class LogReader:
         if match is None or clock_s is None:
             return False
         quantity = Quantity("steps", "steps/s", is_weak=True)
+        # Bars with different totals, such as those of training and evaluation, are two sources.
         key = f"{BAR_KEY} of {match['total']}"
         readings = self._get_readings(Source(PLAIN, key, quantity))
         done = float(match["done"])
@@ -479,7 +485,10 @@ class LogReader:
 
 
 def _read_rate_unit(pair: Pair) -> str:
-    """Return the unit behind the number of a speed: a known unit, else the word there."""
+    """Return the unit behind the number of a speed: a known unit, else a word such as ``words/s``.
+
+    Empty: neither stands there.
+    """
     quantity = read_quantity("", pair.unit)
     if quantity is not None and quantity.kind != "step_time":
         return quantity.unit

@@ -197,16 +197,16 @@ def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_g
     if options.model_mode is not None:
         return Mode(options.model_mode)
     if keyword_given and not sample.source.preset:
-        return Mode.SPEED_OF_DEVICES  # the default of the public tool
+        return Mode.SPEED_OF_DEVICES  # the default of the public log analyzer
     modes = _DEFAULT_MODES_WITH_BATCH if has_batch else _DEFAULT_MODES
     return modes[sample.source.quantity.kind]
 
 
 def is_of_job(sample: Sample, options: Options) -> bool:
-    """Tell whether a speed is taken as that of the whole job, which is not multiplied."""
+    """Tell whether a speed counts as that of the whole job: it is not multiplied by devices."""
     quantity = sample.source.quantity
-    # With a mode of the user, or with a keyword alone (its source has no preset), the public tool's
-    # formula holds as it is.
+    # With a mode of the user, or with a keyword alone (its source has no preset), the formula of
+    # the public log analyzer holds as it is.
     is_known = bool(sample.source.preset) and options.model_mode is None
     return is_known and quantity.kind == "speed" and quantity.scope != "device"
 

@@ -216,6 +216,7 @@ def take_only_mean(readings: Readings) -> Sample | None:
     It is as good as a closing line. From several such means, the speed between them is computed
     instead.
     """
+    # From two means on, ``lines`` counts the speeds between them.
     if readings.first_rate is None or readings.lines:
         return None
     return Sample(
@@ -286,15 +287,15 @@ def _choose_run(
         return None, []
     chosen = max(numbers_with_values)
     notes = []
-    for number in range(context.run):  # all runs but the last one
+    for number in range(context.run):  # all runs but the last one, whose number is ``context.run``
         end = context.ends[number]
         count = len(runs[number].values) if number in runs else 0
         until = f"step {end.step:g}" if end.step is not None else f"line {end.line}"
-        how = "complete" if end.is_complete else f"aborted at {until}, another run follows"
-        state = "used" if number == chosen else "not used"
+        outcome = "complete" if end.is_complete else f"aborted at {until}, another run follows"
+        usage = "used" if number == chosen else "not used"
         notes.append(
             f"run {number + 1} of {context.run + 1}, lines {context.starts[number]} to "
-            f"{end.line}: {how}; its {count} values are {state}"
+            f"{end.line}: {outcome}; its {count} values are {usage}"
         )
     return runs[chosen], notes
 

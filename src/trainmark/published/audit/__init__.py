@@ -68,6 +68,7 @@ class AuditRule:
     @property
     def severities(self) -> str:
         """The severities that its findings have, errors first."""
+        # Findings whose codes are in ``doubts`` are warnings, all others have the rule's severity.
         return ", ".join(SEVERITIES) if self.doubts else self.severity
 
     def get_severity(self, code: str) -> Severity:

@@ -51,7 +51,11 @@ def _has_word(name: str, kind: str) -> bool:
 
 
 def _matches_pattern(word: str, pattern: str) -> bool:
-    """Tell whether a word is that of a pattern: ``acc`` itself, or ``acc*`` any that begins so."""
+    """Tell whether a word matches a pattern.
+
+    The pattern ``acc`` is the whole word, ``acc*`` its beginning. A Chinese pattern may stand
+    anywhere in the word.
+    """
     if pattern.endswith("*"):
         return word.startswith(pattern[:-1])
     if not pattern.isascii():  # Chinese has no spaces: `收敛精度`

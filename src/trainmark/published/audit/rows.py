@@ -172,8 +172,8 @@ def _find_setting(
         ``name=value``; None: there is no such setting.
     """
     for name, value in settings.items():
-        plain = value.strip().lower()
-        is_on = plain in accepted_values if accepted_values else plain not in _OFF_VALUES
+        lowered = value.strip().lower()
+        is_on = lowered in accepted_values if accepted_values else lowered not in _OFF_VALUES
         if is_on and any(key in name for key in keys):
             return f"{name}={value}"
     return None
@@ -424,9 +424,10 @@ def _compute_batch_bounds(subject: AuditSubject) -> tuple[float, float]:
     num_micro_batches = subject.read_setting("grad_accum_steps")
     if num_micro_batches is None or not subject.world_size:
         return micro_batch, math.inf  # a step has one micro-batch or more
-    # From all devices sharing one model, which train a micro-batch together, to none.
-    device_batch = micro_batch * num_micro_batches
-    return device_batch, device_batch * subject.world_size
+    # Devices that share one model (tensor or pipeline parallel) train a micro-batch together. The
+    # batch is smallest if all devices share one model, and largest if each has its own.
+    batch_of_model = micro_batch * num_micro_batches
+    return batch_of_model, batch_of_model * subject.world_size
 
 
 def check_memory(subjects: AuditSubjects) -> Hits:
@@ -440,8 +441,8 @@ def check_memory(subjects: AuditSubjects) -> Hits:
         sizes = sorted(set(subject.list_published("memory_gb")))
         if sizes and not _fits_any_card(used, total, sizes):
             yield subject, _describe_other_card(subject, total or used, sizes)
-    cards = [subject for subject in subjects if subject.device and "mem_total" in subject.figures]
-    for rows in group_subjects(cards, lambda subject: (subject.table, subject.device)):
+    rows_with_total = [row for row in subjects if row.device and "mem_total" in row.figures]
+    for rows in group_subjects(rows_with_total, lambda row: (row.table, row.device)):
         yield from _check_memory_of_one_card(rows)
 
 
@@ -515,14 +516,15 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     args["epochs"] = round(epochs)
     times = subject.max_samples / expected_samples
     times_per_rank = _find_multiple_of_ranks(times, subject.world_size)
-    if times_per_rank is not None and subject.world_size:  # without ranks it is None
+    # The second test is for the type checker: without a world size, ``times_per_rank`` is None.
+    if times_per_rank is not None and subject.world_size:
         args |= {
             "times": times_per_rank * subject.world_size,
             "each": times_per_rank,
             "world_size": subject.world_size,
         }
-        once = expected_samples / subject.seconds  # the rate if each sample is counted once
-        yield subject, message("audit_per_rank", once=once, **args)
+        rate_if_counted_once = expected_samples / subject.seconds  # each sample by one rank only
+        yield subject, message("audit_per_rank", once=rate_if_counted_once, **args)
     else:
         yield subject, message("audit_passes", passes=passes, **args)
 

@@ -187,7 +187,7 @@ class AuditSubject:
 
     @property
     def dropped_share(self) -> float:
-        """Share of a token's experts that a row says did not compute it; 0: it states none."""
+        """The share of dropped assignments of tokens to experts that a row states; 0: none."""
         settings = {**self.row.changes, **self.row.cells} if self.row else {}
         for name, text in settings.items():
             match = _SHARE.fullmatch(text.strip())

@@ -60,8 +60,8 @@ _PRECISION_WIDTHS = {
 
 def check_copies(subjects: AuditSubjects) -> Hits:
     """Yield each launch whose step times are those of another launch, or proportional to them."""
-    # By the order of the steps sorted by their time: the first launch with it, and its file.
-    # Proportional times have the same order, so that only launches with one order are compared.
+    # The first launch, and its file, by the order of its steps sorted by time. Proportional times
+    # have the same order, so that only launches with the same order are compared.
     first_by_order: dict[bytes, tuple[Record, str]] = {}
     for subject in subjects:
         record = subject.record
@@ -501,9 +501,11 @@ def _compute_attention_factors(
     if length is None:
         return [(1.0, 1.0 + _MAX_ATTENTION)]
     if workload.layers is None or workload.width is None:
-        # There are 12 x layers x width^2 parameters, and the width is at least 32 x layers.
+        # A transformer has about 12 x layers x width^2 parameters. Its width is assumed to be at
+        # least 32 x layers, so that width^3 is at least 32 x parameters / 12.
         min_width = (_WIDTH_PER_LAYER * parameters / 12) ** (1 / 3)
-        # So attention's 12 x layers x width x length are length / (6 x width) of 6 x parameters.
+        # A token needs 12 x layers x width x length FLOPs for attention, and 6 for each parameter,
+        # which is 72 x layers x width^2: the quotient is length / (6 x width).
         return [(1.0, 1.0 + length / (6 * min_width))]
     # The FLOPs of attention for a token, relative to the 6 for each parameter.
     attention = 12 * workload.layers * workload.width * length / (6 * parameters)

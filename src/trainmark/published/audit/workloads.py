@@ -96,6 +96,8 @@ class Workload(Frozen):
             return self.flops_per_sample  # samples are no sequences, but may have a fixed size
         if sequence is None:
             return None
+        # FLOPs of a token for the products of queries, keys and values, forward and backward (PaLM,
+        # appendix B, https://arxiv.org/abs/2204.02311).
         attention = 12 * self.layers * self.width * sequence
         return sequence * (FLOPS_ALL_TRAINED * self.matmul_parameters + attention)
 

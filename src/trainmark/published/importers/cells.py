@@ -92,9 +92,7 @@ def read_cell(text: str, column: Column, *, world_size: int | None = None) -> di
     cell = _SPREAD.sub("", strip_markup(text).lstrip("~≈ "))
     if column.decimal_comma:
         cell = cell.replace(",", ".")
-    # The header has no unit: that in the cell decides the figure. Only there a formula is more than
-    # its result: one that divides by the devices, such as `17.23 * 2048 / 8 = 4410 tokens/s` of 8,
-    # has the rate of one device.
+    # The header has no unit, so the unit in the cell decides which figure it is.
     if column.has_unit_in_cells and not is_without_value(text):
         column, cell = _apply_cell_unit(column, cell, world_size)
     return {
@@ -108,14 +106,15 @@ def _read_values(text: str, cell: str, column: Column) -> Mapping[str, float | N
 
     Args:
         text: the cell as printed.
-        cell: the same without marks and spread.
+        cell: the same without markup, a leading ``~`` and the spread behind the value, ``+/- 0.5``.
     """
     name = f"{column.name}_target" if column.role == "target" else column.name
     if is_without_value(text):
         return {name: None}
     header_unit = column.printed_unit.printed if column.printed_unit else ""
     cell_with_unit = f"{cell} {header_unit}".strip()
-    # These have units of their own, so they are read with the header's unit behind the number.
+    # Memory, qualities and percentages have parsers of their own, which read a unit only behind the
+    # number: the header's unit is put there.
     if column.cell_kind == "memory":
         return _parse_memory(cell_with_unit)
     if column.cell_kind == "quality":
@@ -130,7 +129,8 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
 
     Args:
         column: whose header has no unit.
-        cell: a number with a unit, or a formula: ``17.23 * 2048 / 8 = 4410 tokens/s``.
+        cell: a number with a unit, or a formula: ``17.23 * 2048 / 8 = 4410 tokens/s``, which has
+            the rate of one device if it divides by the number of devices.
         world_size: devices of the row; None: not known.
     """
     result = cell.rpartition("=")[2].strip()
@@ -152,7 +152,8 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
         if divides_by_devices:
             unit = replace(unit, per_device=True)
     figure_column = make_unit_column(column.header, column.name, unit)
-    if figure_column.cell_kind == "memory":  # the cell has the unit already
+    # A memory is read with the unit of its column behind it: here the cell has the unit already.
+    if figure_column.cell_kind == "memory":
         figure_column = replace(figure_column, printed_unit=None)
     return figure_column, result
 
@@ -178,7 +179,7 @@ def _read_figure(cell: str, column: Column) -> float:
     if multiple and column.cell_unit and column.cell_unit.quantity == "rate":
         value *= multiple
         text_behind = ""
-    unit = column.printed_unit
+    unit = column.printed_unit  # the unit in the header counts unless the cell has its own
     if text_behind:
         unit = parse_unit(text_behind)
         if unit is None or not _is_same_quantity(unit, column):
@@ -289,12 +290,12 @@ def _parse_memory(cell: str) -> dict[str, float]:
     last_unit = terms[-1][2] if terms else ""  # of `59.23+59.30G` it is also that of the first
     values = []
     for term in terms:
-        number = term[1]
+        number = term[1]  # the memory of one device; the number of devices behind it is left out
         unit = term[2] or last_unit
         values.append(_parse_number(f"{number}{unit}", _MEMORY_UNITS).value)
     has_total = "/" in cell
     has_wrong_form = len(terms) < len(parts) or (has_total and len(parts) != 2)
-    # Such a number without a unit is one of bytes or MiB.
+    # A number without a unit that is too large for GiB is one of bytes or MiB.
     if has_wrong_form or (not last_unit and max(values) > _MAX_BYTES):
         units = ", ".join(filter(None, _MEMORY_UNITS))
         raise CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=units))

@@ -195,7 +195,7 @@ class EventChecks:
         if not batch or not steps:
             return None
         is_above = samples > (steps + 1) * batch  # programs count steps from 0 or from 1
-        num_smaller_batches = max(epochs, 1.0)
+        num_smaller_batches = max(epochs, 1.0)  # 0 epochs: the log does not state them
         min_samples = (steps - num_smaller_batches) * batch / max(accumulated, 1.0)
         if not is_above and samples >= min_samples:
             return None
@@ -207,12 +207,12 @@ class EventChecks:
 
         In each epoch, the last batch may be padded to its full size.
         """
-        rows = self._numbers.get("train_samples", 0.0)
+        train_samples = self._numbers.get("train_samples", 0.0)  # of one epoch
         batch = self._numbers.get("global_batch_size", 0.0)
         _, samples, epochs = self._at_last_epoch
-        if not rows or samples <= epochs * (rows + batch):
+        if not train_samples or samples <= epochs * (train_samples + batch):
             return None
-        return message("log_samples_and_epochs", samples=samples, epochs=epochs, rows=rows)
+        return message("log_samples_and_epochs", samples=samples, epochs=epochs, rows=train_samples)
 
     def _compute_planned_batch(self, world_size: int | None) -> float | None:
         """Return micro-batch x accumulation x devices; None: micro-batch or devices are not known.

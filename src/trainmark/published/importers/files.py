@@ -44,7 +44,7 @@ class Imported:
     unread: list[Unread]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return both in the form that ``import --json`` prints."""
+        """Return the rows and the unread parts in the form that ``import --json`` prints."""
         return {
             "rows": [row.model_dump(mode="json") for row in self.rows],
             "unread": [entry.model_dump(mode="json") for entry in self.unread],
@@ -66,8 +66,8 @@ def read_files(places: Sequence[Path]) -> Imported:
             raise UsageError("no such file or folder", where=str(place), fix=fix)
         for path in _list_files(place) if place.is_dir() else [place]:
             # A name may have bytes that are not UTF-8, which JSON could not represent.
-            # The reader that is chosen for the file sets the form.
-            page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
+            name = os.fsencode(path).decode("utf-8", "replace")
+            page = Page(file=name, form="")  # the reader that is chosen for the file sets the form
             entries_of_file = list(_read_file(path, page))
             if not entries_of_file:
                 reason = message("file_without_results")
@@ -149,7 +149,7 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
     num_comments = 0  # lines above the headers that are empty, or begin with `#` and have one cell
     while num_comments < len(lines) and re.fullmatch(r"#[^,;\t]*|", lines[num_comments]):
         num_comments += 1
-    lines = lines[num_comments:] or [""]
+    lines = lines[num_comments:] or [""]  # a file of comments alone is read as an empty one
     delimiter = max(",;\t", key=lines[0].count)  # the one that is most frequent in the headers
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     table_lines = []
@@ -169,8 +169,9 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
         yield page.make_unread(line=1, kind="table", reason=reason, raw=head.raw)
         return
     is_own_csv = set(head.cells) >= _OWN_CSV_COLUMNS
-    unknown = "ignored" if is_own_csv else "unknown"
-    yield from table.read_table(head, body, page, unknown=unknown)
+    # This program's own CSV has columns that are not read, which are not reported as unknown.
+    unknown_role = "ignored" if is_own_csv else "unknown"
+    yield from table.read_table(head, body, page, unknown_role=unknown_role)
 
 
 def _has_unclear_commas(text: str, head: TableLine, body: Sequence[TableLine]) -> bool:

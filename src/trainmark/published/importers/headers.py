@@ -145,7 +145,7 @@ def read_headers(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]] = (),
     *,
-    unknown: str = "unknown",
+    unknown_role: str = "unknown",
     is_inference: bool = False,
 ) -> list[Column]:
     """Return the column of each header.
@@ -153,16 +153,16 @@ def read_headers(
     Args:
         rows: the cells below, which tell a number of GPUs from their name, and a unit from a
             metric.
-        unknown: role of columns with an unknown header: ``unknown``; ``quality`` for references of
-            a case, which may have qualities of their own; ``ignored`` in forms whose other headers
-            are all known.
+        unknown_role: role of columns with an unknown header: ``unknown``; ``quality`` for
+            references of a case, which may have qualities of their own; ``ignored`` in forms whose
+            other headers are all known.
         is_inference: the headings above the table say that nothing is trained: rates and times
             are not figures of training.
     """
     columns = []
     for index, header in enumerate(headers):
         cells = [row[index] for row in rows if index < len(row)]
-        column = _choose_role_by_cells(read_header(header, unknown=unknown), cells)
+        column = _choose_role_by_cells(read_header(header, unknown_role=unknown_role), cells)
         columns.append(_name_inference_figure(column) if is_inference else column)
     return _assign_target(columns)
 
@@ -223,11 +223,11 @@ def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
 
 
 @lru_cache(maxsize=4096)  # collections repeat their headers
-def read_header(header: str, *, unknown: str = "unknown") -> Column:
+def read_header(header: str, *, unknown_role: str = "unknown") -> Column:
     """Return the column of one header, without a look at its cells.
 
     Args:
-        unknown: as in ``read_headers``.
+        unknown_role: as in ``read_headers``.
     """
     # Without arrows, marks of footnotes and emphasis.
     text = re.sub(r"\s+", " ", _SIGNS.sub(" ", strip_markup(header)).strip("*` ")).strip()
@@ -242,14 +242,14 @@ def read_header(header: str, *, unknown: str = "unknown") -> Column:
     if key in _EXACT_SETTINGS:
         return _make_setting_column(header, text, _EXACT_SETTINGS[key])
     name, unit = split_unit(text)
-    # Where all other headers are known, only `final_…` and headers with a unit are still read.
-    if unknown == "ignored" and not key.startswith("final") and unit is None:
-        return Column(header, unknown)
+    # If all other headers are known, only `final_…` and headers with a unit are still read.
+    if unknown_role == "ignored" and not key.startswith("final") and unit is None:
+        return Column(header, unknown_role)
     precisions = find_precisions(text)
     precision = precisions[0] if len(precisions) == 1 else None
     if precision:
         name = remove_precision_words(name)
-    column = _classify_header(header, name, unit, unknown)
+    column = _classify_header(header, name, unit, unknown_role)
     # A figure that follows from others, such as a speedup, is not one of a precision.
     return column if column.role == "derived" else replace(column, precision=precision)
 
@@ -340,14 +340,14 @@ def remove_precision_words(name: str) -> str:
     return re.sub(r"\s+", " ", name).strip(" -–,:_+")
 
 
-def _classify_header(header: str, name: str, unit: Unit | None, unknown: str) -> Column:
+def _classify_header(header: str, name: str, unit: Unit | None, unknown_role: str) -> Column:
     """Return the column of a header that is not known as a whole, by its name and unit.
 
     Args:
         header: as printed.
         name: the header without its unit and precision.
         unit: the unit in the header; None: it has none.
-        unknown: role of the column if neither its name nor its unit is known.
+        unknown_role: role of the column if neither its name nor its unit is known.
     """
     if has_phrase(name, _PHRASES["derived"]):  # follows from other figures, such as a speedup
         return Column(header, "derived", name)
@@ -359,7 +359,7 @@ def _classify_header(header: str, name: str, unit: Unit | None, unknown: str) ->
     if setting is not None and not is_time:
         return _make_setting_column(header, name, setting)
     column = _find_figure_column(header, name, unit)
-    return _make_column_by_name(header, name, unknown) if column is None else column
+    return _make_column_by_name(header, name, unknown_role) if column is None else column
 
 
 def _find_figure_column(header: str, name: str, unit: Unit | None) -> Column | None:
@@ -373,20 +373,30 @@ def _find_figure_column(header: str, name: str, unit: Unit | None) -> Column | N
     return make_unit_column(header, name, unit) if unit else None
 
 
-def _make_column_by_name(header: str, name: str, unknown: str) -> Column:
-    """Return the column of a header without a unit by its words."""
+def _make_column_by_name(header: str, name: str, unknown_role: str) -> Column:
+    """Return the column of a header without a unit by its words.
+
+    Args:
+        header: as printed.
+        name: the header without words for precisions; empty: it has no other words.
+        unknown_role: role of the column if none of its words is known.
+    """
     if has_phrase(name, _PHRASES["utilization"]):
         return _make_known_column(header, "figure", "MFU")
-    if _is_figure_name(name) or not name:  # the header of an empty name was only a precision
+    # `throughput`, or a precision alone, heads figures: the unit in the cells says which they are.
+    if _is_figure_name(name) or not name:
         return Column(header, "figure", name or "result", has_unit_in_cells=True)
     # `final_…` is a quality of the trained model, whatever it is called.
-    if split_words(name)[:1] == ("final",) or unknown == "quality":
+    if split_words(name)[:1] == ("final",) or unknown_role == "quality":
         return Column(header, "quality", name, "quality")
-    return Column(header, unknown, name)
+    return Column(header, unknown_role, name)
 
 
 def _find_setting(name: str) -> str | None:
-    """Return the setting that a header names by one of its phrases; None: it names none."""
+    """Return the setting that a header names; None: it names none.
+
+    A header names a setting if it has one of the setting's phrases, or is one of its exact names.
+    """
     phrases_by_setting: dict[str, list[str]] = WORDS["settings"]["phrases"]
     for setting, phrases in phrases_by_setting.items():
         if has_phrase(name, phrases):

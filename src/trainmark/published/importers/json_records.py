@@ -129,11 +129,12 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
     else:
         for part in parts.values():
             for record in _flatten_objects(part):
-                # For a key of both, the outer value counts; of several rows the first one's.
+                # The values of a part join those of the object around it. If both have a key, the
+                # outer value counts; if several records of a part have one, the first of them.
                 scalars = record | scalars
     for row_object in row_objects:
         for record in _flatten_objects(row_object):
-            yield scalars | record  # for a key of both, the inner value counts
+            yield scalars | record  # if both have a key, the inner value counts
     if scalars and not row_objects:
         yield scalars
 
@@ -216,6 +217,10 @@ def _make_header(name: str, path: str) -> str:
     """Return a key as a header: its words, with the unit that a known program documents.
 
     SuperBench prints keys without units, ``throughput_train_fp16``, which ``columns.toml`` lists.
+
+    Args:
+        name: the part of the key behind its path.
+        path: the part before it, by which SuperBench is recognised.
     """
     text = name.replace("_", " ")
     is_of_superbench = any(part in f"{path}/{name}" for part in WORDS["superbench"]["paths"])
@@ -228,15 +233,24 @@ def _make_header(name: str, path: str) -> str:
 def _read_values(
     values: dict[str, Any], page: Page, number: int, raw: str
 ) -> Iterator[Row | Unread]:
-    """Yield the row whose headers are the keys of ``values``."""
-    if len(values) > _MAX_KEYS:  # not one row
+    """Yield the row whose headers are the keys of ``values``, and what of it cannot be read.
+
+    An object of more than ``_MAX_KEYS`` keys, such as a vocabulary or a settings file, is no row:
+    it is reported as a table without results.
+
+    Args:
+        number: line at which the object's document begins.
+        raw: text of the document; of headers and of what cannot be read, only its beginning is
+            kept.
+    """
+    if len(values) > _MAX_KEYS:
         shown = ", ".join(list(values)[:_NUM_SHOWN_KEYS])
         why = message("table_without_results", columns=f"{shown} …")
         yield page.make_unread(number, "table", why, raw[:_MAX_RAW])
         return
     head = TableLine(number, list(values), raw[:_MAX_RAW])
     line = TableLine(number, [str(value) for value in values.values()], raw)
-    yield from table.read_table(head, [line], page, unknown="unknown")
+    yield from table.read_table(head, [line], page, unknown_role="unknown")
 
 
 def _read_case_record(

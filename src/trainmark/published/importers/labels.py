@@ -90,7 +90,7 @@ def read_label(label: str, config_file: str = "", world_of_columns: str = "") ->
     if 0 in world:  # unknown, or printed as 0: `8x A100` may still tell it
         return _read_counted_label(text, device)
     notes = []
-    if counting_words and not _count_same_world(counting_words, world):
+    if counting_words and not _agree_with_world(counting_words, world):
         words = counting_words[0].strip()
         world_text = f"{world[0]}x{world[1]}"
         notes = [message("label_contradicts_itself", words=words, world=world_text)]
@@ -155,12 +155,20 @@ def _read_counting_words(counting_words: re.Match[str]) -> tuple[int, int]:
     return nodes, cards // nodes if is_total else cards
 
 
-def _count_same_world(counting_words: re.Match[str], world: tuple[int, int]) -> bool:
-    """Tell whether words count the machines and cards of a world, per machine or in total."""
+def _agree_with_world(counting_words: re.Match[str], world: tuple[int, int]) -> bool:
+    """Tell whether words such as ``四机32卡`` count the machines and cards of a world.
+
+    They may count the cards of each machine or of all machines.
+
+    Args:
+        counting_words: its groups are the number of machines, if it is printed, and that of cards.
+        world: number of machines, and of cards of each.
+    """
     if _read_counting_words(counting_words) == world:
         return True
     nodes, cards = _count_nodes_and_cards(counting_words)
-    has_nodes = bool(counting_words[1])  # else the number of machines was only inferred
+    # Without a printed number of machines, ``nodes`` was only inferred from the cards.
+    has_nodes = bool(counting_words[1])
     are_nodes_equal = nodes == world[0] or not has_nodes
     return cards == world[0] * world[1] and are_nodes_equal
 

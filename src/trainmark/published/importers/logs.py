@@ -71,6 +71,7 @@ def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
         columns["p_train"] = str(run.speed)
     if run.loss is not None and columns.keys().isdisjoint(headers_of_figures["final_loss"]):
         columns["last_loss"] = str(run.loss)
+    # 0: the file has no line of headers.
     head = TableLine(number=0, cells=["configuration", *columns], raw="")
     line = TableLine(run.line, [configuration, *columns.values()], run.raw)
     page = replace(page, form=FORMS[run.mark], notes=tuple(list_notes(run, columns)))
@@ -127,8 +128,8 @@ def get_training_speed(run: EventRun) -> float | None:
 def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
     """Yield notes on a run: that it failed, its log's contradictions, and what is not checkable.
 
-    What cannot be checked is listed only of MLPerf logs, and of a run with a speed that succeeded:
-    no figure of the others counts.
+    What is not checkable, because the log states it only once, is listed for a run of an MLPerf log
+    that succeeded and has a speed.
 
     Args:
         columns: the facts of the run, as ``describe_run`` returns them.

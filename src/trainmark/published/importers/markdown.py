@@ -95,7 +95,7 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
         elif not _is_fact_table(part):
             head, *body = part.lines
             page_of_table = _add_headings(page, headings)
-            for entry in table.read_table(head, body, page_of_table, unknown="unknown"):
+            for entry in table.read_table(head, body, page_of_table, unknown_role="unknown"):
                 is_unread_table = isinstance(entry, Unread) and entry.kind == "table"
                 has_results = has_results or not is_unread_table
                 yield entry
@@ -182,7 +182,8 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     # is the weakest hint.
     file_words = PurePath(page.file).stem.replace("_", " ")
     device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
-    # The precision is otherwise: one that the page states as a fact outweighs words of headings.
+    # For the precision it is the other way round: one that the page states as a fact outweighs the
+    # words of headings.
     return replace(
         page,
         section=" > ".join(outermost_first),

@@ -44,7 +44,7 @@ def read_references(case: str) -> Iterator[Row]:
         )
         printed = [entry.configuration, *entry.cells.values()]
         line = TableLine(number, printed, " | ".join(printed))
-        for row in read_table(head, [line], page, unknown="quality"):
+        for row in read_table(head, [line], page, unknown_role="quality"):
             if isinstance(row, Row):  # else a cell that cannot be read; shipped rows have none
                 yield row.model_copy(update={"stated": stated})
 

@@ -158,12 +158,12 @@ def read_row(
         figures=figures,
         notes=[*page.notes, *label.notes, *_find_failures(facts)],
         evidence=page.evidence,
-        metric=facts.get("metric") or _find_quality_column(pairs),
+        metric=facts.get("metric") or _find_metric_in_headers(pairs),
     )
     return RowReading(row, unread_cells)
 
 
-def _find_quality_column(pairs: Sequence[Cell]) -> str | None:
+def _find_metric_in_headers(pairs: Sequence[Cell]) -> str | None:
     """Return the metric of the first column of a quality; None: there is no such column."""
     for column, _ in pairs:
         if column.role == "quality":
@@ -196,10 +196,11 @@ def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
     Args:
         label: text that names the row.
     """
-    settings = {}  # with the unit of their header: `8` under `Params (B)` is `8 B`
+    settings = {}
     for column, cell in pairs:
         is_unknown = column.role == "unknown" and cell != label
         if (column.role == "setting" or is_unknown) and not is_without_value(cell):
+            # With the unit of the header: `8` under `Params (B)` is `8 B`.
             settings[column.name] = f"{strip_markup(cell)} {column.unit}".strip()
     return settings
 
@@ -291,7 +292,7 @@ def _name_row(
         if label.nproc:
             return f"{name} ({label.nnodes}x{label.nproc})".strip()
         return f"{name} ({label.nnodes} {'node' if label.nnodes == 1 else 'nodes'})"
-    return facts.get("device") or name
+    return facts.get("device") or name  # the device as printed, with its world if it names one
 
 
 def _find_text_of_unknown_column(pairs: Sequence[Cell]) -> str:

@@ -51,7 +51,7 @@ _MAX_TEXT = 120  # characters of printed text in messages
 
 
 def read_table(
-    head: TableLine, body: Sequence[TableLine], page: Page, *, unknown: str = "ignored"
+    head: TableLine, body: Sequence[TableLine], page: Page, *, unknown_role: str = "ignored"
 ) -> Iterator[Row | Unread]:
     """Yield the rows of a table, and the parts that cannot be read.
 
@@ -59,7 +59,7 @@ def read_table(
         head: the headers; its number is that of the table's line in the file; 0: the table is made
             by a reader, and each line of ``body`` is a row.
         body: the lines below the headers.
-        unknown: role of columns with an unknown header: ``unknown`` in foreign tables, where
+        unknown_role: role of columns with an unknown header: ``unknown`` in foreign tables, where
             settings are kept and other columns of numbers are listed as not read; ``quality`` in
             references of cases; ``ignored`` in forms whose columns are all known.
     """
@@ -72,10 +72,10 @@ def read_table(
     # Cells are found by the index of their column: lines with too few cells tell nothing of it.
     complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = read_headers(
-        head.cells, complete_rows, unknown=unknown, is_inference=page.is_inference
+        head.cells, complete_rows, unknown_role=unknown_role, is_inference=page.is_inference
     )
     columns = mark_decimal_commas(columns, complete_rows)
-    table = HeaderedTable(columns, head.number, page, keeps_settings=unknown == "unknown")
+    table = HeaderedTable(columns, head.number, page, keeps_settings=unknown_role == "unknown")
     reason = _find_missing_column(table, complete_rows)
     if reason is not None:
         yield page.make_unread(head.number, "table", reason, head.raw)

@@ -42,7 +42,8 @@ def strip_markup(text: str) -> str:
 def normalize_word(text: str) -> str:
     """Return ``text`` as words are compared: in lower case, without spaces and emphasis."""
     word = re.sub(r"[\s`]+", "", strip_markup(text)).casefold()
-    return word.strip("*") or word[:1]  # of a text of stars alone, one star is left
+    # Of a text of stars alone one is left: `columns.toml` lists `*` as a cell without a value.
+    return word.strip("*") or word[:1]
 
 
 def normalize_header(text: str) -> str:
