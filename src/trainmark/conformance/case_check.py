@@ -144,7 +144,9 @@ class _CheckPlanner:
     generated_root: Path | None
 
     def plan(self, num_ranks: int, **changes: str) -> Plan:
-        """Return the plan of a run; only one of each number of ranks, which names its folder.
+        """Return the plan of a run of a limited number of steps.
+
+        The number of ranks names the folder of the run, so plan each number only once.
 
         Args:
             changes: recipe fields with their values as text.
@@ -154,6 +156,7 @@ class _CheckPlanner:
             FIELD_ALIASES.get(name, name): value for name, value in self.request.overrides.items()
         }
         overrides |= changes
+        # The run trains all its steps: it does not end when it reaches the target.
         overrides |= {"target_value": "none", "max_epochs": "1", "max_steps": str(self.steps)}
         out = self.folder / str(num_ranks)
         update = {"overrides": overrides, "nproc": num_ranks, "out": out}
@@ -189,6 +192,7 @@ def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
         check=False,
     )
     if ended.returncode == 0:
+        # The report is the last line; the job may have printed others before it.
         report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         return report
     error_lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
@@ -215,7 +219,7 @@ class CaseEvidence(NamedTuple):
     definition_faults: Sequence[Message] = ()
 
     def get_probe_report(self) -> dict[str, Any]:
-        """Return the report of the probe; without one, the rule is skipped."""
+        """Return the report of the probe; if the probe failed, the rule is skipped."""
         if isinstance(self.probe, Message):
             raise _SkippedError(message("check_without_run"))
         return self.probe

@@ -136,7 +136,7 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     faults.add_unless(is_recorded, fault)
     answers = faults.call_all(vendor, _VENDOR_CALLS)
     for precision in get_args(Precision):
-        refuse = partial(vendor.refuse, Recipe(precision=precision), 1)
+        refuse = partial(vendor.refuse, Recipe(precision=precision), 1)  # on one rank
         faults.call(f"refuse({precision})", refuse, Refusal | None)
     num_devices = answers["count"] or 0
     names = answers["product_names"]
