@@ -112,7 +112,7 @@ def _choose_preset(
         # A key of a preset is listed as that preset's, not again as a plain one.
         if other.source.key not in preset_keys and _is_independent(other):
             others.append(other)
-    choice = Choice(name, sample, others[:_MAX_OTHERS])  # so many are reported
+    choice = Choice(name, sample, others[:_MAX_OTHERS])  # no more are reported
     # The speed of a device may be in another form of the preset than the one that was chosen.
     samples_of_all_forms = [*preset_samples.values(), *_take_all_forms(name, reader)]
     choice.devices = _infer_devices(sample, samples_of_all_forms)
@@ -151,8 +151,10 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
         for readings in sorted(readings_of_preset, key=lambda x: x.source.rank):
             form = readings.source.form
             assert form is not None, "the source of a preset is one of its forms"
+            # The form is a total over devices, and ``total_of`` the key of one device's speed. If
+            # that speed is in the log and the user gives the number of devices, it is preferred.
             if form.total_of in keys and options.gpu_num is not None:
-                continue  # the speed of a device is there, and the user says how many there are
+                continue
             if form.is_from_closing_line and reader.context.resumed_at:
                 continue  # it divides all samples by the time after the resume
             sample = take_sample(
@@ -191,6 +193,9 @@ def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
 
 def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
     """Return a note for each preset whose speed is missing because it is only in a closing line.
+
+    A trainer prints its closing line once, at the end of a run. It is missing, or it gives no speed
+    because the run was resumed.
 
     Args:
         presets: names of presets.
@@ -309,7 +314,7 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     if rivals and not best.has_steps:
         return Choice(PLAIN, sample=None, ambiguous=[best, *rivals])
     independent = [other for other in others if _is_independent(other)]
-    return Choice(PLAIN, best, independent[:_MAX_OTHERS])  # so many are reported
+    return Choice(PLAIN, best, independent[:_MAX_OTHERS])  # no more are reported
 
 
 def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:

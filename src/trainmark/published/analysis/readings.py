@@ -457,7 +457,7 @@ class LogReader:
         clock_s = parse_clock(match["clock"]) if match else None
         if match is None or clock_s is None:
             return False
-        quantity = Quantity("steps", "steps/s", is_weak=True)
+        quantity = Quantity("steps", "steps/s", is_weak=True)  # an iteration may be anything
         # Bars with different totals, such as those of training and evaluation, are two sources.
         key = f"{BAR_KEY} of {match['total']}"
         readings = self._get_readings(Source(PLAIN, key, quantity))

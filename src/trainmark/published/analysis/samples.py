@@ -250,13 +250,13 @@ def _take_last_value(
             mean.
         skip: values that the user wants to leave out; a note says that it has no effect.
     """
-    what = (
+    kind_of_value = (
         "a line at the end"
         if is_from_closing_line
         else "a running mean of which only the last value counts"
     )
     if skip:
-        notes.append(f"{readings.source.name} is {what}: skip_steps has no effect on it")
+        notes.append(f"{readings.source.name} is {kind_of_value}: skip_steps has no effect on it")
     return Sample(
         source=readings.source,
         unit=readings.unit,
@@ -346,7 +346,7 @@ def _remove_other_work(
     Args:
         values: corrected in place if the log prints how long the other work took.
         is_counted: set to false in place if it does not, for values that are longer than usual.
-        notes: a note is appended for each of both.
+        notes: a note is appended on corrected values, and one on values that are left out.
 
     Returns:
         How many values are left out.

@@ -178,7 +178,8 @@ class AuditSubject:
     def work_settings(self) -> tuple[tuple[str, str], ...]:
         """The settings of a row in a foreign table, without batch and learning rate.
 
-        Rows of forms that list the changes of each row differ only in these two.
+        A row of a form with a column ``fix_hp``, which lists the changes of each row, has none:
+        such rows differ only in batch and learning rate.
         """
         if self.row is None or "fix_hp" in self.row.cells:
             return ()
@@ -367,14 +368,20 @@ class AuditSubject:
 
     @property
     def min_samples(self) -> float:
-        """The fewest samples that the run trained, by its time and ``p_whole``; 0: not known."""
+        """The fewest samples that the run can have trained; 0: not known.
+
+        They are its time without start-up times ``p_whole``, the samples a second of the whole run.
+        """
         # Only end-to-end time contains the start: the longest possible one is taken off.
         startup_s = MAX_STARTUP_S if "e2e_time" in self.figures else 0.0
         return max(0.0, self.seconds - startup_s) * self.figures.get("p_whole", 0.0)
 
     @property
     def max_samples(self) -> float:
-        """The most samples that the run trained, by its time and ``p_whole``; 0: not known."""
+        """The most samples that the run can have trained; 0: not known.
+
+        They are its time times ``p_whole``, the samples a second of the whole run.
+        """
         return self.seconds * self.figures.get("p_whole", 0.0)
 
 

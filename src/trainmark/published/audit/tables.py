@@ -339,8 +339,8 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     if min_samples > max_samples:
         return True  # no number is possible for both, whatever their start-up times
     longest_s = max(row.seconds for row in rows)
-    # Start-up times of one table may differ by a factor and by these seconds: by a constant, and
-    # because the samples of the longer run may be a little more or fewer.
+    # Start-up times of one table may differ by a factor, and by these seconds besides: a constant,
+    # and the time of the samples that the longer run may have trained more or fewer.
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
     first_candidate = min_samples / SAME_WORK_RATIO  # numbers within this ratio count as equal
     for index in range(_NUM_CANDIDATES + 1):
@@ -356,8 +356,8 @@ def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float)
     """Return the seconds that a row had for its start if it trained this number of samples.
 
     Args:
-        min_samples: the fewest samples that it can have trained. They bound its start-up time,
-            because ``samples`` may be a little below them.
+        min_samples: the fewest samples that it can have trained. Its start-up took no longer than
+            they allow, although ``samples`` may be a little below them.
     """
     rate = subject.figures["p_whole"]
     start_s = max(0.0, subject.seconds - samples / rate)

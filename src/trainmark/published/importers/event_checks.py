@@ -144,7 +144,7 @@ class EventChecks:
 
     def _add_once(self, code: str, **arguments: float) -> None:
         """Add a contradiction unless there is one with this code: the first one shows the fault."""
-        if all(known.code != code for known in self.contradictions):
+        if all(earlier.code != code for earlier in self.contradictions):
             self.contradictions.append(message(code, **arguments))
 
     def find_contradictions(self, speeds: Speeds, world_size: int | None) -> list[Message]:

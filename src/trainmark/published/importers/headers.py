@@ -395,7 +395,8 @@ def _make_column_by_name(header: str, name: str, unknown_role: str) -> Column:
 def _find_setting(name: str) -> str | None:
     """Return the setting that a header names; None: it names none.
 
-    A header names a setting if it has one of the setting's phrases, or is one of its exact names.
+    A header names a setting if it has one of the setting's phrases, or if without text in brackets
+    it is one of its exact names.
     """
     phrases_by_setting: dict[str, list[str]] = WORDS["settings"]["phrases"]
     for setting, phrases in phrases_by_setting.items():

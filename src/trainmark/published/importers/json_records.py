@@ -302,6 +302,6 @@ def _read_index_record(
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
     page = replace(page, form="index", model=record.model_name, notes=notes)
-    head = TableLine(number=0, cells=list(values), raw="")
+    head = TableLine(number=0, cells=list(values), raw="")  # 0: the file has no line of headers
     line = TableLine(number, list(values.values()), raw)
     yield from table.read_table(head, [line], page)

@@ -67,6 +67,8 @@ class Label(NamedTuple):
 def read_label(label: str, config_file: str = "", world_of_columns: str = "") -> Label:
     """Return the device and world that a label names, with a note if it contradicts itself.
 
+    The world is the number of machines, and of devices of each: ``1x8``.
+
     Args:
         config_file: name of the configuration file, which may have the world, too.
         world_of_columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
@@ -291,9 +293,9 @@ def split_vendor(short_name: str) -> tuple[str | None, str | None]:
     None for the device: the text names none; for the vendor: it does not begin with a known one.
     """
     text = strip_markup(short_name).partition("(")[0].strip(" /")
-    first_word, _, rest = text.partition(" ")
+    first_word, _, text_behind = text.partition(" ")
     if first_word.casefold() in WORDS["names"]["vendors"]:
-        return rest.strip(" /") or None, first_word.casefold()
+        return text_behind.strip(" /") or None, first_word.casefold()
     return text or None, None
 
 

@@ -206,7 +206,10 @@ def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
 
 
 def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
-    """Return the label of a row with the world that label and columns name, and the device.
+    """Return the label of a row with its world, and the device of the row.
+
+    The world is the number of machines, and of devices of each. The label, columns, the device's
+    name and the page may state it.
 
     Args:
         facts: texts of the row by the role of their column.
@@ -244,7 +247,7 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
 
 
 def _read_world(facts: dict[str, str]) -> _World:
-    """Return the world that columns state.
+    """Return the world that columns state: the number of machines, and of devices of each.
 
     Args:
         facts: texts of the row by the role of their column.

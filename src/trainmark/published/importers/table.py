@@ -69,7 +69,7 @@ def read_table(
         return
     head = printed.head
     body = printed.body
-    # Cells are found by the index of their column: lines with too few cells tell nothing of it.
+    # Lines with too few cells are left out: it is not known to which columns their cells belong.
     complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = read_headers(
         head.cells, complete_rows, unknown_role=unknown_role, is_inference=page.is_inference
@@ -175,7 +175,7 @@ def _read_lines(table: HeaderedTable, body: Sequence[TableLine]) -> Iterator[Row
     """Yield the rows of each line below the headers, or why it has none."""
     for line in body:
         reason = None
-        if table.line:  # else each line is a row
+        if table.line:  # 0: a reader has made the table, so each line is a row
             reason = _find_reason_against_row(line.cells, table.columns)
         if reason is None:
             yield from _read_line(line, table)
@@ -232,7 +232,8 @@ def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
         for unread_cell in unread_cells_of_row:
             if unread_cell not in unread_cells:  # a cell may belong to several rows
                 unread_cells.append(unread_cell)
-        if not table.line or has_figure(row):  # a reader's own line is a row in any case
+        # 0: a reader has made the table, so its lines are rows even without a figure.
+        if not table.line or has_figure(row):
             rows.append(row)
     if rows:
         yield from rows
