@@ -231,7 +231,9 @@ class EventReader:
         return list(self._runs.values())
 
     def feed(self, number: int, line: str) -> Iterator[EventRun]:
-        """Read a line; if it begins another run, yield the run before it, which has ended.
+        """Read a line; if it begins another run, yield the run before it.
+
+        The yielded run is marked as aborted if the log has no event that ends it.
 
         Args:
             number: of the line, from 1.

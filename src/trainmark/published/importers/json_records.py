@@ -190,9 +190,10 @@ def _read_object(
 
 
 def _split_path(key: str) -> tuple[str, str]:
-    """Return the path and the name of a key.
+    """Return the path and the name of a key: ``model`` and ``speed`` of ``model/speed``.
 
-    A slash in a unit or in brackets does not separate them: ``tokens/s``, ``speed (it/s)``.
+    The path is empty if the key has none. A slash in a unit or in brackets does not separate them:
+    ``tokens/s``, ``speed (it/s)``.
     """
     if parse_unit(key):
         return "", key

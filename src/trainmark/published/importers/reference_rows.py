@@ -23,6 +23,7 @@ def read_references(case: str) -> Iterator[Row]:
     """
     loaded = cases.load(case)  # ``case`` may be an alias
     references = reference.read_references(loaded.name)
+    # 0: the file has no line of headers.
     head = TableLine(number=0, cells=["configuration", *references.columns], raw="")
     for number, entry in enumerate(references.rows, 1):
         page = Page(

@@ -106,7 +106,7 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
     for line in table.body:
         name, *values = line.cells or [""]  # a line without cells gives a table without lines
         lines = []
-        for count, value in zip(counts, values, strict=False):
+        for count, value in zip(counts, values, strict=False):  # a line may lack the last cells
             if not is_without_value(value):
                 cells = [name, _keep_digits(count), value]
                 lines.append(TableLine(line.number, cells, line.raw))
