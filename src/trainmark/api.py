@@ -326,7 +326,7 @@ def launch_once(
 def _report_unchecked_data(plans: Iterable[Plan], show_remark: ShowRemark) -> None:
     """Report each folder of data that a dry run could not check."""
     unchecked = [plan.data.folder for plan in plans if plan.data.layout == UNCHECKED]
-    for folder in dict.fromkeys(unchecked):
+    for folder in dict.fromkeys(unchecked):  # each once: several plans may have the same
         show_remark(
             f"{folder} is not on this machine, so its data could not be checked, and "
             "the nodes will refuse this plan. Submit it from a machine that has the "
@@ -336,7 +336,8 @@ def _report_unchecked_data(plans: Iterable[Plan], show_remark: ShowRemark) -> No
 
 def _report_unproven(plans: Iterable[Plan], show_remark: ShowRemark) -> None:
     """Show what each device and launcher without real runs yet was tested on."""
-    for remark in dict.fromkeys(line for plan in plans for line in plan.describe_unproven()):
+    remarks = [remark for plan in plans for remark in plan.describe_unproven()]
+    for remark in dict.fromkeys(remarks):  # each once: several plans may have the same
         show_remark(remark)
 
 

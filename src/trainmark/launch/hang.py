@@ -64,8 +64,9 @@ def find_place(stacks: str) -> RankPlace:
     """
     calls = parse_frames(stacks)
     if not calls:
-        state = stacks.rpartition("state: ")[2]  # as ``save_stacks`` writes it for a silent rank
-        where = state.rstrip(")\n")[:_MAX_NAME_CHARS] or "?"
+        # ``save_stacks`` writes "… (state: STATE)" for a rank that does not answer.
+        process_state = stacks.rpartition("state: ")[2].rstrip(")\n")
+        where = process_state[:_MAX_NAME_CHARS] or "?"
         return RankPlace(state="silent", call=None, where=where)
     where = _describe_user_call(calls)
     for file, _, function in calls:  # from the innermost call outwards

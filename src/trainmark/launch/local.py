@@ -163,10 +163,10 @@ def hold_port() -> Iterator[int]:
     holds it has SO_REUSEADDR and does not listen: another socket with SO_REUSEADDR, as torch's has,
     can still listen there.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((LOOPBACK, 0))
-        yield held.getsockname()[1]
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((LOOPBACK, 0))
+        yield holder.getsockname()[1]
 
 
 @contextmanager
@@ -333,7 +333,8 @@ def _wait_for_ranks(
             file_names = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
             groups = hang.group_ranks(files)
             if plan.nnodes > 1:
-                # Other nodes' ranks fail once these are ended: they save their stacks before.
+                # Once these ranks are ended, those of other nodes fail. The wait lets the others
+                # reach their time limit too, and save their stacks first.
                 time.sleep(_OTHERS_SAVE_S)
             return {
                 "reason": "timeout",

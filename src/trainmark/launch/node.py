@@ -280,28 +280,28 @@ def _run_node(
         TrainmarkError: this node cannot run its part; nothing was started.
     """
     directory = options.run_dir.absolute()
-    number = options.node_rank
+    node = options.node_rank
     plan = Plan.read(directory)
     program = plan.witness  # a program of the user's own; None: the ranks train a case
     if program is None:
-        data_folder = locate_data(number, plan, options.data)
+        data_folder = locate_data(node, plan, options.data)
     else:
-        data_folder = _enter_program_folder(program, number)
+        data_folder = _enter_program_folder(program, node)
     vendor = devices.choose_vendor(plan.device.vendor)
     setup = prepare_setup(
         vendor,
         plan.nproc,
-        mark=processes.make_mark(plan.run_id, number),
+        mark=processes.make_mark(plan.run_id, node),
         program_run_dir=None if program is None else directory,
     )
     refuse_unusable_network(
         setup.variables, vendor, world_size=plan.world_size, master=options.master
     )
-    run_dir.emit_launch(events, [MODULE, str(number)], setup.environment, number)
+    run_dir.emit_launch(events, [MODULE, str(node)], setup.environment, node)
     # The ranks get the versions of their node: the first rank compares those of all nodes.
     packages = {"trainmark": __version__, "python": setup.environment["python"]}
     packages |= setup.environment["packages"]
-    setup.variables[NODE_VARIABLE] = json.dumps({"node": number, "packages": packages})
+    setup.variables[NODE_VARIABLE] = json.dumps({"node": node, "packages": packages})
     setup.variables[DATA_VARIABLE] = str(data_folder)
     return run_ranks(
         plan,
@@ -309,7 +309,7 @@ def _run_node(
         setup,
         events,
         find_stop_reason,
-        node=number,
+        node=node,
         master=(options.master, options.port),
     )
 

@@ -92,12 +92,12 @@ class SeriesEntry:
     @property
     def folders(self) -> list[Path]:
         """Return the folder of each record, in the order of the launches' numbers."""
-        return [folder for _, (folder, _) in sorted(self.ended.items())]
+        return [self.ended[number][0] for number in sorted(self.ended)]
 
     @property
     def records(self) -> list[Record]:
         """Return the record of each launch that has ended, in the order of their numbers."""
-        return [record for _, (_, record) in sorted(self.ended.items())]
+        return [self.ended[number][1] for number in sorted(self.ended)]
 
     @property
     def contradiction(self) -> str | None:

@@ -430,8 +430,9 @@ def _measure_links(
         return {"reason": render(why, "en"), "why": asdict(why), "pairs": None}
     if ranks.rank == 0:
         print("trainmark: pairs of ranks", flush=True)
-    largest = _CPU_LINK_BYTES if device.torch_type == "cpu" else _LINK_BYTES
-    size_bytes = min(largest, _align(memory_bytes * _LINK_MEMORY_SHARE))
+    # Large enough to fill a link, but a small part of the memory.
+    filling_bytes = _CPU_LINK_BYTES if device.torch_type == "cpu" else _LINK_BYTES
+    size_bytes = min(filling_bytes, _align(memory_bytes * _LINK_MEMORY_SHARE))
     pairs = measure_links(device, ranks, size_bytes=size_bytes, budget_ns=budget_ns)
     return {"reason": None, "why": None, "pairs": [asdict(pair) for pair in pairs]}
 

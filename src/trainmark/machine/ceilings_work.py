@@ -114,9 +114,10 @@ def sweep(
     """
     ends_ns = clock() + budget_ns
     best_rate = 0.0  # amount per nanosecond
-    for place, candidate in enumerate(candidates):
+    for position, candidate in enumerate(candidates):
         point = candidate.point
-        runs_amount = (1 + MIN_REPEATS) * point.amount
+        runs_amount = (1 + MIN_REPEATS) * point.amount  # of the first run and the repetitions
+        # Without a rate yet, the candidate is tried.
         needed_ns = find_max(runs_amount / best_rate if best_rate else 0.0)
         remaining_ns = max(0.0, ends_ns - clock())
         why_skipped = None
@@ -132,7 +133,7 @@ def sweep(
         fault = work.fault()
         # Its part of the remaining time: sizes that were skipped leave theirs to the others. It is
         # computed for a faulty one too, because ``clock`` waits for the ranks that found no fault.
-        candidate_budget_ns = (ends_ns - clock()) / (len(candidates) - place)
+        candidate_budget_ns = (ends_ns - clock()) / (len(candidates) - position)
         if fault is not None:
             point.status = "wrong"
             point.explain(fault)

@@ -196,9 +196,9 @@ def find_refusals(name: str, ranks: int) -> dict[str, str]:
 
     vendor = devices.choose_vendor(name)
     num_devices = 1 if vendor.counts_cores else ranks  # ranks on a processor share it
-    opened = [vendor.open(rank, ranks) for rank in range(num_devices)]
+    rank_devices = [vendor.open(rank, ranks) for rank in range(num_devices)]
     reasons: dict[str, str] = {}
-    for device in opened:
+    for device in rank_devices:
         for precision in get_args(Precision):
             reason = try_precision(vendor, device, precision)
             if reason is not None:

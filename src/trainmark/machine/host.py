@@ -123,7 +123,7 @@ def check_memory(machine: ExaminedMachine) -> Conditions:
     memory = psutil.virtual_memory()
     free = memory.available
     total = memory.total
-    # Of a container or a job: its limit holds even if the machine has more.
+    # The limit of a container or a job holds, even if the machine has more memory.
     for folder, limit in host_cores.read_memory_limits(machine.root).items():
         total = min(total, limit)
         free = min(free, limit - host_cores.read_used_bytes(folder))
@@ -214,7 +214,10 @@ def check_governor(machine: ExaminedMachine) -> Conditions:
 
 
 def check_numa(machine: ExaminedMachine) -> Conditions:
-    """Count the NUMA nodes that have cores; on several, the kernel must not move pages."""
+    """Count the NUMA nodes that have cores; find out whether the kernel moves pages between them.
+
+    Such moves while a run is measured spoil its figures.
+    """
     nodes = [
         folder
         for folder in (machine.root / "sys/devices/system/node").glob("node[0-9]*")

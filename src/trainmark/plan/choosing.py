@@ -270,7 +270,7 @@ def _find_vendor(name: str) -> Vendor:
 def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None) -> None:
     """Refuse more nodes, or more devices on a node, than the run can have."""
     launcher = "local" if remote is None else remote.launcher
-    # None: the limit is not known here. That of this machine's devices is checked later.
+    # None: no limit is known here. The devices of this machine are counted later.
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:

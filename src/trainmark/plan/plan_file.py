@@ -207,17 +207,17 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
             f"{shared_keys[0]} is given twice", where=f"{where}: set", fix="remove it from `set`"
         )
     # Lists of several values; that of a command, for example, is one value.
-    listed = {
+    value_lists = {
         key: values
         for key, values in (options | settings).items()
         if isinstance(values, list) and key not in _LIST_FIELDS
     }
-    if not all(listed.values()):
+    if not all(value_lists.values()):
         raise UsageError(
             "the list is empty", where=where, fix="give at least one value, or remove the key"
         )
-    for values in product(*listed.values()):  # without lists: one empty combination
-        chosen = dict(zip(listed, values, strict=True))  # a value of each list, by its key
+    for values in product(*value_lists.values()):  # without lists: one empty combination
+        chosen = dict(zip(value_lists, values, strict=True))  # a value of each list, by its key
         entry_options = {key: chosen.get(key, value) for key, value in options.items()}
         entry_settings = {key: chosen.get(key, value) for key, value in settings.items()}
         name = _make_entry_name(entry_options, chosen)

@@ -81,9 +81,11 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
     values = _read_overrides(recipe, overrides)
     # Any, because ``@cache`` needs an argument with a hash: mypy finds that instances of this
     # dataclass have none, and takes their class to have none either.
-    kind: Any = type(recipe)
+    recipe_type: Any = type(recipe)
     try:
-        changed: Recipe = _build_adapter(kind).validate_python({**asdict(recipe), **values})
+        changed_recipe: Recipe = _build_adapter(recipe_type).validate_python(
+            {**asdict(recipe), **values}
+        )
     except ValidationError as error:
         # A field that may have several types has a misfit for each; the rules of all are named. A
         # misfit's key begins with the name of its field; that of the whole recipe is empty.
@@ -97,7 +99,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
             rule="; or ".join(dict.fromkeys(rules)),
             fix=f"use the recipe's own value ({'none' if default is None else repr(default)})",
         ) from None
-    return changed
+    return changed_recipe
 
 
 def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def find_standard_recipe(case: Case, recipe_name: str, *, world: str) -> str:
     every recipe of a case without a standard one.
     """
     recipe = case.recipes[recipe_name]
-    # Names of the standard recipes by the world that each is for; one for no world fits this one.
+    # Names of the standard recipes by their world. One without a world counts as one for ``world``.
     standards = {
         item.world or world: name
         for name, item in case.recipes.items()

@@ -169,17 +169,18 @@ def _build_reference(file: _ReferenceDocument, number: int) -> Reference:
     Raises:
         ValueError: cells or source do not fit the file.
     """
-    printed = file.reference[number]
+    row = file.reference[number]
     sources = {source.id: source for source in file.source}
     place = f"reference {number + 1}"
-    if len(printed.cells) != len(file.columns):
-        raise ValueError(f"{place}: {len(printed.cells)} cells")
-    if printed.source not in sources:
-        raise ValueError(f"{place}: source {printed.source!r}")
-    if not printed.cells_en.keys() <= set(file.columns):
-        raise ValueError(f"{place}: cells_en has keys {[*printed.cells_en]}")
+    if len(row.cells) != len(file.columns):
+        raise ValueError(f"{place}: {len(row.cells)} cells")
+    if row.source not in sources:
+        raise ValueError(f"{place}: source {row.source!r}")
+    # Translations of cells, by column header.
+    if not row.cells_en.keys() <= set(file.columns):
+        raise ValueError(f"{place}: cells_en has keys {[*row.cells_en]}")
     return Reference(
-        source=sources[printed.source],
-        cells=dict(zip(file.columns, printed.cells, strict=True)),
-        **printed.model_dump(exclude={"source", "cells"}),
+        source=sources[row.source],
+        cells=dict(zip(file.columns, row.cells, strict=True)),
+        **row.model_dump(exclude={"source", "cells"}),
     )

@@ -140,9 +140,12 @@ class Witness(Frozen):
     starts_ranks: bool
 
     def describe_work(self) -> str:
-        """Return the command and what the file says of its work, not of what it prints."""
-        stated = self.spec.model_dump_json(exclude={"speed_line", "log"}, exclude_defaults=True)
-        return f"{shlex.join(self.command)} {stated}"
+        """Return the command and what the witness file states about its work.
+
+        Without the settings of how its output is read, which do not change the work.
+        """
+        work_json = self.spec.model_dump_json(exclude={"speed_line", "log"}, exclude_defaults=True)
+        return f"{shlex.join(self.command)} {work_json}"
 
 
 def read_witness_spec(path: Path) -> WitnessSpec:

@@ -28,9 +28,9 @@ class Container(Launcher):
         assert cluster.container is not None, "build_command has refused such a cluster"
         runtime = str(cluster.container.runtime)
         image = cluster.container.image
-        words = ("inspect",) if runtime == "apptainer" else ("image", "inspect")
+        subcommand = ("inspect",) if runtime == "apptainer" else ("image", "inspect")
         try:
-            run_program(runtime, *words, image)
+            run_program(runtime, *subcommand, image)
         except EnvironmentFault as fault:
             fix = (
                 "pull or build the image on this machine first; docs/launchers.md describes the "

@@ -173,7 +173,7 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
     conditions = _index_conditions(job_objects[0])
     if "Completed=True" in conditions:
         return JobState(phase="ended", description="Completed")
-    # While a pod of a failed job runs, the job counts as running: the pod may still write events.
+    # While a pod of a failed job runs, the job has not ended: the pod may still write events.
     if "Failed=True" in conditions and not any(pod.phase == "running" for pod in pods):
         failure = conditions["Failed=True"]
         # Lost: the job or a pod was ended from outside, for example by an eviction.

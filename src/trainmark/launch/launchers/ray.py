@@ -69,8 +69,9 @@ class Ray(Launcher):
 
     def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
         """Return the command that submits the job; the job then starts the nodes."""
-        # Names in Ray 2.60 (2026-11-22). For devices that Ray does not detect, the user starts it
-        # with `ray start --num-gpus`.
+        # Names of resources as in Ray 2.60 (2026-11-22). A vendor without a name of its own counts
+        # as GPU: if Ray does not detect its devices, the user gives their number to `ray start`
+        # with --num-gpus.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
         vendor = devices.list_vendors()[plan.device.vendor]
         device_resource = getattr(vendor, "ray_resource", "GPU")
@@ -276,10 +277,10 @@ def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[
         # Returns after 1 s at the latest, so that a stop signal is noticed.
         ended_references, _ = ray.wait(list(running), timeout=1)
         for reference in ended_references:
-            number = running.pop(reference)
+            node_number = running.pop(reference)
             failure = _find_failure(reference)
             if failure:
-                failures.append(f"node {number}: {failure}")
+                failures.append(f"node {node_number}: {failure}")
         if deadline_s == inf and (failures or stop_signals):
             deadline_s = time.monotonic() + _END_PATIENCE_S
             for actor in actors:

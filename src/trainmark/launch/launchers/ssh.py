@@ -94,8 +94,9 @@ def build_ssh_arguments(url: str, settings: SshSettings, script: str) -> list[st
 
     If an option is given twice, ssh takes the first: the cluster file overrides the defaults.
     """
-    chosen = [f"{name}={value}" for name, value in settings.options.items()]
-    options = [f"-o{option}" for option in (*_REQUIRED_OPTIONS, *chosen, *_DEFAULT_OPTIONS)]
+    options_of_file = [f"{name}={value}" for name, value in settings.options.items()]
+    ordered_options = (*_REQUIRED_OPTIONS, *options_of_file, *_DEFAULT_OPTIONS)
+    options = [f"-o{option}" for option in ordered_options]
     # One word, which the user's login shell on the host reads; the script itself is for sh.
     return [*options, url, shlex.join(["sh", "-c", script])]
 
