@@ -159,6 +159,8 @@ def make_usage_error(error: ValidationError, model: type[BaseModel], where: str)
 def _list_sibling_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     """Return the keys that are valid in place of the last key of a path, each as a whole path.
 
+    If an outer key names no known table, the keys of the last known table are returned.
+
     Args:
         path: keys from the outermost table to the key; the tables are fields of ``model``.
     """
@@ -168,7 +170,7 @@ def _list_sibling_keys(model: type[BaseModel], path: list[str]) -> list[str]:
         # The table's type, alone or in a union such as `StepWork | None`.
         types = (field.annotation, *get_args(field.annotation)) if field else ()
         table_types = [x for x in types if isinstance(x, type) and issubclass(x, BaseModel)]
-        if not table_types:  # a table of no known form: offer the keys of the last known one
+        if not table_types:
             return list(model.model_fields)
         model = table_types[0]
     return [".".join([*outer_keys, name]) for name in model.model_fields]
