@@ -162,6 +162,8 @@ class Mount(NamedTuple):
 def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     """Return the mounts of a node's container, outer folders before those within them.
 
+    In the other order, the mount of an outer folder would hide those within it.
+
     Run directory, data and the folder of a user's own program have the same path in the container
     as on the node, unless the cluster file mounts something else at that path. A program may write
     into its folder.

@@ -266,7 +266,7 @@ class RunProgress:
     def _find_next_evaluation_step(self) -> int:
         """Return the step after which the next evaluation is due; at the latest the last step.
 
-        A recipe evaluates every few epochs or every few samples, or only after the last step.
+        A recipe evaluates every few epochs, every few samples or both, and after the last step.
         """
         recipe = self.plan.recipe
         next_step = self._total_steps  # the last evaluation is after the last step
