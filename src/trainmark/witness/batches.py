@@ -61,7 +61,7 @@ class BatchCounter:
     Attributes:
         trained: ids of the data sets that are trained.
         _last_dataset: id of the data set of the last batch.
-        _idle_steps: number of steps in a row without a batch of these data sets.
+        _num_steps_without_batch: number of steps in a row without a batch of these data sets.
     """
 
     sample_dimension: int = 0
@@ -69,7 +69,7 @@ class BatchCounter:
     trained: set[int] = field(default_factory=set)
     _fetches: list[Fetch] = field(default_factory=list)
     _last_dataset: int | None = None
-    _idle_steps: int = 0
+    _num_steps_without_batch: int = 0
     _rows: dict[int, _FirstRows] = field(default_factory=dict)  # by id of the data set
 
     def add(self, dataset: int, batch: Any, marks: tuple[Any, Any], *, iterator: int = 0) -> None:
@@ -97,29 +97,38 @@ class BatchCounter:
         return digests
 
     def note_backward(self) -> None:
-        """Note that a backward pass begins, so that the data set of the last batch is trained.
+        """Note that a backward pass begins: it trains the last batch, and with it its data set.
 
-        Once a data set is trained, others are added only if several steps had no batch of it:
-        otherwise a batch of an evaluation that was read just before would count.
+        Once the data sets that are trained are known, another one is added only if several steps
+        in a row had no batch of them. Otherwise a data set of evaluations would be added whose
+        batch was read just before a backward pass.
         """
-        if self._last_dataset is not None and (not self.trained or self._idle_steps > 1):
+        if self._last_dataset is None:  # no batch was read
+            return
+        if not self.trained or self._num_steps_without_batch > 1:
             self.trained.add(self._last_dataset)
 
     def take_step(self) -> list[Fetch]:
         """Return the batches of training since the last step, and reset."""
         trained_fetches = [fetch for fetch in self._fetches if fetch.dataset in self.trained]
-        self._idle_steps = 0 if trained_fetches else self._idle_steps + 1
+        if trained_fetches:
+            self._num_steps_without_batch = 0
+        else:
+            self._num_steps_without_batch += 1
         self._fetches.clear()
         return trained_fetches
 
     def measure(self, batch: Any) -> Counts | None:
-        """Return the samples and tokens of a batch; None if it holds no tensor."""
+        """Return the samples and tokens of a batch; None if no tensor of it has samples.
+
+        Each sample counts as one sequence.
+        """
         tensor = _find_inputs(batch)
         if tensor is None or tensor.dim() <= self.sample_dimension:
             return None
         samples = int(tensor.shape[self.sample_dimension])
         tokens_padded = self._count_padded_tokens(tensor, samples)
-        tokens = tokens_padded
+        tokens = tokens_padded  # unless an attention mask tells which of them are padding
         mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
         # A mask on the device is not read, because that would wait for the device.
         if tokens_padded and mask is not None and mask.device.type == "cpu":
@@ -170,12 +179,17 @@ def _iterate_tensors(batch: Any, depth: int) -> Iterator[Any]:
 
 
 def _digest_rows(tensor: Any | None, dimension: int) -> list[int]:
-    """Return a digest of each row of a tensor on the host; empty for a tensor on a device."""
+    """Return digests of the first rows of a tensor on the host; empty for a tensor on a device.
+
+    Args:
+        dimension: that of the rows.
+    """
     if tensor is None or tensor.device.type != "cpu" or tensor.dim() <= dimension:
         return []
     digests = []
     for row in tensor.detach().contiguous().unbind(dimension)[:_MAX_ROWS]:
-        # The storage of a copy has only this row.
+        # The storage of a copy has only this row; that of `row` itself is the whole tensor's.
         storage = bytes(row.clone().contiguous().untyped_storage())
+        # With 7 bytes, the number fits into a signed integer of 64 bits.
         digests.append(int.from_bytes(blake2b(storage, digest_size=7).digest(), "big"))
     return digests

@@ -30,8 +30,8 @@ class FlopCounter:
     """
 
     def __init__(self) -> None:
-        self.counted: float | None = None
-        self.matmul_type: str | None = None
+        self.counted: float | None = None  # FLOPs of the step; None: no step was counted yet
+        self.matmul_type: str | None = None  # type of the operands of most of these FLOPs
         self._watch: StepWatch | None = None  # counts the current step; None: it is not counted
 
     def can_still_count(self, can_count: bool) -> bool:

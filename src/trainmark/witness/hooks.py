@@ -108,21 +108,23 @@ def _hook_loaders() -> None:
         watched = process
         if watched is None or not watched.is_watching:
             return fetch(iterator)
-        rank = watched.rank
+        is_rank = watched.rank is not None
         watched.fetched_ns = clock()
-        start_marks: list[Any] = []  # the device's mark before the fetch; empty: it failed
+        # The device's mark before the fetch; empty if this process is no rank. If the mark fails,
+        # the hooks stop, and the batch is not reported below.
+        start_marks: list[Any] = []
         _call_rank_safely(lambda rank: start_marks.append(rank.device.mark()))
         batch = fetch(iterator)
         # ``_dataset`` is private to torch. Without it, each epoch counts as a data set of its own.
-        dataset = id(getattr(iterator, "_dataset", iterator))
-        if rank is None:
-            watched.early_batch = EarlyBatch(dataset, batch, id(iterator))
-        else:
+        dataset_id = id(getattr(iterator, "_dataset", iterator))
+        if is_rank:
             _call_rank_safely(
                 lambda rank: rank.batches.add(
-                    dataset, batch, (start_marks[0], rank.device.mark()), iterator=id(iterator)
+                    dataset_id, batch, (start_marks[0], rank.device.mark()), iterator=id(iterator)
                 )
             )
+        else:
+            watched.early_batch = EarlyBatch(dataset_id, batch, id(iterator))
         return batch
 
     iterator_class.__next__ = call_fetch

@@ -69,9 +69,12 @@ def read_number(text: str | None) -> float | None:
 
 
 def thin_out(values: list[float]) -> list[float]:
-    """Return at most ``MAX_VALUES`` of the values, evenly spread."""
+    """Return the values; if there are too many, only every second one, until they are few enough.
+
+    So at most ``MAX_VALUES`` are left, evenly spread.
+    """
     while len(values) > MAX_VALUES:
-        values = values[1::2]  # every second one
+        values = values[1::2]  # the second, the fourth and so on
     return values
 
 

@@ -58,13 +58,13 @@ class WitnessedProcess:
     def __init__(self, run_dir: Path, start_ns: int) -> None:
         self.run_dir = run_dir
         self.start_ns = start_ns
-        self.rank: WitnessedRank | None = None
-        self.fetched_ns = 0
-        self.early_batch: EarlyBatch | None = None
+        self.rank: WitnessedRank | None = None  # None: this process is not a rank, or not yet
+        self.fetched_ns = 0  # when the program asked for its last batch; 0: it has not
+        self.early_batch: EarlyBatch | None = None  # the last one before this process is a rank
         self._early_optimizer: Any = None  # an optimizer whose step began before a backward pass
-        self._is_watching = True
-        self._pid = os.getpid()
-        self._events: EventWriter | None = None
+        self._is_watching = True  # until a refusal, a failure or the results
+        self._pid = os.getpid()  # a forked child has another one
+        self._events: EventWriter | None = None  # of the rank, once this process has claimed one
 
     @property
     def is_watching(self) -> bool:
@@ -293,7 +293,7 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
     flops_per_sample = spec["flops_per_sample"]
     return StatedStep(
         counts=counts,
-        samples_of_all=0 if step is None else step["samples"],
+        samples_of_all=0 if step is None else step["samples"],  # 0: the file does not say it
         # The options allow FLOPs per sample only if those per token are ``auto``. With ``auto`` and
         # none per sample this is None, and the FLOPs of a step are counted.
         flops_per_unit=flops_per_sample if flops_per_token == "auto" else flops_per_token,

@@ -267,9 +267,10 @@ class WitnessedRank:
         window.steps.append(step)
         window.marks.append(self.device.mark())
         self.steps += 1
-        # Counting slows a step down: only steps of the warm-up are counted.
-        is_warmup = self.steps < self.stated.warmup_steps
-        self.flops.end_step(can_count=is_warmup and self.compiled() == 0)
+        # Counting slows a step down: only steps of the warm-up are counted. The operations of a
+        # compiled program cannot be counted.
+        is_warmup_next = self.steps < self.stated.warmup_steps
+        self.flops.end_step(can_count=is_warmup_next and self.compiled() == 0)
         if len(window.steps) >= window.length:
             self._close_window(is_whole=True)
             self._open_window(self.clock())
@@ -306,7 +307,7 @@ class WitnessedRank:
         step_ns = [device.elapsed_ns(before, after) for before, after in pairwise(window.marks)]
         if window.phase == "compile":
             step_ns = [end_ns - window.start_ns]  # the step began before the first mark
-        self._end_ns = max(self._end_ns, end_ns)
+        self._end_ns = max(self._end_ns, end_ns)  # the latest end of a window or pause
         self._emit_window(window, end_ns, step_ns)
         if self.stated.window_steps is None and is_whole:
             self._choose_window_steps(sum(step_ns) / len(step_ns))

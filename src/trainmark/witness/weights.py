@@ -45,7 +45,7 @@ class _LiveDigest:
         return TensorDigest(self._weights.collect()).compute_sums()
 
 
-class _SeenGradients:
+class _GradientFlags:
     """The results of a ``GradientWatch`` that has finished, without its tensors.
 
     It stands in for the watch, which would keep the tensors alive.
@@ -166,14 +166,14 @@ class TrainedWeights:
     def _release_gradients(self) -> None:
         """Release the tensors as soon as enough of their gradients have been seen."""
         if self._watch is not None and self._watch.is_finished and self._check is not None:
-            seen = _SeenGradients(self._watch)  # the results without the tensors
-            self._check.gradients = seen  # type: ignore[assignment]
-            self._note_missing_gradients(seen.read_flags().keys())
+            gradient_flags = _GradientFlags(self._watch)  # the results, without the tensors
+            self._check.gradients = gradient_flags  # type: ignore[assignment]
+            self._note_missing_gradients(gradient_flags.read_flags().keys())
             self._watch.close()
             self._watch = None
 
     def _note_missing_gradients(self, reached: Collection[str]) -> None:
-        """Note tensors that no backward pass reached, if they have many of all elements.
+        """Note tensors that no backward pass reached, if they hold a large share of all elements.
 
         Args:
             reached: names of the tensors that a backward pass reached, also if their gradients were
@@ -194,17 +194,20 @@ class TrainedWeights:
         self._was_replaced = True
 
     def end(self) -> dict[str, Any]:
-        """Return the fields of the event ``parameters``; without names if the tensors are gone."""
-        unknown = {"changed": {}, "gradients": {}, "updates": self.updates}
+        """Return the fields of the event ``parameters``.
+
+        They name no tensor if the tensors cannot be compared with those of the start.
+        """
+        without_tensors = {"changed": {}, "gradients": {}, "updates": self.updates}
         check = self._check
         form = self._describe_form()
         # Tensors that are gone, have another form or were loaded cannot be compared.
         if check is None or not form or form != self._form or self._was_replaced:
-            return unknown
+            return without_tensors
         if self._watch is not None:
             self._watch.close()
         if check.gradients is None:  # no step has ended since the last optimizer was added
-            return unknown
+            return without_tensors
         # ``check.end`` compares parts of all tensors. This notices any write to some of them.
         if self._read_versions() != self._versions:
             self._note(RunError("parameters_changed_after_training"))
@@ -212,7 +215,7 @@ class TrainedWeights:
             return check.end() | {"updates": self.updates}
         except RunError as error:
             self._note(error)
-            return unknown
+            return without_tensors
 
     def take_check_ns(self) -> int:
         """Return the time of the checks between windows since the last call."""
