@@ -55,7 +55,7 @@ def train(
     MeasuredLoop(
         job=job,
         open_batches=lambda epoch: iterate_batches(job, device, epoch, depth=2),
-        schedule=Schedule.from_recipe(recipe, target=None, done=checkpoints.begin.steps),
+        schedule=Schedule.from_recipe(recipe, target=None, earlier_steps=checkpoints.begin.steps),
         device=device,
         clock=device.clock,
         barrier=lambda: None,

@@ -228,12 +228,12 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
             concern a step.
         source: of the baseline, as the user named it.
     """
-    before = describe_planned_work(plan)
-    now = describe_planned_work(plans[0])
-    for name, value in now.items():
-        if name not in _UNRELATED_TO_STEPS and before.get(name) != value:
+    work_of_baseline = describe_planned_work(plan)
+    for name, value in describe_planned_work(plans[0]).items():
+        value_of_baseline = work_of_baseline.get(name)
+        if name not in _UNRELATED_TO_STEPS and value_of_baseline != value:
             raise UsageError(
-                f"{name} was {before.get(name)}, but is now {value}",
+                f"{name} was {value_of_baseline}, but is now {value}",
                 where=f"--baseline {source}",
                 rule="the baseline must use the same case and recipe",
                 fix="use the case, recipe and changes of the baseline, or choose another baseline",

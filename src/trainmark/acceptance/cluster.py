@@ -186,7 +186,12 @@ def _renumber_session(opened: OpenedSession, number: int) -> OpenedSession:
 def _plan_first_session(
     request: AcceptRequest, node_plan: Plan, folder: Path, num_nodes: int
 ) -> AcceptancePlan:
-    """Return the plan of the first session: that of one node with all nodes and a time limit."""
+    """Return the plan of the first session: that of one node, changed to train on all nodes.
+
+    Args:
+        node_plan: the plan of one node.
+        folder: of the acceptance, in which the session gets its own folder.
+    """
     num_rounds = sum(count_rounds(request, num_nodes).values())
     if "groups" in request.chosen_phases:
         num_rounds += estimate_further_group_rounds(request, num_nodes)
@@ -235,7 +240,7 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
 def measure_nodes(
     opened: OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
-    """Start the session's job unless it was, wait for its end, judge, and write the result.
+    """Start the session's job if it was not submitted before; wait for its end; write the result.
 
     Raises:
         EnvironmentFault: the engine refused the job.

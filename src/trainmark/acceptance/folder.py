@@ -87,7 +87,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
     if not path.exists():
         return
     try:
-        before = AcceptRequest.model_validate_json(path.read_bytes())
+        earlier_request = AcceptRequest.model_validate_json(path.read_bytes())
     except ValueError as error:
         raise UsageError(
             f"not an acceptance request: {str(error).splitlines()[0]}",
@@ -96,12 +96,12 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
             fix="choose another --out",
         ) from None
     for name in AcceptRequest.model_fields:
-        was = getattr(before, name)
-        now = getattr(request, name)
+        earlier_value = getattr(earlier_request, name)
+        value = getattr(request, name)
         # Options that are free to change do not change what is measured.
-        if name not in _FREE_TO_CHANGE and was != now:
+        if name not in _FREE_TO_CHANGE and earlier_value != value:
             raise UsageError(
-                f"{name} changed from {_describe_value(was)} to {_describe_value(now)}",
+                f"{name} changed from {_describe_value(earlier_value)} to {_describe_value(value)}",
                 where=str(folder),
                 rule="a second accept in the same folder must measure the same work",
                 fix="repeat the first command, or choose another --out",

@@ -197,7 +197,7 @@ def _estimate_effects(
     }
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=100_000)  # names are sorted for each set, and a node is in many sets
 def make_natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts ``node2`` before ``node10``: numbers by their value."""
     parts = re.split(r"(\d+)", name)
@@ -234,15 +234,15 @@ class _MeasuredSets:
             _MissingMeasurements: some were not; the search ends here and starts again from the
                 whole once they are.
         """
-        missing = [
+        missing_sets = [
             node_set
             for node_set in node_sets
             if len(node_set) > 1
             and node_set not in self.measured.errors
             and len(self.measured.seconds.get(node_set, ())) < self.repeats
         ]
-        if missing:
-            raise _MissingMeasurements(missing)
+        if missing_sets:
+            raise _MissingMeasurements(missing_sets)
 
     def is_slow(self, node_set: NodeSet) -> bool:
         """Return whether a set is slower than predicted, or failed; a set of one node never is."""
@@ -257,7 +257,7 @@ class _MeasuredSets:
         """Return whether a set is slow, and slower than parts that are fast by themselves.
 
         The parts show how wrong the prediction is for sets of this size: those that are as large,
-        or else the largest one.
+        or else the largest one. A set that failed counts as slower.
         """
         if node_set in self.measured.errors:
             return True
@@ -351,7 +351,8 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
     It ends at sets of one node, which are never slow.
 
     Returns:
-        The fast sets; None if all halves of several slow sets are slow, so that no part is.
+        The fast sets; None if all halves of several slow sets are slow: then the prediction is
+        wrong, and no group is slow.
     """
     slow_sets = [whole]
     parts: list[NodeSet] = []
@@ -360,7 +361,7 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
         sets.require_measured(halves)
         slow_sets = [half for half in halves if sets.is_slow(half)]
         are_all_slow = len(slow_sets) == len(halves)
-        # Then no group is slow, but the prediction is wrong. Two halves are too few to tell.
+        # The two halves of the whole are too few to tell.
         if are_all_slow and len(halves) >= _MIN_EVEN_SETS:
             return None
         parts += [half for half in halves if half not in slow_sets]

@@ -46,8 +46,8 @@ def judge_links(
 ) -> LinkVerdicts:
     """Return the verdict on each link.
 
-    The lower median of its rounds counts, and a link is slow only if most of its rounds are: so
-    that disturbances of single rounds blame no link.
+    A link is judged by the lower median of its rounds, and is slow only if most of its rounds are.
+    A disturbance of a single round therefore makes no link slow.
 
     Args:
         measured: step times of pairs.

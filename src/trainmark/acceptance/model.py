@@ -172,8 +172,8 @@ def _compute_level_alone(measured: Measurements) -> float:
 def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]:
     """Return the pairs of nodes that would confirm what looks bad.
 
-    Links that look slow are measured again. Nodes whose network is slow are measured with each
-    other, unless they were, which shows whether they share one fault.
+    Links that look slow are measured again. Nodes whose network is slow may share one fault. To
+    show whether they do, each two of them are measured together, unless they already were.
 
     Returns:
         The pairs; one that is to be measured several times is listed as often.

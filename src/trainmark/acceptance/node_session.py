@@ -126,11 +126,14 @@ class Acceptance:
         rounds = self.rounds
         schedule = [
             ScheduledRound(
-                phase=planned.phase,
-                number=planned.number,
-                teams=[self.list_member_names(planned.phase, team) for team in planned.teams],
+                phase=planned_round.phase,
+                number=planned_round.number,
+                teams=[
+                    self.list_member_names(planned_round.phase, team)
+                    for team in planned_round.teams
+                ],
             )
-            for planned in rounds
+            for planned_round in rounds
         ]
         num_devices = len(self.device_names)
         devices_text = "1 device" if num_devices == 1 else f"{num_devices} devices"
@@ -221,31 +224,39 @@ class NodeSession:
 
     def run(self, rounds: Sequence[Round]) -> None:
         """Measure the teams of ``rounds`` that no session has measured yet."""
-        missing = self._find_missing(rounds)
-        progress = Progress([planned.phase for planned in missing], self.acceptance.request.seconds)
-        for planned in missing:
+        missing_rounds = self._find_missing(rounds)
+        progress = Progress(
+            [planned_round.phase for planned_round in missing_rounds],
+            self.acceptance.request.seconds,
+        )
+        for planned_round in missing_rounds:
             if self.stop.signal_name is not None:
                 return
             self.show(progress.begin_round())
-            teams = [self._build_team(planned, device_indices) for device_indices in planned.teams]
-            self.measure(teams, planned.phase, planned.number)
+            teams = [
+                self._build_team(planned_round, device_indices)
+                for device_indices in planned_round.teams
+            ]
+            self.measure(teams, planned_round.phase, planned_round.number)
 
     def _find_missing(self, rounds: Sequence[Round]) -> list[Round]:
         """Return the rounds with the teams that no session has measured yet."""
         # Each is a phase, the number of a round, and the names of the members.
         measured_teams = Evidence.read(self.acceptance.folder).results.keys()
-        missing = []
-        for planned in rounds:
+        missing_rounds = []
+        for planned_round in rounds:
             missing_teams = []
-            for device_indices in planned.teams:
-                members = self.acceptance.list_member_names(planned.phase, device_indices)
-                if (planned.phase, planned.number, members) not in measured_teams:
+            for device_indices in planned_round.teams:
+                members = self.acceptance.list_member_names(planned_round.phase, device_indices)
+                if (planned_round.phase, planned_round.number, members) not in measured_teams:
                     missing_teams.append(device_indices)
             if missing_teams:
-                missing.append(
-                    Round(phase=planned.phase, number=planned.number, teams=missing_teams)
+                missing_rounds.append(
+                    Round(
+                        phase=planned_round.phase, number=planned_round.number, teams=missing_teams
+                    )
                 )
-        return missing
+        return missing_rounds
 
     def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> None:
         """Measure teams of a round at the same time, and write how it ended for each.
@@ -279,10 +290,10 @@ class NodeSession:
                     error=outcome.error,
                 )
 
-    def _build_team(self, planned: Round, device_indices: tuple[int, ...]) -> Team:
+    def _build_team(self, planned_round: Round, device_indices: tuple[int, ...]) -> Team:
         """Return a team of devices of this machine, with the task of its ranks."""
         # Devices are compared bit by bit once, in their first round.
-        has_control = planned.phase == "devices" and planned.number == 0
+        has_control = planned_round.phase == "devices" and planned_round.number == 0
         task = RankTask(
             plan_dir=str(get_plan_folder(self.acceptance.folder, len(device_indices))),
             devices=list(device_indices),
@@ -291,8 +302,9 @@ class NodeSession:
             control_steps=CONTROL_STEPS if has_control else 0,
             windows=WINDOWS,
             budget_s=self.acceptance.request.seconds,
-            measures_device=planned.phase == "devices",
+            measures_device=planned_round.phase == "devices",
         )
         return Team(
-            members=self.acceptance.list_member_names(planned.phase, device_indices), task=task
+            members=self.acceptance.list_member_names(planned_round.phase, device_indices),
+            task=task,
         )

@@ -87,7 +87,7 @@ def judge_nodes(
         estimate.cause if verdict is Verdict.SLOW else None
         for estimate, verdict in zip(estimates, verdicts, strict=True)
     ]
-    group_of_node = _mark_groups(measured, pairs, causes)
+    group_of_node = _mark_groups(measured, pairs, causes)  # also changes `causes`
     is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
     rounds_to_decide = count_more_rounds(effect, half_width, count, effect_limit)
     return NodeVerdicts(
@@ -104,7 +104,7 @@ def judge_nodes(
 def _choose_estimate(
     node: int, alone: Estimates, pairs: PairFit, *, effect_limit: float, num_std_errors: float
 ) -> _NodeEstimate:
-    """Return the estimate by which a node is judged, and where the node is slow if it is.
+    """Return the estimate by which a node is judged, with the cause if the node turns out slow.
 
     A node that became slow is judged by the later half of the rounds, any other one by all rounds.
 

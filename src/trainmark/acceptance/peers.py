@@ -46,7 +46,7 @@ class Peer:
         barriers: names of those at which it has arrived.
         ended_rounds: rounds of each phase that it has measured, or tried to.
         size: bytes of the file that were read: whole lines.
-        grew_s: when the file was last seen to grow, by this node's monotonic clock.
+        last_growth_s: when the file was last seen to grow, by this node's monotonic clock.
     """
 
     path: Path
@@ -55,12 +55,12 @@ class Peer:
     ended_rounds: Counter[Phase] = field(default_factory=Counter)
     has_left: bool = False
     size: int = 0
-    grew_s: float = 0.0
+    last_growth_s: float = 0.0
 
     @property
     def is_alive(self) -> bool:
         """Whether it has joined, has not left, and wrote something lately."""
-        is_silent = time.monotonic() - self.grew_s >= SILENCE_S
+        is_silent = time.monotonic() - self.last_growth_s >= SILENCE_S
         return self.joined is not None and not self.has_left and not is_silent
 
     def read_on(self) -> None:
@@ -71,7 +71,7 @@ class Peer:
         whole_lines = added[: added.rfind(b"\n") + 1]  # the node may be writing the last line
         if whole_lines:
             self.size += len(whole_lines)
-            self.grew_s = time.monotonic()
+            self.last_growth_s = time.monotonic()
         for event in decode_events(whole_lines):
             self._note(event)
 

@@ -584,9 +584,9 @@ def _blame_bad_pairs(
         # A single pair does not show which of its ends is at fault.
         if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
             rounds_of_member = [x for x in bad_pair_rounds if member in x.members]
-            first = rounds_of_member[0]  # one finding is enough: the first stands for all
+            bad_round = rounds_of_member[0]  # one finding is enough: the first stands for all
             assessment.findings[member].append(
-                Finding(code=first.code, quantity=first.quantity, text=first.text)
+                Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
             )
     for bad_round in bad_pair_rounds:
         # An excluded end settles all its bad pairs, also one that this loop has just excluded.

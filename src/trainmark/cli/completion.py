@@ -147,7 +147,10 @@ def _list_field_values(recipe_type: type[Recipe], key: str) -> list[str]:
 
 
 def _list_type_values(annotation: Any) -> list[str]:
-    """Return the values of a type that has few: a literal, a boolean, perhaps none."""
+    """Return the values of a type that has few, such as a literal or a boolean, as users type them.
+
+    The list is empty if the type has many values; a union has the values of its parts.
+    """
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
     if annotation is bool:

@@ -57,10 +57,10 @@ def _print_local_dry_run(plan: Plan, *, as_json: bool) -> None:
 
 def _print_submission_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Print the plan of a run on other machines to standard error, and its script."""
-    first = list_launches(plan)[0]
-    script = build_command(first, cluster).render_script(Path(first.run_dir))
+    first_launch = list_launches(plan)[0]
+    script = build_command(first_launch, cluster).render_script(Path(first_launch.run_dir))
     if as_json:
-        print_json({"plan": first.model_dump(mode="json"), "script": script}, indent=2)
+        print_json({"plan": first_launch.model_dump(mode="json"), "script": script}, indent=2)
         return
     typer.echo(_format_summary(plan), err=True)
     if plan.repeat_count > 1:
@@ -69,7 +69,8 @@ def _print_submission_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) ->
         )
     print_text(script)
     print_text(
-        f"to wait for the job: trainmark run --attach {shlex.quote(first.run_dir)}", err=True
+        f"to wait for the job: trainmark run --attach {shlex.quote(first_launch.run_dir)}",
+        err=True,
     )
 
 

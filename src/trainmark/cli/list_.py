@@ -165,11 +165,13 @@ def _list_followers(_lang: str) -> Rows:
 
     rows = []
     for name in BACKENDS:
-        missing = list_missing_packages(FollowTarget(name))
+        missing_packages = list_missing_packages(FollowTarget(name))
         rows.append(
             {
                 "name": name,
-                "here": f"no: {', '.join(missing)} is missing" if missing else "yes",
+                "here": (
+                    f"no: {', '.join(missing_packages)} is missing" if missing_packages else "yes"
+                ),
                 "install": f"pip install 'trainmark[{name}]'",
             }
         )

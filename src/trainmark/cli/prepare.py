@@ -158,7 +158,7 @@ class LineReporter(Reporter):
             return
         self._shown_s = now_s
         line = f"{self._stage}: {100 * self._done / max(1, self._total):.0f}%"
-        new_units = self._done - self._done_before
+        new_units = self._done - self._done_before  # without those of an interrupted earlier call
         if new_units:
             remaining_s = (now_s - self._begin_s) * (self._total - self._done) / new_units
             line += f", about {timedelta(seconds=max(0, round(remaining_s)))} left"

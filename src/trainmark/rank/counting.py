@@ -80,11 +80,11 @@ class MeteredBatches:
 
     def __next__(self) -> Batch:
         """Return the next batch, and count it in ``step``."""
-        before = self.device.mark()
+        start_mark = self.device.mark()
         batch = next(self.source)
-        after = self.device.mark()
-        self.step.add(batch, (before, after))
-        if self.kept is not None:
+        end_mark = self.device.mark()
+        self.step.add(batch, (start_mark, end_mark))
+        if self.kept is not None:  # the window of this batch will be repeated
             self.kept.append(batch)
         return batch
 

@@ -58,8 +58,10 @@ class Schedule:
     target: Target | None = None
 
     @classmethod
-    def from_recipe(cls, recipe: Recipe, target: Target | None, *, done: int = 0) -> Schedule:
-        """Return the schedule of a recipe, after ``done`` steps in earlier launches.
+    def from_recipe(
+        cls, recipe: Recipe, target: Target | None, *, earlier_steps: int = 0
+    ) -> Schedule:
+        """Return the schedule of a recipe, after ``earlier_steps`` steps in earlier launches.
 
         Only ``max_steps`` is reduced: epochs keep their numbers over launches.
         """
@@ -68,7 +70,7 @@ class Schedule:
             max_epochs=recipe.max_epochs,
             warmup_steps=recipe.warmup_steps,
             window_steps=recipe.window_steps,
-            max_steps=None if max_steps is None else max_steps - done,
+            max_steps=None if max_steps is None else max_steps - earlier_steps,
             eval_every_epochs=recipe.eval_every_epochs,
             eval_every_samples=recipe.eval_every_samples,
             eval_from_sample=recipe.eval_from_sample,
@@ -105,10 +107,10 @@ class Schedule:
         interval = self.eval_every_samples
         if interval is None:
             return math.inf
-        first = self.eval_from_sample or interval
-        if samples < first:
-            return first
-        samples_since_due = (samples - first) % interval
+        first_due = self.eval_from_sample or interval
+        if samples < first_due:
+            return first_due
+        samples_since_due = (samples - first_due) % interval
         return samples - samples_since_due + interval
 
 

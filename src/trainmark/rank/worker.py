@@ -269,7 +269,7 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         open_batches=open_batches,
         trained_keys=reporter.trained_keys,
         check_agreement=partial(refuse_other_quality, context.world_size),
-        schedule=Schedule.from_recipe(recipe, plan.target, done=checkpoints.begin.steps),
+        schedule=Schedule.from_recipe(recipe, plan.target, earlier_steps=checkpoints.begin.steps),
         begin=checkpoints.begin,
         save=checkpoints.save,
         device=device,

@@ -89,7 +89,10 @@ class BatchCounter:
             rows.digests += _digest_rows(_find_inputs(batch), self.sample_dimension)
 
     def list_rows(self) -> list[int]:
-        """Return digests of the first rows of the first epoch, of data sets that are trained."""
+        """Return digests of the first rows of the first epoch, of data sets that are trained.
+
+        By these the record finds rows that were read more than once in the epoch.
+        """
         digests: list[int] = []
         for dataset in self.trained:
             if dataset in self._rows:

@@ -35,10 +35,10 @@ class FlopCounter:
         self._watch: StepWatch | None = None  # counts the current step; None: it is not counted
 
     def can_still_count(self, can_count: bool) -> bool:
-        """Tell whether a step may still be counted.
+        """Tell whether a step may still be counted: none was counted yet, and one can be.
 
         Args:
-            can_count: the program is in a state in which steps can be counted.
+            can_count: whether the program is in a state in which steps can be counted.
         """
         return self.counted is None and can_count
 

@@ -83,9 +83,9 @@ def _hook_backward(torch: Any) -> None:
         rank = watched.rank or watched.claim_rank(torch)
         if rank is None:
             return
-        first = tensors[0] if isinstance(tensors, tuple | list) else tensors
-        is_loss = isinstance(first, torch.Tensor) and first.numel() == 1
-        rank.note_backward(first.detach().reshape(()) if is_loss else None)
+        first_tensor = tensors[0] if isinstance(tensors, tuple | list) else tensors
+        is_loss = isinstance(first_tensor, torch.Tensor) and first_tensor.numel() == 1
+        rank.note_backward(first_tensor.detach().reshape(()) if is_loss else None)
 
     @functools.wraps(backward)
     def call_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:

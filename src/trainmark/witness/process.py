@@ -108,7 +108,7 @@ class WitnessedProcess:
             mark = device.mark()  # both marks are the same: how long it took is not known
             self.rank.batches.add(early.dataset, early.batch, (mark, mark), iterator=early.iterator)
             self.early_batch = None
-        if self._early_optimizer is not None:
+        if self._early_optimizer is not None:  # its step, which has begun, does this backward pass
             self.rank.note_optimizer_start(self._early_optimizer)
         _save_stacks_on_signal(self.run_dir, number)
         atexit.register(self.finish)

@@ -88,8 +88,8 @@ class TrainedWeights:
         self._was_replaced = False  # the program has loaded other values since the last step
         self._is_between_windows = False  # no step has begun since the last window
         self._ids: set[int] = set()  # of all tensors
-        self.updates = 0
-        self.violations: dict[str, dict[str, Any]] = {}
+        self.updates = 0  # number of steps that should have changed tensors
+        self.violations: dict[str, dict[str, Any]] = {}  # messages of broken rules, by their codes
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Add the tensors of an optimizer; called before its first step.
@@ -180,12 +180,15 @@ class TrainedWeights:
                 all zero.
         """
         tensors = {name: tensor for name, tensor in self.collect().items() if tensor.requires_grad}
-        missing = [name for name in tensors if name not in reached]
+        missing_names = [name for name in tensors if name not in reached]
         total = sum(tensor.numel() for tensor in tensors.values())
-        share = sum(tensors[name].numel() for name in missing) / max(1, total)
+        share = sum(tensors[name].numel() for name in missing_names) / max(1, total)
         if share >= _MIN_MISSING_SHARE:
             error = RunError(
-                "witness_gradients", number=len(missing), parameters=len(tensors), share=share
+                "witness_gradients",
+                number=len(missing_names),
+                parameters=len(tensors),
+                share=share,
             )
             self._note(error)
 
