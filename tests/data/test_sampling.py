@@ -73,7 +73,7 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
     assert len(samples) == max(0, (total - 1) // seq_length)
     for index in (samples.build_epoch(number), samples.build_unshuffled_epoch()):
         assert len(index) == len(samples)
-        assert sorted(index.shuffle) == list(range(len(samples)))
+        assert sorted(index.sample_order) == list(range(len(samples)))
         # The split's tokens in the order of its documents; a token is its own number.
         order = [
             token
@@ -88,8 +88,8 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
         # Less than a sample is left at the end.
         assert total - 1 - len(samples) * seq_length < seq_length
         # Rows may be gathered in any order.
-        shuffled = index.gather_tokens(index.shuffle)
-        assert (shuffled == rows[index.shuffle]).all()
+        shuffled = index.gather_tokens(index.sample_order)
+        assert (shuffled == rows[index.sample_order]).all()
 
 
 def compute_published_order(sizes, seq_length, seed, needed_samples):
@@ -145,7 +145,7 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     )
     for _ in range(2):  # built, then mapped
         orders = np.concatenate(
-            [samples.build_epoch(epoch_number).shuffle for epoch_number in range(epochs)]
+            [samples.build_epoch(epoch_number).sample_order for epoch_number in range(epochs)]
         )
         index = samples.build_epoch(0)
         assert index.documents.tolist() == order
@@ -153,6 +153,6 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
         assert len(orders) == epochs * len(samples)
         # Each epoch has the next samples of the published order.
         assert orders.tolist() == shuffle[: len(orders)]
-    assert index.gather_tokens(index.shuffle[:9]).shape == (9, 13 + 1)
+    assert index.gather_tokens(index.sample_order[:9]).shape == (9, 13 + 1)
     fresh = samples.build_epoch(epochs)  # beyond the samples shuffled together: drawn anew
     assert fresh.documents.tolist() != order

@@ -29,10 +29,10 @@ VOCAB, SEQUENCE, SAMPLES = 100, 12, 20  # a table of 128 rows on one rank, of 25
 class Epoch:
     """Random tokens in the form of ``sampling.EpochIndex``."""
 
-    shuffle: Any  # numbers of the samples in the epoch's order
+    sample_order: Any  # numbers of the samples in the epoch's order
 
     def __len__(self) -> int:
-        return len(self.shuffle)
+        return len(self.sample_order)
 
     def batch(self, numbers: Any) -> Any:
         tokens = len(numbers) * SEQUENCE
@@ -41,7 +41,7 @@ class Epoch:
         )
 
     def gather_tokens(self, numbers: Any) -> Any:
-        rows = np.random.default_rng(5).integers(0, VOCAB, (len(self.shuffle), SEQUENCE + 1))
+        rows = np.random.default_rng(5).integers(0, VOCAB, (len(self.sample_order), SEQUENCE + 1))
         return rows[np.asarray(numbers)]
 
 

@@ -44,17 +44,17 @@ class EpochIndex:
             (documents,).
         positions: indices into ``documents``, int64 (samples + 1,).
         offsets: int64 (samples + 1,).
-        shuffle: sample numbers in the order of training, integers (samples,).
+        sample_order: sample numbers in the order of training, integers (samples,).
     """
 
     split: Samples
     documents: NDArray[Any]
     positions: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    shuffle: NDArray[Any]
+    sample_order: NDArray[Any]
 
     def __len__(self) -> int:
-        return len(self.shuffle)
+        return len(self.sample_order)
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
         """Return token ids (B, seq_length + 1): inputs and, shifted by one, targets."""
@@ -68,7 +68,7 @@ class EpochIndex:
         """Return the tokens of samples, each with the token that follows it.
 
         Args:
-            numbers: sample numbers, as in ``shuffle`` (B,).
+            numbers: sample numbers, as in ``sample_order`` (B,).
 
         Returns:
             int64 (B, seq_length + 1).
@@ -78,11 +78,12 @@ class EpochIndex:
         token_rows = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(token_rows, numbers, strict=True):
             first, last = self.positions[number : number + 2]
-            documents = self.documents[first : last + 1]  # those that the sample lies in
+            documents = self.documents[first : last + 1]  # that have tokens of the sample
             begins = document_starts[documents]
             ends = document_starts[documents + 1]
-            # The end first: in a sample within one document, begins[-1] is begins[0], and the
-            # offset counts from the start of the document.
+            # Cut off what follows the sample in its last document and what precedes it in its first
+            # one. The end comes first: both offsets count from the start of a document. If the
+            # sample lies in one document, the second line moves this start, ``begins[-1]``, too.
             ends[-1] = begins[-1] + self.offsets[number + 1] + 1
             begins[0] += self.offsets[number]
             pieces = [corpus[begin:end] for begin, end in zip(begins, ends, strict=True)]
@@ -141,7 +142,7 @@ class Samples:
         if samples == 0:  # nothing to shuffle; there may be no token by which to divide
             return self.build_unshuffled_epoch()
         # Epochs are shuffled in groups that hold at least ``shuffled_together`` samples.
-        needed_tokens = self.shuffled_together * self.seq_length + 1
+        needed_tokens = self.shuffled_together * self.seq_length + 1  # 1: the last sample's target
         group_size = -(-needed_tokens // self.num_tokens)  # rounded up
         group, epoch_of_group = divmod(number, group_size)
         # Each group has its own order. RandomState takes seeds of 32 bits.
@@ -151,10 +152,11 @@ class Samples:
             return self._shuffle_epochs(group_size, np.random.RandomState(seed))
 
         arrays = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
-        order, positions, offsets, shuffle = arrays
+        document_order, positions, offsets, sample_order = arrays  # of the whole group
         # Concatenated epochs may give more samples than the same epochs alone: those are left out.
         first = epoch_of_group * samples
-        return EpochIndex(self, order, positions, offsets, shuffle[first : first + samples])
+        order_of_epoch = sample_order[first : first + samples]
+        return EpochIndex(self, document_order, positions, offsets, order_of_epoch)
 
     def _shuffle_epochs(self, num_epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
         """Return the arrays of epochs that are shuffled together; see ``_cut_samples``.
@@ -162,15 +164,16 @@ class Samples:
         Megatron shuffles the last epoch separately if less than 80% of it is needed.
 
         Args:
-            random: has the seed of this group of epochs.
+            num_epochs: number of epochs of the group.
+            random: the generator, with the seed of this group.
         """
         num_samples = count_samples(num_epochs * self.num_tokens, self.seq_length)
         num_before_last = count_samples((num_epochs - 1) * self.num_tokens, self.seq_length)
         num_needed_of_last = self.shuffled_together - num_before_last
         documents = np.arange(len(self.documents), dtype=np.int32)
         sample_numbers = np.arange(num_samples)
-        # Parts of the order of documents, and of that of samples, that are shuffled separately.
-        # ``len(self)`` is the number of samples of a single epoch.
+        # Orders of documents and of samples, in parts that are shuffled separately: the last epoch
+        # and all before it, or all together. ``len(self)`` is the number of samples of an epoch.
         if num_epochs > 1 and num_needed_of_last < int(0.8 * len(self)):
             document_parts = [np.tile(documents, num_epochs - 1), documents.copy()]
             sample_parts = np.split(sample_numbers, [num_before_last])
@@ -187,7 +190,15 @@ class Samples:
     def _cut_samples(
         self, document_order: NDArray[Any], sample_order: NDArray[Any]
     ) -> list[NDArray[Any]]:
-        """Return ``documents``, ``positions``, ``offsets`` and ``shuffle`` of an ``EpochIndex``."""
+        """Cut documents into samples; return the arrays of an ``EpochIndex``.
+
+        Args:
+            document_order: document numbers, in the order in which the documents are concatenated.
+            sample_order: numbers of the samples that are cut from them, in the order of training.
+
+        Returns:
+            ``documents``, ``positions``, ``offsets`` and ``sample_order``.
+        """
         sizes = np.diff(self.starts)[document_order]
         positions, offsets = cut_documents(sizes, self.seq_length)
         return [document_order, positions, offsets, sample_order]

@@ -119,16 +119,17 @@ class NextTokenJob:
             index,
             self.sharding,
             epoch,
-            order=index.shuffle,
+            order=index.sample_order,
             counted=self.ranks.counts_here,
             first_step=first_step,
         )
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum over samples of each sample's mean loss a token."""
+        """Return the sum over samples of each sample's mean loss per token."""
         ids: Tensor = batch.tensors  # (B, T + 1)
         total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])  # over all tokens
-        sum_of_means: Tensor = total / self.recipe.seq_length  # every sample has as many tokens
+        # Every sample has ``seq_length`` tokens.
+        sum_of_means: Tensor = total / self.recipe.seq_length
         return sum_of_means
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
