@@ -135,7 +135,7 @@ def test_vocabulary_may_differ_from_the_model_only_by_padding(
             tmp_path,
             entries=entries,
             vocab_size=vocab_size,
-            of="config",
+            size_source="config",
             fix="fetch it",
             multiple=multiple,
         )

@@ -131,8 +131,10 @@ class IndexedReader:
             documents: consecutive document numbers.
         """
         assert documents.step == 1
+        # The number of the first sequence of each document, and of that after the last document.
         first_sequences = self.document_index[documents.start : documents.stop + 1]
-        # Empty documents at the end of the file begin after its last sequence.
+        # A sequence that does not exist begins at the end of the file: the one after the last
+        # document, and those of empty documents before it.
         starts = np.full(len(first_sequences), self.num_tokens, np.int64)
         exists = first_sequences < len(self.sizes)
         starts[exists] = self.pointers[first_sequences[exists]] // self.dtype.itemsize
@@ -315,11 +317,11 @@ def _map_index(
     return sizes, pointers, bounds
 
 
-def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extremes:
+def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) -> Extremes:
     """Refuse ids outside the vocabulary; return digest, smallest and largest id of a pair.
 
     Args:
-        place: folder in which the result of the scan is cached.
+        cache_folder: folder in which the result of the scan is cached.
         vocab_size: of the recipe; it may exceed the tokenizer's by padding.
 
     Raises:
@@ -343,7 +345,7 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
 
     with translate_read_errors(tokens_file):
         inputs = {file.name: file for file in (index_file, tokens_file)}
-        content = load_or_scan(place / "content.json", inputs, scan)["tokens"]
+        content = load_or_scan(cache_folder / "content.json", inputs, scan)["tokens"]
     # None: another program has prepared the data.
     tokenizer_size = read_manifest(folder).get("vocab_size")
     if content.smallest < 0 or content.largest >= vocab_size:
@@ -361,7 +363,7 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
             folder / MANIFEST_FILE,
             entries=tokenizer_size,
             vocab_size=vocab_size,
-            of="the recipe",
+            size_source="the recipe",
             multiple=PADDING_MULTIPLE,
             fix=f"set vocab_size={tokenizer_size}",
         )

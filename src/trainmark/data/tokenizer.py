@@ -73,7 +73,8 @@ def open_tokenizer(file: Path, make_error: Fault, *, plain: bool = True) -> Toke
 
     try:
         if file.name == WORDPIECE_FILE:  # `vocab.txt` of BERT, a token a line
-            vocabulary = {token: row for row, token in enumerate(split_lines(read_text(file)))}
+            tokens = split_lines(read_text(file))
+            vocabulary = {token: number for number, token in enumerate(tokens)}
             library = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
         elif file.name == BPE_FILES[0]:  # `vocab.json` of GPT-2, beside `merges.txt`
             merges = read_merges(file.with_name(BPE_FILES[1]))
@@ -153,7 +154,8 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
     if not settings.is_file():
         return
     document = json.loads(library.to_str())
-    # What the opened tokenizer does, by keys of ``tokenizer_config.json``; the first two always.
+    # What the opened tokenizer does, by keys of ``tokenizer_config.json``. It always does these
+    # two; the others depend on its components.
     applied: dict[str, Any] = {"do_basic_tokenize": True, "never_split": []}
     normalizer = document["normalizer"] or {}
     if normalizer.get("type") == "BertNormalizer":
@@ -183,7 +185,8 @@ def read_special_token(folder: Path, key: str, make_error: Fault) -> str | None:
         file = folder / name
         if file.is_file():
             token = read_json(file, make_error).get(key)
-            if isinstance(token, dict):  # an added token is stored as an object
+            # A setting is the token's text, or an object with the text as ``content``.
+            if isinstance(token, dict):
                 token = token.get("content")
             if token is not None:
                 return str(token)
@@ -191,7 +194,7 @@ def read_special_token(folder: Path, key: str, make_error: Fault) -> str | None:
 
 
 def refuse_short_vocabulary(
-    file: Path, *, entries: int, vocab_size: int, of: str, fix: str, multiple: int = 1
+    file: Path, *, entries: int, vocab_size: int, size_source: str, fix: str, multiple: int = 1
 ) -> None:
     """Refuse a vocabulary that is shorter than the model's.
 
@@ -202,7 +205,7 @@ def refuse_short_vocabulary(
         file: the vocabulary.
         entries: its number of tokens.
         vocab_size: rows of the model's table.
-        of: names the source of ``vocab_size``, for the error.
+        size_source: what sets ``vocab_size``, a file or the recipe, for the error.
         multiple: the model may pad ``entries`` up to the next multiple of this.
 
     Raises:
@@ -215,8 +218,8 @@ def refuse_short_vocabulary(
             f"the vocabulary has {entries} entries, but the model expects {vocab_size}",
             where=str(file),
             rule=(
-                f"the vocabulary must be that of the model{padding}; {of} sets vocab_size to "
-                f"{vocab_size}"
+                f"the vocabulary must be that of the model{padding}; {size_source} sets "
+                f"vocab_size to {vocab_size}"
             ),
             fix=fix,
         )
@@ -268,9 +271,9 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     library = open_tokenizer(file, make_corpus_error)
     refuse_other_settings(file, library, make_corpus_error)
     vocab_size = max(library.get_vocab().values()) + 1  # ids may have gaps
-    if not ends:
+    if not ends:  # no token ends a document
         return CorpusTokenizer(library, vocab_size)
-    # Without a setting, it is the token of GPT-2.
+    # If no settings name the token, it is GPT-2's.
     end_token = read_special_token(folder, "eos_token", make_corpus_error) or END_OF_DOCUMENT
     end_id = library.token_to_id(end_token)
     if end_id is None:

@@ -343,7 +343,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         file,
         entries=len(vocab),
         vocab_size=vocab_size,
-        of="model/config.json",
+        size_source="model/config.json",
         fix=(
             "put the tokenizer of this model into model/; if the model's embedding table is "
             f"padded, add unused tokens to the tokenizer until it has {vocab_size} entries"

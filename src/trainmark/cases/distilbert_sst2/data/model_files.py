@@ -155,7 +155,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
         file,
         entries=size,
         vocab_size=config.vocab_size,
-        of="model/config.json",
+        size_source="model/config.json",
         fix=MODEL_FIX,
     )
     return tokenizer

@@ -123,7 +123,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             file,
             entries=size,
             vocab_size=vocab_size,
-            of="the recipe",
+            size_source="the recipe",
             multiple=PADDED_TO,  # the rows of the model's table may be rounded up to it
             fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or {FIX}",
         )
