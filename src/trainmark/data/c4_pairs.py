@@ -54,10 +54,14 @@ def generate(folder: Path, recipe: Any) -> None:
 
 
 def _find_pair(folder: Path, word: str, published: str) -> Path:
-    """Return the path of the folder's one pair with ``word`` in its name, without the endings.
+    """Return the path of the folder's only pair with ``word`` in its name, without the endings.
 
     Args:
+        word: the split, ``train`` or ``validation``.
         published: name of the published pair, for the error.
+
+    Raises:
+        DataError: there is no such pair, or there are several.
     """
     with translate_read_errors(folder):
         index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
@@ -93,7 +97,8 @@ def _load_split(
     """Open and check the pair of one split; return its samples and a digest of its tokens.
 
     Args:
-        word, published: see ``_find_pair``.
+        word: the split, ``train`` or ``validation``, which is in the names of its files.
+        published: name of the published pair, for an error.
         max_samples: maximum number of samples; None: all.
 
     Raises:
@@ -109,7 +114,8 @@ def _load_split(
         )
     content = check_tokens(reader, folder / CACHE_FOLDER / word, vocab_size=recipe.vocab_size)
     digest = content.digest[:16]  # enough characters to tell data sets apart
-    # The folder's name contains all that the orders depend on, but the seed.
+    # The folder's name contains all that the orders of samples depend on but the seed, of which
+    # each has a subfolder.
     cache = folder / CACHE_FOLDER / f"{digest}-{recipe.seq_length}-{recipe.shuffled_together}"
     samples = Samples(
         reader,

@@ -56,19 +56,20 @@ def load_or_build_arrays(
         folder: its name must contain everything that the arrays depend on.
         build: computes the arrays.
     """
-    with suppress(OSError):
+    with suppress(OSError):  # a read-only or full disk: the arrays are then built, but not cached
         folder.mkdir(parents=True, exist_ok=True)
     arrays = _read_arrays(folder)
     if arrays is not None:
         return arrays
-    is_writable = os.access(folder, os.W_OK)  # if not, there can be no lock: each process builds
+    # Without permission to write there can be no lock file: each process then builds for itself.
+    is_writable = os.access(folder, os.W_OK)
     with FileLock(folder / ".lock") if is_writable else nullcontext():
         arrays = _read_arrays(folder)  # another process may have written them meanwhile
         if arrays is None:
             built_arrays = build()
             if not _write_arrays(folder, built_arrays):
                 return built_arrays
-            # Mapped from the files, which the processes of a machine share in memory.
+            # Map them from the files: all processes of a machine then share one copy in memory.
             names = _name_arrays(built_arrays)
             arrays = [np.load(folder / name, mmap_mode="r") for name in names]
     return arrays
@@ -128,8 +129,8 @@ def compute_extremes(
     Args:
         blocks: at least one, none of them empty.
         digest: the sha256 object to update; None: a new one.
-        to_integers: maps a block to the integers whose extremes are returned; for floats, such as
-            bit patterns. The digest is that of the block itself.
+        to_integers: converts a block to the integers whose extremes are returned, for example
+            floats to their bit patterns. The digest is always that of the block itself.
     """
     if digest is None:
         digest = sha256()

@@ -91,6 +91,7 @@ def write_pairs(
     sources: dict[str, Path] = {}
     for files_of_pair in pairs.values():
         sources |= files_of_pair
+    # The tokenizer's files, by the paths of their copies in ``data``.
     copies = {
         f"{TOKENIZER_FOLDER}/{name}": file for name, file in find_corpus_files(tokenizer).items()
     }
@@ -209,8 +210,9 @@ class BlockEncoder:
     def __init__(self, tokenizer: Path, text_key: str, *, ends: bool) -> None:
         # With which ``_begin_worker`` makes an equal encoder in each worker process.
         self.worker_arguments = (tokenizer, text_key, ends)
+        # ``tokenizer`` is its folder; ``ends``: whether a token ends each document.
         self.tokenizer: CorpusTokenizer = open_corpus_tokenizer(tokenizer, ends=ends)
-        self.text_key = text_key
+        self.text_key = text_key  # the key of the text in a line
         self.dtype = choose_dtype(self.tokenizer.vocab_size)
 
     def encode(self, block: Block) -> EncodedBlock:
@@ -252,7 +254,7 @@ def _end_with_parent() -> None:
     A killed parent cannot end its workers itself.
     """
     parent = parent_process()
-    assert parent is not None
+    assert parent is not None, "a worker is a child of the process that made the pool"
     parent.join()
     os._exit(1)  # ends the process; ``sys.exit`` would only end this thread
 
@@ -287,7 +289,8 @@ def encode_blocks(
     try:
         for block in blocks:
             pending.append((block, pool.submit(_encode_in_worker, block)))
-            if len(pending) == 2 * workers:  # one block in work and one waiting for each worker
+            # Not more than one block in work and one waiting for each worker, to limit the memory.
+            if len(pending) == 2 * workers:
                 oldest_block, future = pending.popleft()
                 yield oldest_block, future.result()
         for block, future in pending:
@@ -324,18 +327,22 @@ class _PairWriter:
         # Number of tokens of each document; the index is made of them at the end.
         self.sizes_file = partial_folder.work / f"{name}.sizes"
         self.position = CORPUS_BEGIN  # in the source files: what is before it was written
-        self.counts = dict.fromkeys(COUNT_NAMES, 0)
+        self.counts = dict.fromkeys(COUNT_NAMES, 0)  # of what was written
+        # What an earlier, interrupted call saved last; None: nothing.
         saved = partial_folder.state["stages"].get(name)
         if saved is not None and self._has_saved_bytes(saved["counts"]):
             self.position = CorpusPosition(*saved["place"])
             self.counts = saved["counts"]
-        else:  # the tokens are written again: forget the fingerprint of an earlier file
+        else:
+            # The tokens are written anew. Forget the fingerprint of an earlier file of this name,
+            # which would otherwise be taken for that of the new one.
             partial_folder.state["files"].pop(f"{name}.bin", None)
 
     def _has_saved_bytes(self, counts: dict[str, int]) -> bool:
         """Return whether the files on disk have at least the tokens and documents of ``counts``.
 
-        What an interrupted call wrote after its last save follows them; ``write`` removes it.
+        They may have more, which an interrupted call wrote after its last save; ``write`` removes
+        it.
         """
         if not self.tokens_file.is_file() or not self.sizes_file.is_file():
             return False
@@ -362,7 +369,8 @@ class _PairWriter:
         counts = self.counts
         report.begin(f"tokenising {self.name}", self.total_bytes, done=self.position.bytes_read)
         saved_tokens = counts["tokens"]  # at the last save
-        # What an earlier call wrote after its last save is cut off, and encoded again.
+        # ``_open_to_append`` cuts off what an earlier call wrote after its last save. It is encoded
+        # again.
         with (
             _open_to_append(self.tokens_file, self._count_token_bytes(counts)) as tokens_stream,
             _open_to_append(self.sizes_file, self._count_size_bytes(counts)) as sizes_stream,
@@ -377,7 +385,7 @@ class _PairWriter:
                 largest = int(encoded.tokens.max(initial=0))
                 counts["largest_token_id"] = max(counts["largest_token_id"], largest)
                 report.advance(block.after.bytes_read - self.position.bytes_read)
-                self.position = block.after
+                self.position = block.after  # everything before it was written
                 if counts["tokens"] - saved_tokens >= SAVE_EVERY_TOKENS:
                     saved_tokens = counts["tokens"]
                     self._save(tokens_stream, sizes_stream)
@@ -435,10 +443,11 @@ def find_source_files(raw: Path) -> dict[str, Path]:
 def _read_lines(stream: Any) -> list[bytes]:
     """Return the next lines with their ends, about 2 MiB; an empty list at the end of the stream.
 
-    A line is cut after ``MAX_LINE_BYTES``, so that a hole in a file does not fill the memory.
+    The rest of the last line is cut after ``MAX_LINE_BYTES``: a hole in a file reads as one huge
+    line of zeros, which would fill the memory.
     """
     block = stream.read(BLOCK_BYTES)
-    if block and not block.endswith(b"\n"):
+    if block and not block.endswith(b"\n"):  # the rest of the last line
         block += stream.readline(MAX_LINE_BYTES)
     *lines, last_line = block.split(b"\n")
     complete_lines = [line + b"\n" for line in lines]
@@ -492,6 +501,7 @@ def _describe_line_fault(error: ValidationError, text_key: str) -> str:
     details = error.errors(include_url=False)[0]  # of the first fault
     value = f"{details['input']!r:.{SHOWN_CHARACTERS}}"
     if details["type"] == "json_invalid":
+        # The parser got one line alone, which it calls line 1 whatever its place in the file is.
         reason = str(details["ctx"]["error"]).replace("at line 1 column", "at column")
         return f"not JSON, {reason}: {value}"
     if details["type"] == "missing":

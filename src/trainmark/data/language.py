@@ -68,7 +68,7 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
     rng = np.random.default_rng(seed)
     cumulative = build_tables().cumsum(-1)
     text = np.empty((_NUM_DROPPED + length, documents), np.int64)
-    text[:2] = rng.integers(0, SYMBOLS, (2, documents))
+    text[:2] = rng.integers(0, SYMBOLS, (2, documents))  # the first symbols have no context
     table_choices = rng.integers(0, 2, text.shape)
     chances = rng.random(text.shape)
     columns = np.arange(documents)
@@ -76,7 +76,8 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
         table = table_choices[position]  # 0: of the last symbol; 1: of the one before it
         context = text[position - 1 - table, columns]
         rows = cumulative[table, context]  # (documents, SYMBOLS)
-        # The number of cumulative probabilities that a random number has passed is the symbol.
+        # Draw from the row: the symbol is the number of its cumulative probabilities that are not
+        # above a uniform random number.
         passed = rows <= chances[position][:, None]
         text[position] = passed.sum(1).clip(max=SYMBOLS - 1)  # a sum may round to less than 1
     # Without the first symbols, which do not follow the language's distribution yet.

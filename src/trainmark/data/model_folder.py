@@ -69,7 +69,7 @@ class ConfigKeys(BaseModel):
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The keys and values of the file, by their names there."""
+        """The keys that were set in the file, by their names there, with their values."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -99,12 +99,13 @@ def _make_config_error(
     """Return the error about the first invalid key of a ``config.json``.
 
     Args:
-        error: of pydantic.
+        error: pydantic's.
         raw: the content of the file.
-        keys: the keys that the case uses.
+        keys: the class with the keys that the case uses.
     """
     first = error.errors(include_url=False)[0]
-    # The rule: that of a validator of the case, or the field's description, or pydantic's own.
+    # The error has the rule of the case's own validator, if one failed, or else the description of
+    # the field, or else pydantic's rule.
     broken_rule = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
     default_rule = describe_rule(first["type"], first.get("ctx", {}))
     if not first["loc"]:  # a rule about several keys names them itself
@@ -122,7 +123,9 @@ def _make_config_error(
 def _refuse_unknown_keys(
     raw: dict[str, Any], keys: type[ConfigKeys], file: Path, make_error: Fault
 ) -> None:
-    """Refuse a key that the case does not use and that may change the model; null is no value.
+    """Refuse a key that the case does not use and that may change the model.
+
+    A key whose value is null counts as missing.
 
     Raises:
         DataError: the first such key, with its value.
@@ -211,6 +214,8 @@ class ModelWeights:
     ) -> dict[str, StoredTensor]:
         """Return the stored tensor of each weight, by the model's name of the weight.
 
+        Names are compared without wrappers, prefixes such as ``module.`` that a name may have.
+
         Args:
             stored_tensors: all tensors of the checkpoint.
             where: the file or folder of the checkpoint, for the error about a missing weight.
@@ -219,7 +224,7 @@ class ModelWeights:
             DataError: a tensor is unknown, has another shape or is stored twice, or a weight is
                 missing.
         """
-        # Names of the model may begin with a wrapper as well, which the checkpoint may lack.
+        # The model's name of each weight, by the name without wrappers.
         names = {self._strip_wrappers(name): name for name in self.shapes}
         matched: dict[str, StoredTensor] = {}
         for tensor in stored_tensors:
@@ -233,7 +238,7 @@ class ModelWeights:
                     what = f"{tensor.key} is also in {other.file.name}, as {other.key}"
                     raise self._make_fault(what, place, "every weight must be stored exactly once")
                 matched[name] = tensor
-            elif not self.unused(bare_key):
+            elif not self.unused(bare_key):  # some weights of a checkpoint are known to be unused
                 rule = f"{self.model} has no such weight"
                 raise self._make_fault(f"unknown weight {tensor.key}", place, rule)
         missing = [
@@ -251,7 +256,7 @@ class ModelWeights:
     def _check_shape(self, name: str, tensor: StoredTensor) -> None:
         """Refuse a tensor that has another shape than the weight ``name``."""
         expected = self.shapes[name]
-        if name in self.any_rows:
+        if name in self.any_rows:  # a table whose number of rows may differ
             is_fitting = len(tensor.shape) == len(expected) and tensor.shape[1:] == expected[1:]
         else:
             is_fitting = tensor.shape == expected
@@ -263,9 +268,9 @@ class ModelWeights:
             )
 
     def _strip_wrappers(self, name: str) -> str:
-        """Return a name without its prefixes in ``wrappers``, of which it may have several."""
+        """Return a name without prefixes such as ``module.``, of which it may have several."""
         while name.startswith(self.wrappers):
-            name = name.partition(".")[2]  # a wrapper has one dot, at its end
+            name = name.partition(".")[2]  # each prefix in ``wrappers`` has one dot, at its end
         return name
 
     def _make_fault(self, what: str, where: str, rule: str) -> DataError:

@@ -127,7 +127,7 @@ class PartialFolder:
             relative: path of the file in the data folder.
         """
         target = self.folder / relative
-        stored = self.state["files"].get(relative)
+        stored = self.state["files"].get(relative)  # the fingerprint
         if stored is not None and target.is_file() and compute_fingerprint(target) == stored:
             result: T = self.state["stages"][relative]
             return result
@@ -144,7 +144,7 @@ class PartialFolder:
         Args:
             relative: path of the copy in the data folder.
         """
-        stored = self.state["files"].get(relative)
+        stored = self.state["files"].get(relative)  # the fingerprint of an earlier call's copy
         copy = partial(copy_file, source, advance=self.report.advance)  # the module's function
         self.write_file(relative, copy)
         # ``write_file`` replaces the fingerprint of a file that it writes: the same object means
@@ -231,6 +231,7 @@ def _open_partial_folder(
         DataError: ``data`` has other content.
     """
     earlier_state = _read_state(folder)
+    # ``versions``: size and time of change of each source.
     fingerprints, versions = _fingerprint_sources(sources, earlier_state, report)
     # Everything that the content of the data folder depends on.
     made_of = {"case": case, "format": form, "sources": fingerprints, **options}
@@ -238,7 +239,7 @@ def _open_partial_folder(
         shutil.rmtree(folder, ignore_errors=True)  # it is no longer needed
         return None
     state = _resume_or_begin(folder, made_of, earlier_state, report)
-    # Sizes and times of change: a source that still has the same is not hashed again.
+    # The next call does not hash a source again that has still the same version.
     state["stats"] = versions
     partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
     partial_folder.save()
@@ -284,10 +285,15 @@ def _translate_system_errors(data: Path, folder: Path) -> Iterator[None]:
 def _resume_or_begin(
     folder: Path, made_of: dict[str, Any], earlier_state: dict[str, Any], report: Reporter
 ) -> dict[str, Any]:
-    """Return the earlier state if it is made of the same; else empty ``folder`` and begin anew.
+    """Return the earlier state if its content depends on the same; else empty ``folder``.
 
     Args:
         folder: the partial folder.
+        made_of: everything that the content of the data folder depends on.
+        earlier_state: see ``_read_state``; empty: there is none.
+
+    Returns:
+        The state from which this call continues: the earlier one, or one without finished work.
     """
     made_of_json = json.loads(json.dumps(made_of))  # as it is read from a file: tuples are lists
     if earlier_state.get("made_of") == made_of_json:
@@ -324,7 +330,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
     """Return the state that an earlier call left; empty if there is none that can be used."""
     try:
         state = json.loads((folder / STATE_FILE).read_bytes())
-        # Other keys: another version of this program wrote it.
+        # A state with other keys is of another version of this program, and cannot be used.
         if state.keys() == {"made_of", "stages", "files", "stats"}:
             return dict(state)
     except (OSError, ValueError, AttributeError):
@@ -368,7 +374,7 @@ def _finish(partial_folder: PartialFolder, data: Path) -> None:
     """Write the manifest and rename the partial folder to ``data``."""
     folder = partial_folder.folder
     report = partial_folder.report
-    files = {}  # of the finished folder, by path: neither the state nor intermediate files
+    files = {}  # that the finished folder has, by path: not the state, not intermediate files
     for file in folder.rglob("*"):
         name = file.relative_to(folder).as_posix()
         if file.is_file() and not name.startswith((STATE_FILE, f"{WORK_FOLDER}/")):
@@ -502,7 +508,8 @@ def write_splits(
         for split, counts_of_split in counts.items():
             if counts_of_split:
                 text = ", ".join(f"{count:,} {name}" for name, count in counts_of_split.items())
-                # The names of the counts are the case's own; one of them counts the rows.
+                # The names of the counts are the case's own; one of them counts the rows. So if no
+                # count is the published number of rows, the split is not the published one.
                 if published[split] not in counts_of_split.values():
                     text += f"; NOT the published {published[split]:,}"
                 report(f"{split}: {text}")

@@ -107,7 +107,7 @@ def find_layout(folder: Path, forms: Sequence[Form], make_error: Fault) -> Layou
         for subfolder in form.folders:
             place = folder / subfolder
             files = {split: _find_first_files(place, names) for split, names in form.names.items()}
-            if not any(files.values()):
+            if not any(files.values()):  # the folder does not have this form
                 continue
             for split, files_of_split in files.items():
                 if not files_of_split:
@@ -136,7 +136,7 @@ def _find_files(place: Path, name: str) -> list[Path]:
     """
     if (place / name).exists():
         return [place / name]
-    split, _, ending = name.rpartition(".")
+    split, _, ending = name.rpartition(".")  # ``train`` and ``parquet``
     parts = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.{ending}"))
     matches = [PART_NAME.fullmatch(part.stem) for part in parts]
     numbers = [int(match[1]) for match in matches if match is not None]
@@ -161,8 +161,8 @@ class Split(Protocol):
     def batch(self, rows: NDArray[np.int64]) -> tuple[Any, Counts]:
         """Return the arrays of ``rows``, such as tokens and labels, and their counts.
 
-        The arrays, in tuples or dataclasses, become tensors unchanged. ``Counts`` holds the numbers
-        of samples, sequences, and tokens with and without padding.
+        The arrays may be in tuples or dataclasses; the caller makes tensors of them. ``Counts``
+        holds the numbers of samples, sequences, and tokens with and without padding.
         """
 
 
