@@ -130,14 +130,16 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     local_parameters = -(-sizes.parameters // (tensor_parallel * sizes.shards))  # rounded up
     num_gathered = 0  # weights that FSDP2 holds unsharded
     if sizes.shards > 1:
-        blocks = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
-        num_gathered = (sizes.table_weights + blocks) // tensor_parallel
+        block_weights = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
+        num_gathered = (sizes.table_weights + block_weights) // tensor_parallel
     # Bytes of a number in matmuls.
     number_bytes = HALF_BYTES if recipe.precision in AUTOCAST else FP32_BYTES
-    block = _estimate_block_bytes(sizes, number_bytes=number_bytes, compiled=bool(recipe.compile))
-    stream = sizes.tokens * sizes.hidden_size * FP32_BYTES
-    at_forward_end = _estimate_forward_bytes(sizes, recipe, block, number_bytes=number_bytes)
-    at_backward_end = stream  # a gradient of the residual stream
+    block_bytes = _estimate_block_bytes(
+        sizes, number_bytes=number_bytes, compiled=bool(recipe.compile)
+    )
+    at_forward_end = _estimate_forward_bytes(sizes, recipe, block_bytes, number_bytes=number_bytes)
+    # A gradient of the residual stream.
+    at_backward_end = sizes.tokens * sizes.hidden_size * FP32_BYTES
     if sizes.tied_head and recipe.kernels != "own":
         # The gradient of the table from the head is kept until that of the look-up is computed. Own
         # kernels compute it with the loss: see ``_estimate_head_bytes``.
@@ -145,6 +147,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     all_gradients = local_parameters * FP32_BYTES
     keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1  # several: in DDP's buckets
     early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
+    # The peak is where gradients and activations together take more.
     if early_gradients + at_forward_end >= all_gradients + at_backward_end:
         gradients = early_gradients
         activations = at_forward_end
@@ -157,7 +160,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     if sizes.checkpoint_activations:
         # Holes that recomputed blocks leave in the allocator's memory. The share is empirical: it
         # brings estimates within 10% of what an allocator reserved.
-        cached += block // 3
+        cached += block_bytes // 3
     return Prediction(
         weights=(local_parameters + num_gathered) * FP32_BYTES,
         gradients=gradients,
@@ -168,7 +171,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
 
 
 def _estimate_forward_bytes(
-    sizes: Transformer, recipe: Recipe, block: int, *, number_bytes: int
+    sizes: Transformer, recipe: Recipe, block_bytes: int, *, number_bytes: int
 ) -> int:
     """Return the bytes of activations at the end of the forward pass.
 
@@ -176,34 +179,36 @@ def _estimate_forward_bytes(
     ones: those of the head, or those of the backward pass of the last block.
 
     Args:
-        block: bytes that one block saves while it is computed.
+        block_bytes: what one block saves while it is computed.
         number_bytes: bytes of a number in matmuls.
     """
     tensor_parallel = sizes.tensor_parallel
-    stream = sizes.tokens * sizes.hidden_size * FP32_BYTES  # the residual stream after one block
+    stream_bytes = sizes.tokens * sizes.hidden_size * FP32_BYTES  # the residual stream
     if sizes.checkpoint_activations:
-        saved = sizes.num_layers * stream  # each block saves only its input
+        saved_bytes = sizes.num_layers * stream_bytes  # each block saves only its input
         # The backward pass recomputes the last block, then needs a gradient of its feed-forward
         # layers.
-        temporary = block + sizes.tokens * sizes.ffn_width * number_bytes // tensor_parallel
+        ffn_bytes = sizes.tokens * sizes.ffn_width * number_bytes // tensor_parallel
+        temporary_bytes = block_bytes + ffn_bytes
     else:
-        saved = sizes.num_layers * block
+        saved_bytes = sizes.num_layers * block_bytes
         # Gradients of the feed-forward layers and of the block's result.
-        temporary = sizes.tokens * (sizes.ffn_width * number_bytes // tensor_parallel) + stream
+        ffn_bytes = sizes.tokens * (sizes.ffn_width * number_bytes // tensor_parallel)
+        temporary_bytes = ffn_bytes + stream_bytes
     if sizes.scores:  # else there is no head
         # Copies of the weights in half precision, which autocast keeps until the forward pass
         # ends; a compiled model keeps none.
-        weight_copies = 0
+        copied_bytes = 0
         if number_bytes == HALF_BYTES and not recipe.compile:
             num_weights = sizes.num_layers * sizes.block_matmul_weights
-            weight_copies = num_weights * HALF_BYTES // (tensor_parallel * sizes.shards)
+            copied_bytes = num_weights * HALF_BYTES // (tensor_parallel * sizes.shards)
         if recipe.compile:
-            head = sizes.scores * number_bytes  # one tensor of scores, in the type of matmuls
+            head_bytes = sizes.scores * number_bytes  # one tensor of scores, in the matmuls' type
         else:
-            head = _estimate_head_bytes(sizes, recipe)
-        # ``2 * stream``: the last norm and the head each save their input.
-        temporary = max(temporary, 2 * stream + weight_copies + head)
-    return saved + temporary
+            head_bytes = _estimate_head_bytes(sizes, recipe)
+        input_bytes = 2 * stream_bytes  # the last norm and the head each save their input
+        temporary_bytes = max(temporary_bytes, input_bytes + copied_bytes + head_bytes)
+    return saved_bytes + temporary_bytes
 
 
 def _estimate_cached_bytes(
@@ -255,7 +260,7 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
         number_bytes: bytes of a number in matmuls.
     """
     hidden = sizes.hidden_size
-    wide = sizes.ffn_width  # of the feed-forward layers
+    ffn_width = sizes.ffn_width  # of the feed-forward layers
     tensor_parallel = sizes.tensor_parallel
     # All sizes below are bytes per token.
     # Query, key, value and result, and a sum of the softmax for each head.
@@ -265,7 +270,7 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
     )
     if compiled:  # besides attention, one tensor of each of the two widths
         return sizes.tokens * (
-            hidden * number_bytes + attention + wide * number_bytes // tensor_parallel
+            hidden * number_bytes + attention + ffn_width * number_bytes // tensor_parallel
         )
     # Each of the two norms saves its input, and two numbers per token.
     norms = 2 * (hidden + 2) * FP32_BYTES
@@ -273,7 +278,7 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
     num_copies = sizes.saved_inputs if number_bytes == HALF_BYTES else 1
     inputs = (num_copies + 1) * hidden * number_bytes  # of attention and of feed-forward layers
     # Before and after the activation function.
-    feed_forward = 2 * wide * number_bytes // tensor_parallel
+    feed_forward = 2 * ffn_width * number_bytes // tensor_parallel
     masks = 2 * hidden if sizes.dropout else 0  # of two dropouts, a byte for each number
     return sizes.tokens * (norms + inputs + attention + feed_forward + masks)
 
@@ -281,11 +286,12 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
 def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
     """Return the bytes of the head's temporary tensors, at the end of the forward pass."""
     if recipe.kernels == "own":
-        # A block of scores; and the head's gradient of a tied table, computed with the loss.
+        # The scores of a block of rows; and, if the head uses the token table, the table's gradient
+        # from the head, which is computed with the loss.
         scores_at_once = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
         table_gradient = sizes.table_weights if sizes.tied_head else 0
         return (scores_at_once + table_gradient // sizes.tensor_parallel) * FP32_BYTES
-    # Log-probabilities, their gradient and that of the scores.
+    # Torch's loss has three tensors: log-probabilities, their gradient and that of the scores.
     return 3 * sizes.scores * FP32_BYTES
 
 
