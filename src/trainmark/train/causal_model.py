@@ -30,7 +30,7 @@ class CausalModel(nn.Module):
 
     def __init__(self, library: PreTrainedModel, kernels: Kernels) -> None:
         super().__init__()
-        self.cross_entropy = kernels.cross_entropy
+        self.cross_entropy = kernels.cross_entropy  # computes the loss from the last hidden states
         self.library = library  # the causal model of ``transformers``, whose head is not called
 
     @property

@@ -137,12 +137,12 @@ class Checkpoints:
         # Steps between two checkpoints; None: none are saved. Not every recipe has the field.
         self._interval: int | None = getattr(context.recipe, "checkpoint_every_steps", None)
         self._job = job
-        self._folder = folder
-        self._open_span = open_span
+        self._folder = folder  # of all checkpoints of this launch
+        self._open_span = open_span  # makes a context whose time is reported as a span of this name
         self._is_first_rank = context.rank == 0
         # The key of the random states of this rank in a checkpoint.
         self._random_key = f"random of rank {context.rank} of {context.world_size}"
-        self._is_single = context.world_size == 1
+        self._is_single = context.world_size == 1  # then torch must not call collectives
         self._saved_steps = 0  # steps at the last checkpoint
         self._last_folder: Path | None = None  # of the last checkpoint that this launch saved
         self._pending: Any = None  # the Future of a checkpoint that is being saved

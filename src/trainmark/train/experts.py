@@ -45,6 +45,7 @@ class Experts(nn.Module):
 
     def __init__(self, library: Any) -> None:
         super().__init__()
+        # ``library`` is the module of ``transformers``; take its parameters under the same names.
         for name, parameter in library.named_parameters():
             self.register_parameter(name, parameter)
         self._apply_gate: Callable[[Tensor], Tensor] = library._apply_gate
@@ -275,10 +276,10 @@ class Dispatcher:
     """
 
     def __init__(self, num_experts: int, *, mesh: DeviceMesh | None, timed: Timed) -> None:
-        self.num_experts = num_experts
-        self.ranks = 1 if mesh is None else mesh.size()
+        self.num_experts = num_experts  # of the layer, over all ranks
+        self.ranks = 1 if mesh is None else mesh.size()  # that share the layer's experts
         self._group = None if mesh is None else mesh.get_group()
-        self._timed = timed
+        self._timed = timed  # makes a context that measures the time of an exchange
 
     def __call__(
         self, experts: nn.Module, tokens: Tensor, chosen: Tensor, weights: Tensor

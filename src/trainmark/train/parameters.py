@@ -36,19 +36,23 @@ class TensorDigest:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        # Without tensors of which this rank has no element.
         self._tensors = {
             name: tensor for name, tensor in tensors.items() if get_local_shard(tensor).numel()
         }
         local_tensors = list(self._tensors.values())
         count = min(_SAMPLED_TENSORS, len(local_tensors))
-        # Evenly spaced among all tensors.
+        # The tensors that ``sample`` reads: evenly spaced among all.
         self._sampled = [
             local_tensors[number * len(local_tensors) // count] for number in range(count)
         ]
 
     @torch.no_grad()
     def sample(self) -> bytes:
-        """Return the bytes of a few elements of a few tensors, with one host copy per dtype."""
+        """Return the bytes of a few elements of a few tensors, with one host copy per dtype.
+
+        A cheap check: if two samples differ, a tensor has changed between them.
+        """
         elements_by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in self._sampled:
             flat = _flatten(get_local_shard(tensor))
@@ -158,7 +162,9 @@ class GradientWatch:
             self._steps_left -= 1
 
     def read_flags(self) -> dict[str, bool]:
-        """Return, by name, whether a parameter had a non-zero gradient; only parameters seen.
+        """Return, by name, whether a parameter had a non-zero gradient in a watched step.
+
+        A parameter whose gradient was None in all of them is missing.
 
         Synchronises with the device.
         """

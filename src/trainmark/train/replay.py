@@ -115,8 +115,8 @@ class StepDigests:
 
     def __init__(self, parameters: Mapping[str, Tensor], stepper: Stepper | None = None) -> None:
         self._parameters = parameters
-        self._stepper = stepper
-        self._weights = TensorDigest(parameters)
+        self._stepper = stepper  # None: only the parameters are watched
+        self._weights = TensorDigest(parameters)  # computes digests of the weights
         self._handles: list[Any] = []  # of torch's hooks, from ``start`` to ``finish``
         # Digests by name, one dict for each step; the last one is that of the current step.
         self._gradient_digests: list[dict[str, Tensor]] = []

@@ -55,7 +55,7 @@ class RoutingMeter:
         layers = len(experts)
         self._top_k = top_k
         self._ranks = ranks
-        self._is_forced = is_forced
+        self._is_forced = is_forced  # whether experts are not chosen by the router's scores
         # Assignments that this rank routed to each expert in the current step, (layers, experts).
         self._routed_in_step = torch.zeros(layers, num_experts, dtype=torch.int64, device=device)
         # The same of each finished step since the last check, on the device.

@@ -140,10 +140,10 @@ class LossScaler(torch.amp.GradScaler):
         start: float,
     ) -> None:
         super().__init__(torch_type, init_scale=start, growth_interval=window, enabled=enabled)
-        self._hysteresis = hysteresis
+        self._hysteresis = hysteresis  # number of the overflow that halves the scale, from 1
         self._one = torch.ones((), device=device)  # gives the tensors below their type and device
         self.skipped = torch.zeros_like(self._one)
-        # Overflows up to the one that halves the scale.
+        # Overflows from now on up to the one that halves the scale.
         self._until_halved = torch.full_like(self._one, hysteresis)
 
     def compute_scale(self) -> Tensor:
@@ -253,7 +253,7 @@ class Stepper:
     ) -> None:
         recipe = context.recipe
         device = context.device
-        if ranks is None:
+        if ranks is None:  # else the job has parallelized the model itself
             ranks = Ranks.from_context(context)
             model = parallelize(model, ranks, compiled=recipe.compile)
         # Ranks of one replica need the same dropout masks, so the seed depends on the replica. A
@@ -269,7 +269,7 @@ class Stepper:
         self._precision = recipe.precision
         self._data_size = ranks.data_size
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm = max_grad_norm  # None: gradients are not clipped
         self.scaler = LossScaler(
             device.torch_type,
             self.device,

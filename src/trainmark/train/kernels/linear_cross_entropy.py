@@ -119,7 +119,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         first_class: int,
         ignored: int | None,
     ) -> Tensor:
-        """Return the sum of losses; keep the gradients of ``hidden`` and ``weight`` in ``ctx``."""
+        """Return the sum of losses; keep the gradients of ``hidden`` and ``weight`` in ``ctx``.
+
+        Args:
+            group: ranks that share the classes; None: this rank has all of them.
+            num_classes: rows of this rank's ``weight`` that are classes; the others are padding.
+            block_rows: rows of ``hidden`` whose scores are computed at once.
+            dtype: of the matmuls.
+            first_class: number of this rank's first class.
+            ignored: target of the rows that add nothing to the loss; None: all rows count.
+        """
         needs_gradient = any(ctx.needs_input_grad[:2])  # of ``hidden`` or ``weight``
         needs_weight_gradient = ctx.needs_input_grad[1]
         # A factor that keeps small gradients above fp16's smallest numbers, undone in ``backward``.
@@ -184,15 +193,16 @@ def _convert_to_gradient(
         is_counted: whether each row counts, (rows,); the gradient of other rows is 0. None: all
             count.
     """
-    if is_counted is None:
-        weight = torch.ones_like(scores[:, 0])
-        # Without a group, an invalid target must fail in ``gather``, not count as class 0.
-        is_local = torch.ones_like(targets, dtype=torch.bool)
-    else:
-        weight = is_counted.to(scores.dtype)
-        is_local = is_counted  # the target of any other row is no class
+    # 1 for each row that counts, 0 for others.
+    weight = torch.ones_like(scores[:, 0]) if is_counted is None else is_counted.to(scores.dtype)
+    # Whether each target is a class of this rank.
     if group is not None:
         is_local = (targets >= 0) & (targets < scores.size(1))
+    elif is_counted is not None:
+        is_local = is_counted  # the target of any other row is no class
+    else:  # all: an invalid target must fail in ``gather``, not count as class 0
+        is_local = torch.ones_like(targets, dtype=torch.bool)
+    # In place of any other target class 0 is read, whose score then does not count.
     index = targets.where(is_local, 0)[:, None]
     if group is not None:
         losses = _compute_shared_softmax(scores, index, is_local, group)
@@ -200,6 +210,7 @@ def _convert_to_gradient(
         torch.log_softmax(scores, -1, out=scores)
         losses = -scores.gather(1, index).squeeze(1)
         scores.exp_()
+    # ``scores`` are now the softmax. Subtract 1 from it at each target of this rank.
     if is_counted is not None:
         scores.mul_(weight[:, None])
     scores.scatter_add_(1, index, -(weight * is_local)[:, None])
