@@ -57,7 +57,10 @@ def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
     Accelerators come first, the CPU last. Each call returns the same objects, so that a vendor's
     tool is asked only once in a process.
     """
-    vendors = {vendor.name: vendor for vendor in (kind() for kind in _ACCELERATORS)}
+    vendors: dict[str, Vendor] = {}
+    for make_vendor in _ACCELERATORS:
+        vendor = make_vendor()
+        vendors[vendor.name] = vendor
     faults = []
     for entry in find_entry_points(ENTRY_POINT_GROUP):
         try:
@@ -66,7 +69,8 @@ def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
             faults.append(fault)
         else:
             vendors[vendor.name] = vendor
-    return vendors | {Cpu.name: Cpu()}, faults
+    vendors[Cpu.name] = Cpu()
+    return vendors, faults
 
 
 def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
@@ -76,10 +80,10 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
         taken: names of the vendors that were loaded before.
 
     Raises:
-        EnvironmentFault: it cannot be used, and is skipped.
+        EnvironmentFault: the vendor cannot be used; the caller skips it.
     """
     try:
-        vendor: Vendor = entry.load()()
+        vendor: Vendor = entry.load()()  # the entry point is the vendor's class
         missing = list_missing_members(vendor, Vendor)
         if missing:
             fault = f"the vendor lacks {', '.join(missing)}"
@@ -151,7 +155,8 @@ def find_first_vendor(*, accelerator: bool = False) -> Vendor | None:
         accelerator: leave the processor out.
     """
     for vendor in list_vendors().values():
-        if is_named_only(vendor) or (accelerator and vendor.counts_cores):
+        is_processor = vendor.counts_cores  # the devices of all others are accelerators
+        if is_named_only(vendor) or (accelerator and is_processor):
             continue
         if vendor.count() > 0:
             return vendor
@@ -164,7 +169,7 @@ def is_named_only(vendor: Vendor) -> bool:
 
 
 def get_tested(vendor: Vendor) -> Text:
-    """Return what a vendor was tested on, as it says itself."""
+    """Return what a vendor's class says that it was tested on, or else that it does not say."""
     tested: Text = getattr(vendor, "tested", NOT_STATED)
     return tested
 
@@ -240,12 +245,13 @@ def _list_candidates(name: str) -> list[Vendor]:
 
 
 def _explain_unknown_device(name: str) -> TrainmarkError:
-    """Return the error for a name of no working vendor.
+    """Return the error for a name that no working vendor has.
 
-    It may be the vendor of a package that cannot be used; its fault is the error then.
+    If it is the vendor of a package that cannot be used, the error is the fault of this package.
     """
     _, package_faults = load_all()
     for fault in package_faults:
+        # ``_load`` writes the place of a fault: it begins with the name of the entry point.
         if fault.where and fault.where.startswith(f"device {name} "):
             return fault
     return UsageError(

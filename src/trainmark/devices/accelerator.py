@@ -51,8 +51,11 @@ class TorchBuild(NamedTuple):
 
     @property
     def maker(self) -> str | None:
-        """The vendor besides NVIDIA whose devices it presents as CUDA's; None: there is none."""
-        label = self.version.partition("+")[2]
+        """The vendor other than NVIDIA for whose devices this torch has the type ``cuda``.
+
+        None: there is none, or it is AMD, whose torch has ``hip`` set.
+        """
+        label = self.version.partition("+")[2]  # what the builder added to torch's version
         for beginning, vendor in _VENDORS_BY_LABEL.items():
             if label.startswith(beginning):
                 return vendor
@@ -69,8 +72,9 @@ def read_torch_build() -> TorchBuild | None:
         return None
     fields = dict(_FIELD.findall(version_file.read_text()))
     version = fields.get("__version__", "unknown")
+    # The installed package may have a longer version than torch's file: CoreX 4.5 adds its label,
+    # ``+corex…``, only there.
     for folder in version_file.parents[1].glob(f"torch-{version}+*.dist-info"):
-        # CoreX 4.5 names itself in the package's version alone.
         version = folder.name.removeprefix("torch-").removesuffix(".dist-info")
     return TorchBuild(
         version, cuda=fields.get("cuda"), hip=fields.get("hip"), xpu=fields.get("xpu")
@@ -96,8 +100,8 @@ class Accelerator:
         self.name = vendor
         self.torch_type = torch_type
         self.index = index
-        self._open(modules)
-        self._peak_used_bytes = 0
+        self._open(modules)  # imports these modules, which make ``torch_type`` known, first
+        self._peak_used_bytes = 0  # of the whole device, in the calls of ``memory`` so far
 
     def _open(self, modules: Sequence[str]) -> None:
         """Select the device, before anything is built on it.
@@ -117,16 +121,17 @@ class Accelerator:
         self._backend = Backend(
             self._torch, self.torch_type, self.index, where=f"--device {self.name}"
         )
-        self._backend.release()  # so that the trials of its calls do not count in the peak
+        # ``Backend`` has tried its calls. Release their memory, so that it is not in the peak.
+        self._backend.release()
 
     def mark(self) -> Any:
-        """Record and return an event."""
+        """Record an event in the device's current stream; return it."""
         event = self._backend.new_event()
         event.record()
         return event
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
-        """Return the time between two events."""
+        """Return the time between two events, in ns."""
         milliseconds: float = start.elapsed_time(end)
         return round(milliseconds * 1e6)
 
@@ -135,22 +140,24 @@ class Accelerator:
         self._backend.synchronize()
 
     def read(self, losses: Sequence[Any]) -> list[float]:
-        """Copy all losses in one transfer."""
-        stacked: list[float] = self._torch.stack([loss.float() for loss in losses]).tolist()
-        return stacked
+        """Copy scalar losses of any dtype to the host, all in one transfer."""
+        stacked = self._torch.stack([loss.float() for loss in losses])
+        values: list[float] = stacked.tolist()
+        return values
 
     def pin(self, tensor: Any) -> Any:
         """Copy to pinned memory; torch reuses it only after the copy to the device is done."""
         return tensor.pin_memory()
 
     def place(self, value: Any) -> Any:
-        """Move to the device; host tensors are pinned and copied asynchronously."""
+        """Return a tensor or a module on the device; host tensors are copied asynchronously."""
         if isinstance(value, self._torch.Tensor) and value.device.type == "cpu":
+            # Only from pinned memory a copy is asynchronous.
             return self.pin(value).to(self.torch_type, non_blocking=True)
         return value.to(self.torch_type)
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch TF32 matmuls on for ``tf32`` only; autocast is the job's.
+        """Switch TF32 matmuls on for ``tf32`` only; the job itself switches autocast on.
 
         Returns:
             The settings that are then in effect, for the record.
@@ -191,7 +198,7 @@ class Accelerator:
             ) from error
 
     def memory(self) -> MemoryUse:
-        """Return allocator peak and the highest device-wide use seen by these calls."""
+        """Return the allocator's peak, and the highest use of the whole device in calls so far."""
         free, total = self._backend.free_and_total_bytes()
         self._peak_used_bytes = max(self._peak_used_bytes, total - free)
         return MemoryUse(
@@ -213,8 +220,9 @@ class Accelerator:
         sizes = [
             rows for rows in (1024, 4096, 8192) if _MATMUL_BYTES_PER_ELEMENT * rows**2 <= max_bytes
         ]
-        # 512: in any case, also on a device with very little memory.
-        rate = measure_matmul_rate(self, precision, sizes=tuple(sizes) or (512,))
+        if not sizes:  # a device with very little memory
+            sizes = [512]
+        rate = measure_matmul_rate(self, precision, sizes=tuple(sizes))
         self._release()
         return rate
 
@@ -250,11 +258,11 @@ class CudaDevice(Accelerator):
 
     @contextmanager
     def forbid_synchronization(self) -> Iterator[None]:
-        """Have torch raise an error where the host would wait for the device.
+        """Make torch raise an error in the block if the host would wait for the device.
 
         Torch does not notice the waits of sparse and collective operations.
         """
-        before = self._torch.cuda.get_sync_debug_mode()
+        earlier_mode = self._torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings():
             # Torch warns once that it does not notice every wait.
             warnings.filterwarnings("ignore", "Synchronization debug mode")
@@ -262,7 +270,7 @@ class CudaDevice(Accelerator):
         try:
             yield
         finally:
-            self._torch.cuda.set_sync_debug_mode(before)
+            self._torch.cuda.set_sync_debug_mode(earlier_mode)
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
         """Switch TF32 on for ``tf32`` only, for matmuls and convolutions alike."""
@@ -275,7 +283,7 @@ class CudaDevice(Accelerator):
         }
 
     def fit_attention(self, *, dropout: float, shapes_vary: bool) -> None:
-        """Switch cuDNN's attention on only if it computes what the job asks for, in steady time.
+        """Switch cuDNN's attention on only if its dropout is exact and shapes do not vary.
 
         cuDNN rounds the dropout probability to sixteenths; torch 2.13 takes that into account, 2.11
         does not. For each new shape it needs half a second of planning, which would fall into the

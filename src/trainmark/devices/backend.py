@@ -57,10 +57,11 @@ class Backend:
         self._torch = torch
         self._type = torch_type
         self._index = index
-        self._where = where
-        shared = torch.accelerator
+        self._where = where  # the place that errors name
+        shared = torch.accelerator  # the module for all types of device
         device_module = _get_module(torch, torch_type)
-        # The call that is found is not kept: trying it has selected the device.
+        # Each ``_require`` and ``_find_working`` tries the calls and returns the first that works.
+        # The one that selects the device need not be kept: trying it has selected the device.
         self._require(
             "selects a device",
             _Call(shared, "set_device_index", (index,)),
@@ -83,7 +84,7 @@ class Backend:
             _Call(shared, "get_memory_info", (index,)),
             _Call(device_module, "mem_get_info", (index,)),
         )
-        # Not every backend has these; None for one that it lacks.
+        # Not every backend has the next three calls; None: it lacks the call.
         self._reset_peak, _ = _find_working(
             _Call(shared, "reset_peak_memory_stats", (index,)),
             _Call(device_module, "reset_peak_memory_stats", (index,)),
@@ -108,7 +109,11 @@ class Backend:
             ) from error
 
     def _time_nothing(self, new_event: _Call) -> None:
-        """Time an empty interval with two events, as marks do; raise an error if that fails."""
+        """Time an empty interval with two events; raise an error if that fails.
+
+        Args:
+            new_event: the call to try, which makes an event.
+        """
         start, end = new_event(), new_event()
         start.record()
         end.record()
@@ -161,7 +166,7 @@ class Backend:
         return int(self._peak())
 
     def release(self) -> None:
-        """Give memory back that the allocator holds, and count its peak from now on."""
+        """Give memory back that the allocator holds, and reset its peak, if the backend can."""
         if self._empty_cache is not None:
             self._empty_cache()
         if self._reset_peak is not None:

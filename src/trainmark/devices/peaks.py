@@ -45,10 +45,11 @@ class Peak:
 @cache
 def read_table() -> dict[str, Any]:
     """Return ``peaks.toml`` with the figures of each row as keys of the row itself."""
-    # Imported here: with its parser it takes 4 ms, for nothing on a machine without accelerators.
+    # Imported only here, because it takes 4 ms and a machine without accelerators does not need it.
     from trainmark.toml_file import read_toml
 
     data = read_toml(Path(__file__).with_name("peaks.toml"))
+    # In the file, a row has its figures in a table of their own.
     data["peak"] = [row | row.pop("figures") for row in data["peak"]]
     return data
 
@@ -102,19 +103,19 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
 
 
 def _split_words(name: str) -> list[str]:
-    """Return the words of a name in lower case, with forms split off: ``h100sxm`` is two."""
+    """Return the words of a name in lower case; a form factor is its own: ``h100sxm`` is two."""
     text = re.sub(r"(sxm|pcie|nvl)", r" \1", name.lower())
     return re.findall(r"[a-z0-9]+", text)
 
 
 def _measure_match(words: Sequence[str], product: Sequence[str]) -> int:
-    """Return how many characters of a name are a product's; 0: the name does not have it.
+    """Return the length of a product's name if a device's name contains it, or else 0.
 
     The product's words may be joined or split differently, as in ``MI 300X`` and ``MI300X``.
 
     Args:
-        words: of the name.
-        product: words of the product.
+        words: words of the device's name.
+        product: words of the product's name.
     """
     joined_product = "".join(product)
     for first, word in enumerate(words):
@@ -132,9 +133,10 @@ def _has_memory(row: Mapping[str, Any], sizes: Sequence[float]) -> bool:
 
 
 def name_partition(product_name: str, units: int) -> str:
-    """Return a device's name, and how much of a device it is if it is a partition.
+    """Return a device's name; of a partition, with the share of the device's units that it has.
 
-    Some partitions have the name of the whole device, and the published peak is not theirs.
+    Some partitions have the name of the whole device. The published peak of that name is not
+    theirs, so they need another name.
 
     Args:
         units: compute units of the device, as torch counts its multiprocessors.

@@ -75,8 +75,8 @@ def measure_repeatedly_ns(
     Args:
         run: what to repeat.
         budget_ns: no repetition starts after this time in total, nor after 20 repetitions.
-        least: number of repetitions that are done in any case.
-        elapsed: measures one repetition.
+        least: minimum number of repetitions, even beyond the budget.
+        elapsed: measures one repetition, in ns.
     """
     times_ns: list[int] = []
     while len(times_ns) < least or (len(times_ns) < _MAX_REPEATS and sum(times_ns) < budget_ns):
@@ -87,7 +87,7 @@ def measure_repeatedly_ns(
 def refuse_wrong_marks(
     device: Device, run: Callable[[], object], *, clock: Callable[[], int] = perf_counter_ns
 ) -> None:
-    """Refuse a device whose marks contradict the host's clock.
+    """Refuse a device whose marks, the events by which it is timed, contradict the host's clock.
 
     Args:
         run: the work that is timed, by the device's marks and by the host, which waits for it.
@@ -96,13 +96,14 @@ def refuse_wrong_marks(
     Raises:
         EnvironmentFault: the times differ by more than the noise of a busy host.
     """
+    # Repeat the work until it takes long enough to be compared.
     repeats = 1
     marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
     while wall_ns < _MIN_COMPARED_NS and repeats < _MAX_COMPARED_RUNS:
         repeats *= 2
         marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
     if wall_ns < _MIN_COMPARED_NS and marked_ns < _MIN_COMPARED_NS:
-        return  # too fast to tell launches and work apart
+        return  # even so it is too short: the host's time may be that of launching the work
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         if _MIN_SHARE <= marked_ns / max(wall_ns, 1) <= _MAX_SHARE:
             return
@@ -144,8 +145,8 @@ def measure_matmul_rate(
     """Return the best rate over square matmuls of ``sizes``.
 
     Each size runs once to warm up, then for a quarter of a second. The fastest single matmul
-    counts: it was disturbed least, and an upper bound must not be too low. The swing is that of the
-    size with the best rate.
+    counts: it was disturbed least, and an upper bound must not be too low. With the rate comes the
+    swing of the times of this size; see ``compute_swing``.
 
     Args:
         sizes: rows of the matrices, from small to large. A precision without matrix units can be a
@@ -154,7 +155,7 @@ def measure_matmul_rate(
         clock: the host's, in ns.
 
     Raises:
-        EnvironmentFault: the device's marks report another time than the host's clock.
+        EnvironmentFault: the device's marks (events) report another time than the host's clock.
     """
     best = MatmulRate(flops_per_second=0.0, swing=None)
     best_run: Callable[[], object] | None = None
@@ -162,7 +163,7 @@ def measure_matmul_rate(
         flops = count_flops((size, size, size))
         if best.flops_per_second:
             expected_ns = flops * 1e9 / best.flops_per_second
-            if expected_ns > 4 * _BUDGET_NS:  # a second
+            if expected_ns > 4 * _BUDGET_NS:  # a second: four times the time for one size
                 break
         run = prepare_matmul(device, precision, (size, size, size)).run
         run()  # warm-up
@@ -183,17 +184,18 @@ def count_flops(shape: tuple[int, int, int]) -> float:
 
 
 def compute_swing(times_ns: Sequence[int]) -> float | None:
-    """Return the share by which one half of the repetitions was slower; None: there is only one.
+    """Return how much shorter the faster half of the repetitions took than the slower half.
 
-    The halves are the first and the last repetitions in the order of time.
+    The halves are the first and the last repetitions, in the order in which they ran. The result is
+    a share of the slower half's time; None: there is only one repetition.
     """
-    half = len(times_ns) // 2
+    half = len(times_ns) // 2  # of an odd number, the repetition in the middle is left out
     if half == 0:
         return None
     first_ns = sum(times_ns[:half])
     last_ns = sum(times_ns[-half:])
     slower_ns = max(first_ns, last_ns)
-    if slower_ns == 0:
+    if slower_ns == 0:  # too short for the device's clock
         return 0.0
     return 1 - min(first_ns, last_ns) / slower_ns
 
@@ -240,7 +242,7 @@ def _get_operand_type(precision: Precision) -> Any:
     if precision == "fp16":
         return torch.float16
     if precision == "fp8":
-        # The MI300's units multiply another kind of fp8.
+        # gfx94 is the MI300, whose units multiply another kind of fp8.
         has_fnuz_units = torch.version.hip and "gfx94" in _get_architecture()
         return torch.float8_e4m3fnuz if has_fnuz_units else torch.float8_e4m3fn
     return torch.float32
@@ -321,7 +323,7 @@ def prepare_transfer(device: Device, size_bytes: int, *, to_device: bool) -> Wor
 
     on_host = make_pattern(size_bytes)
     on_device = device.place(on_host)
-    if on_device is on_host:
+    if on_device is on_host:  # the device computes in the host's memory
         return None
     if to_device:
         source = device.pin(on_host)
@@ -352,7 +354,7 @@ def measure_copy_rate(device: Device, *, copied_bytes: int) -> float:
         copied_bytes: size of one copy; choose it far larger than every cache.
     """
     run = prepare_copy(device, copied_bytes).run
-    # Without a budget of time: exactly the least number of repetitions.
+    # A budget of 0: exactly the minimum number of repetitions.
     times_ns = measure_repeatedly_ns(device, run, budget_ns=0, least=_MIN_COPIES)
     return 2 * copied_bytes * 1e9 / min(times_ns)
 

@@ -38,6 +38,7 @@ class Node(NamedTuple):
 def list_nodes(pci_vendor: int) -> list[Node]:
     """Return the compute devices of a vendor that this process can see, in HIP's order.
 
+    They are the nodes of KFD, the kernel's driver for compute devices. Sources:
     https://docs.kernel.org/gpu/amdgpu/ and drivers/gpu/drm/amd/amdkfd/kfd_topology.c, 2026-11-22.
     """
     root = torch_vendor.ROOT
@@ -56,7 +57,7 @@ def list_nodes(pci_vendor: int) -> list[Node]:
         if not values.get("simd_count"):
             continue  # processors are nodes as well, without SIMD units
         render = root / f"dev/dri/renderD{values.get('drm_render_minor')}"
-        if not render.exists():  # a container that was not given this device
+        if not render.exists():  # in a container that was not given this device
             continue
         unique_id = values.get("unique_id", 0)
         gpu_nodes.append(
@@ -116,7 +117,7 @@ class RocmVendor(TorchVendor):
     def find_monitor_index(self, number: int) -> int | None:
         """Return the monitor's number of a device, found by its address or its unique id.
 
-        None if no reading or several of the monitor match, as of the partitions of one device.
+        None if no device of the monitor matches, or several, such as the partitions of one device.
         """
         nodes = list_nodes(self.pci_vendor)
         samples = list(self._first_reading.samples.values())
@@ -152,7 +153,8 @@ def format_identity(*words: object) -> str | None:
         if not is_reported(word):
             continue
         identifier = str(word).lower().removeprefix("0x")
-        # Only zeros: the device has no id. A text with spaces is not an id.
+        # Leave out a word of zeros only, which means that the device has no id, and a text with
+        # spaces, which is not an id.
         if not re.fullmatch(r"0*|.*\s.*", identifier):
             identifiers.append(identifier)
     return " ".join(identifiers) or None

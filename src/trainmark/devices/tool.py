@@ -37,7 +37,7 @@ _MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z]
 
 
 def find_tool(name: str, folders: Sequence[str] = ()) -> str:
-    """Return the path of a tool on the PATH or in one of the vendor's folders.
+    """Return the path of a tool on the PATH, or else in one of the vendor's folders.
 
     Raises:
         MonitorFault: it is in none of them.
@@ -52,8 +52,8 @@ def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: boo
     """Return what a tool prints; in the C locale, without a terminal. It is killed if it hangs.
 
     Args:
-        any_code: accept what it printed even if its exit code is an error, as of tools that
-            fail for a figure that a device lacks.
+        any_code: accept what it printed even if its exit code is not 0: some tools return an error
+            if a device does not have one of the requested values.
 
     Raises:
         MonitorFault: it is not there, hangs or ends with an error.
@@ -82,7 +82,8 @@ def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: boo
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # a process that cannot be killed
+            # Wait for its end, but not forever: a process that waits in the driver may not end.
+            with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=1.0)
     if process.returncode != 0 and not (any_code and out.strip()):
         last_line = (err or out).strip()[-200:].rpartition("\n")[2] or "no message"
@@ -129,18 +130,20 @@ class ToolMonitor:
     ) -> None:
         self.name = Path(commands[0].argv[0]).name
         self._commands = commands
-        self._expected_count = expected_count
-        self._constants_command = constants_command  # None: there is none, or it was run
-        self._constants_by_index: dict[int, DeviceSample] = {}
+        self._expected_count = expected_count  # of devices; None: any number
+        # Prints what does not change, such as names. None: there is none, or it was run.
+        self._constants_command = constants_command
+        self._constants_by_index: dict[int, DeviceSample] = {}  # what it printed
 
     def read(self) -> list[DeviceSample]:
         """Run the command and return its devices; see ``Monitor.read``."""
         samples = self._run_first_readable_command()
+        # At the first reading, also run the command that prints what does not change.
         if self._constants_command is not None:
             command = self._constants_command
             constants = command.parse(run_tool(command.argv))
             self._constants_by_index = {sample.index: sample for sample in constants}
-            self._constants_command = None
+            self._constants_command = None  # it is not run again
         for place, sample in enumerate(samples):
             if sample.index in self._constants_by_index:
                 constant_fields = self._constants_by_index[sample.index].known_fields()
@@ -170,7 +173,7 @@ class ToolMonitor:
                 if not samples:
                     raise MonitorFault("unreadable", f"{self.name}: no device in the output")
             except MonitorFault as fault:
-                if fault.kind in ("absent", "hung"):
+                if fault.kind in ("absent", "hung"):  # all commands are of the same tool
                     raise
                 faults.append(fault)
             else:
@@ -188,7 +191,8 @@ def parse_json(text: str) -> Any:
     Raises:
         MonitorFault: there is none.
     """
-    # A value can begin at each line that begins with a bracket; the first that can be read counts.
+    # A JSON list or object can begin at each line that begins with a bracket. The first one that
+    # can be read counts.
     for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
         with suppress(ValueError):
             value, _ = json.JSONDecoder().raw_decode(text, start.end())
@@ -247,7 +251,7 @@ def size_bytes(text: object, *, unit: str = "") -> int | None:
     if value is None or match is None:
         return None
     num_bytes = value * _BYTES[(match[1] or unit).lower()]
-    return round(num_bytes) if num_bytes <= _MAX_VALUE else None
+    return round(num_bytes) if num_bytes <= _MAX_VALUE else None  # larger: tools mean "unknown"
 
 
 def make_sample(
@@ -269,13 +273,14 @@ def make_sample(
     """
     pairs = _MEMORY.findall(memory)
     used, total = "", ""
-    # With fewer pairs than slashes, a memory could not be read, and the last pair may be another's.
+    # There is a slash in each memory. If there are fewer pairs than slashes, one of the memories
+    # could not be read, so that the last pair may be that of another memory: it does not count.
     if pairs and len(pairs) >= memory.count("/"):
         used, total = pairs[-1]
     total_bytes = size_bytes(total, unit="m") or None  # 0: unknown
     used_bytes = size_bytes(used, unit="m")
     if used_bytes is not None and total_bytes is not None and used_bytes > total_bytes:
-        used_bytes = None
+        used_bytes = None  # impossible
     return DeviceSample(
         index=index,
         name=name or None,

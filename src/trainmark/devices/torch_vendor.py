@@ -98,16 +98,16 @@ class TorchVendor:
     numbers_follow_tool = True
 
     def monitor(self) -> Monitor | None:
-        """Return what runs the tool; see ``Vendor.monitor``."""
+        """Return the monitor that runs the vendor's tool; see ``Vendor.monitor``."""
         path = tool.find_tool(self.commands[0].argv[0], self.folders)
         commands = [command.with_path(path) for command in self.commands]
         constants_command = None
         if self.constants_command is not None:
             constants_command = self.constants_command.with_path(path)
-        expected_count = None
+        expected_count = None  # any
         if self.numbers_follow_tool:
-            # If the tool lists another number of devices, it is not clear which is which: the
-            # monitor then refuses the reading.
+            # A device's number is its place in what the tool prints. If the tool lists more or
+            # fewer devices, it is not clear which is which: the monitor then refuses the reading.
             expected_count = len(self.list_device_files())
         return tool.ToolMonitor(
             *commands, expected_count=expected_count, constants_command=constants_command
@@ -125,13 +125,14 @@ class TorchVendor:
 
     def is_driven_by_torch(self) -> bool:
         """Tell whether the installed torch drives these devices."""
-        if self.package is not None:
+        if self.package is not None:  # the package that adds these devices to torch
             return find_spec(self.package) is not None
-        if self.build_field is None:
+        if self.build_field is None:  # every torch drives them
             return True
         build = read_torch_build()
         if build is None or build.maker not in (None, self.name):
             return False  # no torch, or one that another vendor built
+        # The field is set in a torch that was built for these devices, ``hip`` for example.
         return getattr(build, self.build_field) is not None
 
     def list_denied_files(self) -> list[Path]:
@@ -148,12 +149,19 @@ class TorchVendor:
         return []
 
     def _list_hiding_variables(self) -> list[str]:
-        """Return the variables that are set and apply, in the order in which they apply."""
+        """Return the environment variables that hide devices now, in the order in which they apply.
+
+        Of each group of ``hiding_variables``, the first variable that is set applies. A vendor
+        without groups has at most one variable, ``visible_devices``.
+        """
         groups = self.hiding_variables
         if not groups and self.visible_devices is not None:
             groups = ((self.visible_devices,),)
-        set_names = [[name for name in names if name in os.environ] for names in groups]
-        return [names[0] for names in set_names if names]
+        hiding_names = []
+        for group in groups:
+            set_names = [name for name in group if name in os.environ]
+            hiding_names += set_names[:1]
+        return hiding_names
 
     def list_visible(self) -> list[int]:
         """Return the numbers of the devices that environment variables leave to ranks.
@@ -188,7 +196,7 @@ class TorchVendor:
         with suppress(MonitorFault):
             monitor = self.monitor()
         samples = _read_devices(monitor)
-        # Only the monitors that run a tool have a text.
+        # Only monitors that run a tool have ``printed``, the text that the tool printed.
         return FirstReading(samples, printed=getattr(monitor, "printed", ""))
 
     def find_monitor_index(self, number: int) -> int | None:
@@ -213,7 +221,7 @@ class TorchVendor:
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least free memory among the ranks' devices now; None without a monitor."""
         if not self._first_reading.samples:
-            return None  # the tool gave nothing, and may take long to fail again
+            return None  # there is no monitor, or it failed and may take long to fail again
         samples = _read_devices(self.monitor())
         free_bytes = []
         for index in self._list_monitor_indices(nproc):
@@ -288,8 +296,9 @@ class TorchVendor:
         return match[1] if match else None
 
     def collective_library(self) -> str:
-        """Return the backend, with the version of the library where torch tells it."""
-        # Torch itself was built with NCCL, or with a vendor's library in its place.
+        """Return the backend, with the version of its library if torch reports that."""
+        # A torch whose own type ``cuda`` these devices have was built with NCCL, or with a vendor's
+        # library in its place, and reports the version of either.
         if self.package is None and self.torch_type == "cuda":
             from torch.cuda import nccl
 
@@ -346,7 +355,8 @@ def list_pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -
     """
     accelerators = []
     for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
-        with suppress(OSError, ValueError):  # removed meanwhile, or it does not tell what it is
+        # A device may have been removed meanwhile, or does not tell what it is: leave it out.
+        with suppress(OSError, ValueError):
             pci_class = (folder / "class").read_text().strip()
             folder_vendor = int((folder / "vendor").read_text(), 16)
             if folder_vendor == vendor and pci_class.startswith(classes):
@@ -357,7 +367,8 @@ def list_pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -
 def select_visible(value: str, count: int, identities: Sequence[str] = ()) -> list[int]:
     """Return the numbers of the devices that a variable such as CUDA_VISIBLE_DEVICES allows.
 
-    As in the drivers, the list ends before the first entry that names no device, or one again.
+    As in the drivers, the list ends before the first entry that names no device, or a device that
+    an earlier entry has named.
 
     Args:
         value: of the variable: numbers or identities of devices, separated by commas.

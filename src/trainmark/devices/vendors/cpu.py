@@ -53,7 +53,8 @@ def has_fp16_units() -> bool:
     """
     cpu_info = _read_fields("/proc/cpuinfo")
     if not cpu_info:
-        return platform.machine() == "arm64"  # macOS: every processor of that name has them
+        # Not Linux. In macOS, every processor of the architecture arm64 has them.
+        return platform.machine() == "arm64"
     features = cpu_info.get("flags", cpu_info.get("Features", "")).split()  # x86, Arm
     return any(name in features for name in ("avx512_fp16", "amx_fp16", "asimdhp"))
 
@@ -69,7 +70,7 @@ def read_peak_resident_bytes() -> int:
     peak = _read_fields("/proc/self/status").get("VmHWM")  # in kB, which are KiB
     if peak:
         return int(peak.split()[0]) * 1024
-    # Second choice, because on Linux this value includes the peak of the parent process.
+    # The second choice, because on Linux this value includes the peak of the parent process.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
 
 
@@ -87,10 +88,11 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    maps_no_block_alone = bool(mallopt(_M_MMAP_MAX, 0))
-    if not maps_no_block_alone:
+    # At most 0 blocks are mapped on their own: all come from the heap, which keeps freed ones.
+    is_accepted = bool(mallopt(_M_MMAP_MAX, 0))
+    if not is_accepted:
         return False
-    # The largest value: memory is never returned.
+    # The top of the heap is returned to the system from this size on; the largest value: never.
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
 
 
@@ -205,7 +207,7 @@ class CpuDevice:
         self._clock = clock
         self._total_bytes = read_total_memory_bytes()
         self._keeps_freed_memory = False
-        if threads is not None:
+        if threads is not None:  # else the settings of the running process stay as they are
             self._keeps_freed_memory = keep_freed_memory()
             torch.set_num_threads(threads)
         self.threads = torch.get_num_threads()
@@ -234,7 +236,11 @@ class CpuDevice:
         return value
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Compute fp32 matmuls in fp32; autocast is the job's."""
+        """Compute fp32 matmuls in fp32; the job itself switches autocast on.
+
+        Returns:
+            The settings that are then in effect, for the record.
+        """
         import torch
 
         torch.set_float32_matmul_precision("highest")

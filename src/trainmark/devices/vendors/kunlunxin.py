@@ -32,24 +32,25 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
     """
     sample_by_number = {}
     for line in text.splitlines():
-        field = [part.strip('"') for part in _FIELD.findall(line)]
-        if len(field) < 22 or not _ADDRESS.fullmatch(field[0]):
+        fields = [part.strip('"') for part in _FIELD.findall(line)]
+        if len(fields) < 22 or not _ADDRESS.fullmatch(fields[0]):
             continue
-        number = tool.parse_device_number(field[2])
+        number = tool.parse_device_number(fields[2])
         if number is None:
             continue
-        power = tool.parse_number(field[8])
-        if power is not None and power > _MAX_POWER_W:  # printed in mW, as older cards do
+        power = tool.parse_number(fields[8])
+        # Older cards report their power in mW: a number that is too large for W is in mW.
+        if power is not None and power > _MAX_POWER_W:
             power /= 1000
         sample_by_number[number] = DeviceSample(
             index=0,  # set below
-            name=field[21] or None,
-            temperature_c=tool.temperature_c(field[4]),
+            name=fields[21] or None,
+            temperature_c=tool.temperature_c(fields[4]),
             power_w=tool.watts(power),
-            memory_used_bytes=tool.size_bytes(field[17], unit="m"),
-            memory_total_bytes=tool.size_bytes(field[18], unit="m"),
-            utilization_percent=tool.percent(field[19]),
-            clock_mhz=tool.megahertz(field[9]),
+            memory_used_bytes=tool.size_bytes(fields[17], unit="m"),
+            memory_total_bytes=tool.size_bytes(fields[18], unit="m"),
+            utilization_percent=tool.percent(fields[19]),
+            clock_mhz=tool.megahertz(fields[9]),
         )
     # The tool numbers all devices of the machine, of which a container may have only some. Ranks
     # number those that they see from 0.

@@ -122,7 +122,8 @@ class CardMemory(NamedTuple):
 
 def read_memory(nvml: Any, handle: Any) -> CardMemory:
     """Return the memory of a card."""
-    # The second version, from driver 510 on, does not count what the driver reserves as used.
+    # The second version of the function, from driver 510 on, does not count as used what the driver
+    # reserves. An older driver gives no answer to it.
     info = ask_or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     if info is None:
         info = ask_or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -166,11 +167,11 @@ def list_occupants(card: Card) -> list[Occupant]:
     if handle is None:
         return []
     occupants: dict[int, Occupant] = {}  # by process id
-    for ask, computes in (
+    for list_processes, computes in (
         (nvml.nvmlDeviceGetComputeRunningProcesses, True),
         (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
     ):
-        for process in ask_or_none(nvml, ask, handle) or ():
+        for process in ask_or_none(nvml, list_processes, handle) or ():
             if process.pid in occupants:
                 continue  # one that both computes and draws is in both lists
             path = ask_or_none(nvml, nvml.nvmlSystemGetProcessName, process.pid) or "a process"
@@ -185,7 +186,7 @@ def list_occupants(card: Card) -> list[Occupant]:
 
 
 def read_settings(card: Card) -> DeviceSettings | None:
-    """Return how a card, or the card of a slice, is set up; None: the library does not know it."""
+    """Return the settings of a card, or of the card of a slice; None: NVML does not know it."""
     nvml, handle = _open_whole_card(card.bus)
     index = None if handle is None else ask_or_none(nvml, nvml.nvmlDeviceGetIndex, handle)
     if index is None:
@@ -221,11 +222,12 @@ def read_throttle_reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
     A reason that this program does not know is ``other``.
     """
     for name in ("EventReasons", "ThrottleReasons"):  # renamed with driver 535
-        ask = getattr(nvml, f"nvmlDeviceGetCurrentClocks{name}")
-        mask = ask_or_none(nvml, ask, handle)
+        get_reasons = getattr(nvml, f"nvmlDeviceGetCurrentClocks{name}")
+        mask = ask_or_none(nvml, get_reasons, handle)
         if mask is not None:
             reasons = [reason for bit, reason in _REASON_BY_BIT.items() if mask & bit]
-            # The keys are single bits. That an idle card lowers its clocks is known, but no reason.
+            # The keys are single bits, so that their sum has all of them. The bit of an idle card
+            # is known too, but it is not a reason to report.
             known_bits = sum(_REASON_BY_BIT) | _IDLE
             if mask & ~known_bits:
                 reasons.append("other")
@@ -261,12 +263,12 @@ def count_errors(nvml: Any, handle: Any) -> dict[str, int | None]:
         "link_replays": ask_or_none(nvml, nvml.nvmlDeviceGetPcieReplayCounter, handle),
         "link_errors": None,
     }
-    # NVLink's counters are added: its replays to those of PCIe, its errors to ``link_errors``.
+    # Add NVLink's counters: its replays to those of PCIe, its errors to ``link_errors``.
     fields = [getattr(nvml, name) for name in _LINK_FIELDS]
     values = ask_or_none(nvml, nvml.nvmlDeviceGetFieldValues, handle, fields) or ()
     # Not strict, because `values` is empty if the card does not answer.
     for name, value in zip(_LINK_FIELDS.values(), values, strict=False):
-        # `value.value` is a union, of which the member of the value's own type is read.
+        # `value.value` is a union: read the member of the value's type. None: it is not a count.
         member = _MEMBER_BY_TYPE.get(value.valueType)
         if value.nvmlReturn == 0 and member is not None:  # 0: the field was read
             counters[name] = (counters[name] or 0) + getattr(value.value, member)
@@ -286,9 +288,9 @@ class FaultWatch:
         self._events = ask_or_none(nvml, nvml.nvmlEventSetCreate)
         if self._events is None:
             return
-        kind = nvml.nvmlEventTypeXidCriticalError
+        faults = nvml.nvmlEventTypeXidCriticalError
         try:
-            nvml.nvmlDeviceRegisterEvents(handle, kind, self._events)
+            nvml.nvmlDeviceRegisterEvents(handle, faults, self._events)
         except list_error_classes(nvml):
             self._events = None
 
@@ -297,7 +299,7 @@ class FaultWatch:
         if self._events is None:
             return None
         for _ in range(_MAX_FAULTS_AT_ONCE):
-            # A timeout of 0 ms: returns at once.
+            # With a timeout of 0 ms it returns at once, even if there is no fault.
             event = ask_or_none(self._nvml, self._nvml.nvmlEventSetWait_v2, self._events, 0)
             if event is None:  # no further fault is waiting
                 break
@@ -322,8 +324,8 @@ class NvmlMonitor:
         """Return each card, without values if it does not respond; see ``Monitor.read``."""
         nvml = self._nvml
         count = ask_or_none(nvml, nvml.nvmlDeviceGetCount) or 0
-        ask = nvml.nvmlDeviceGetHandleByIndex
-        handles = [ask_or_none(nvml, ask, index) for index in range(count)]
+        get_handle = nvml.nvmlDeviceGetHandleByIndex
+        handles = [ask_or_none(nvml, get_handle, index) for index in range(count)]
         if all(handle is None for handle in handles):
             raise MonitorFault("failed", f"nvml: none of {count} cards responds")
         return [
