@@ -52,10 +52,10 @@ def draw_questions(folder: Path, *, vocab_size: int, max_length: int) -> tuple[M
 def describe_plan(plan: ScoringPlan) -> str:
     """Return how many questions there are and what their prompts share."""
     prefix = len(plan.groups[0].prefix)
-    rest = sum(map(len, plan.groups[0].rests)) / len(plan.groups[0].rests)
+    suffix_length = sum(map(len, plan.groups[0].suffixes)) / len(plan.groups[0].suffixes)
     return (
         f"{plan.items} questions of {SUBJECTS} subjects, 5 shots: {prefix} tokens are shared, "
-        f"{rest:.0f} are a question's own."
+        f"{suffix_length:.0f} are a question's own."
     )
 
 

@@ -247,14 +247,14 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
         == sum(num_shots * num_items for num_shots, num_items in by_hand.items()) / 36
     )
     for group in plan.groups:
-        assert all(len(group.prefix) + len(rest) <= 120 for rest in group.rests)
+        assert all(len(group.prefix) + len(suffix) <= 120 for suffix in group.suffixes)
         if group.cut:
             subject = mmlu[group.subject]
             # A cut prompt keeps its end.
             (end,) = tokenizer.encode_prompts(
                 [format_prompt(subject.name, [], subject.items[group.rows[0]])]
             )
-            assert [*group.prefix, *group.rests[0]] == end[-120:]
+            assert [*group.prefix, *group.suffixes[0]] == end[-120:]
 
 
 def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mmlu):

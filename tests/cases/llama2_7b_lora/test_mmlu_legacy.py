@@ -145,9 +145,9 @@ def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     # [1:]: without the token BEGIN, which is no character.
     our_prompts = {
-        (SUBJECTS[group.subject], row): "".join(map(chr, [*group.prefix, *rest][1:]))
+        (SUBJECTS[group.subject], row): "".join(map(chr, [*group.prefix, *suffix][1:]))
         for group in plan.groups
-        for row, rest in zip(group.rows, group.rests, strict=True)
+        for row, suffix in zip(group.rows, group.suffixes, strict=True)
     }
     assert our_prompts == prompts  # by subject and row
     assert plan.letters == tuple(map(ord, "ABCD"))

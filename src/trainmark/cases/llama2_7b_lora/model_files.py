@@ -146,7 +146,7 @@ class ModelConfig(ConfigKeys):
         """Refuse sizes that contradict each other."""
         hidden = self.hidden_size
         heads = self.num_heads
-        # Newer files have it in ``rope_parameters``, older ones as a field of its own.
+        # Newer files have ``rope_theta`` in ``rope_parameters``, older ones as a field of its own.
         theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
             rule = f"it must equal rope_theta in rope_parameters ({theta})"

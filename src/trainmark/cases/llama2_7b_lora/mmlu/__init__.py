@@ -45,7 +45,7 @@ class PromptGroup:
         subject: index of the subject.
         shots: number of solved examples before each question.
         prefix: ids with which all prompts of the group begin.
-        rests: the ids of each prompt after the prefix, at least one.
+        suffixes: the ids of each prompt after the prefix, at least one.
         rows: row of each question in the subject's file, from 0.
         cut: whether the questions are truncated, because they are too long even without examples.
     """
@@ -53,24 +53,24 @@ class PromptGroup:
     subject: int
     shots: int
     prefix: Ids
-    rests: Sequence[Ids]
+    suffixes: Sequence[Ids]
     rows: Sequence[int]
     cut: bool
 
     def split_batches(self, max_tokens: int) -> Iterator[range]:
-        """Yield ranges of prompts whose rests together have at most ``max_tokens`` ids.
+        """Yield ranges of prompts whose suffixes have at most ``max_tokens`` ids together.
 
         A range has at least one prompt, also if this prompt alone has more ids.
         """
         first = 0
         num_tokens = 0
-        for number, rest in enumerate(self.rests):
-            if number > first and num_tokens + len(rest) > max_tokens:
+        for number, suffix in enumerate(self.suffixes):
+            if number > first and num_tokens + len(suffix) > max_tokens:
                 yield range(first, number)
                 first = number
                 num_tokens = 0
-            num_tokens += len(rest)
-        yield range(first, len(self.rests))
+            num_tokens += len(suffix)
+        yield range(first, len(self.suffixes))
 
 
 class ScoringPlan(NamedTuple):
@@ -144,7 +144,7 @@ def plan_scoring(
 
 
 def _group_prompts(subject: int, level: PromptLevel, prompts: dict[int, Ids]) -> PromptGroup:
-    """Return the group of ``prompts``, divided into their prefix and the rests.
+    """Return the group of ``prompts``, divided into their common prefix and a suffix of each.
 
     Args:
         subject: its index.
@@ -156,7 +156,7 @@ def _group_prompts(subject: int, level: PromptLevel, prompts: dict[int, Ids]) ->
         subject,
         shots=level.shots,
         prefix=all_ids[0][:length],
-        rests=[ids[length:] for ids in all_ids],
+        suffixes=[ids[length:] for ids in all_ids],
         rows=list(prompts),
         cut=level.cut,
     )
@@ -257,8 +257,11 @@ def _make_answer_error(tokenizer: TextTokenizer, rule: str) -> DataError:
 
 def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) -> None:
     """Refuse a subject whose legacy prompts have a too long first line; that line is never cut."""
-    heads = tokenizer.encode_prompts([format_published_head(subject.name) for subject in mmlu])
-    longest, name = max((len(ids), sub.name) for ids, sub in zip(heads, mmlu, strict=True))
+    texts = [format_published_head(subject.name) for subject in mmlu]
+    first_lines = tokenizer.encode_prompts(texts)
+    longest, name = max(
+        (len(ids), subject.name) for ids, subject in zip(first_lines, mmlu, strict=True)
+    )
     if longest > _compute_max_ids(tokenizer, max_length):
         raise DataError(
             f"the first line of {name}'s prompts has {longest} tokens",

@@ -153,8 +153,8 @@ def _score_prompts_alone(
     """Yield the number of each prompt in ``group``, in a list, and the logits (1, V) after it."""
     device = _get_device(model)
     prefix = torch.from_numpy(group.prefix)
-    for number, rest in enumerate(group.rests):
-        ids = torch.cat([prefix, torch.from_numpy(rest)])[None].to(device)
+    for number, suffix in enumerate(group.suffixes):
+        ids = torch.cat([prefix, torch.from_numpy(suffix)])[None].to(device)
         yield [number], model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, 0]
 
 
@@ -175,15 +175,15 @@ def _score_with_prefix(
         ids = torch.from_numpy(group.prefix)[None].to(device)
         cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
     for numbers in group.split_batches(batch_tokens):
-        rests = [torch.from_numpy(group.rests[number]) for number in numbers]
-        lengths = torch.tensor([len(rest) for rest in rests])
+        suffixes = [torch.from_numpy(group.suffixes[number]) for number in numbers]
+        lengths = torch.tensor([len(suffix) for suffix in suffixes])
         ends = lengths.cumsum(0)
         starts = ends - lengths
         # The positions of each question continue from the prefix.
         positions = torch.arange(int(ends[-1])) - starts.repeat_interleave(lengths)
         positions += prefix_length
         logits = model(
-            input_ids=torch.cat(rests)[None].to(device),
+            input_ids=torch.cat(suffixes)[None].to(device),
             position_ids=positions[None].to(device),
             attention_mask=_build_mask(lengths, prefix_length).to(device),
             past_key_values=cache,
