@@ -235,7 +235,8 @@ class GlmJob:
 
     def evaluate(self) -> Evaluation:
         """Return the share of validation samples with a right answer; see ``Job.evaluate``."""
-        world_size, total = self.context.world_size, len(self.data.validation)
+        world_size = self.context.world_size
+        total = len(self.data.validation)
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
         evaluation_sum = self.score(rows)
         # Sums of the scores, of their weights (all 1, not needed here) and of the samples.
@@ -252,9 +253,10 @@ class GlmJob:
 
     @torch.no_grad()
     def score(self, rows: range) -> EvaluationSum:
-        """Return how many of the validation samples ``rows`` the model answers right.
+        """Score the validation samples ``rows``; return the sum over these samples of this rank.
 
-        All candidates of a sample are scored, in as many forward passes as necessary.
+        A sample has 1 if the model's best candidate is right, else 0. All its candidates are
+        scored, in as many forward passes as necessary.
         """
         evaluation_sum = EvaluationSum()
         host_batches = self._read_scoring_batches(rows)
