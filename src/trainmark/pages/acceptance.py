@@ -261,9 +261,9 @@ def _describe_member(member: Member) -> Phrase:
 
 
 def _build_member_table(members: Iterable[Member]) -> Block:
-    """Return a row for each member: verdict, time of a step, slowdown, name of its product, reason.
+    """Return a row for each member: verdict, step time, slowdown with interval, product, reason.
 
-    ``step_s`` is the time of a step; ``step`` is the interval of its slowdown.
+    ``step_s`` is the time of a step; ``step`` is its slowdown with the interval.
     """
     heads = [
         phrase(f"accept_head.{name}")
@@ -348,7 +348,11 @@ def _build_heat_map(result: AcceptanceResult) -> HeatMap:
 
 
 def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
-    """Return share, tone and text on hover of the cell of two members; None: they have no link."""
+    """Return share, tone and text on hover of the cell of two members.
+
+    Args:
+        link: of the two; None: they have none, or are the same member.
+    """
     if link is None:
         return None, "muted", join((a, b))
     share = link.interval.slower

@@ -254,7 +254,7 @@ def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[s
 def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
     """Return a row for each kind of ceiling, then what was not measured, and the links.
 
-    A row has the size of a kind that counts (see ``_find_best_rate``), on the slowest rank.
+    A row shows the size that counts (see ``_find_best_rate``), as the slowest rank measured it.
 
     Args:
         document: of the command ``ceilings``, as its JSON has it.

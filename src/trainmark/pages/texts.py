@@ -142,6 +142,7 @@ def _fill_text(content: KeyedText, lang: str) -> str:
         for name, value in content.values.items()
     }
     filled = fill_sentence(text, values)
+    # Chinese texts have spaces around placeholders, which only values in Latin letters need.
     return _NEEDLESS_SPACE.sub("", filled) if lang == "zh" else filled
 
 

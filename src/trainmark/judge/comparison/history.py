@@ -217,6 +217,8 @@ def estimate_sigma(residuals: ArrayLike) -> Any:
 def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     """Return for each length t the index at which the last segment of the first t values begins.
 
+    The segments minimize the sum of squared deviations from their means plus a penalty for each.
+
     Args:
         values: ``(..., n)`` with n >= ``MIN_RUNS``; all series are segmented at once.
 

@@ -551,7 +551,7 @@ def _list_rank_remarks(record: Record) -> list[Phrase]:
         share = f"{slowest.excess:+.0%}"
         remarks.append(phrase("strip.slowest", rank=slowest.rank, share=share))
     else:
-        remarks += _describe_spread(record)
+        remarks += _describe_step_differences(record)
     if measured_shares:
         worst = max(measured_shares, key=measured_shares.__getitem__)
         share = f"{measured_shares[worst]:.0%}"
@@ -567,18 +567,22 @@ def _list_rank_remarks(record: Record) -> list[Phrase]:
     return remarks
 
 
-def _describe_spread(record: Record) -> list[Phrase]:
-    """Return how much slower the slowest rank is than the median, and what was not compared."""
+def _describe_step_differences(record: Record) -> list[Phrase]:
+    """Return how much slower the slowest rank is than the median, and what was not compared.
+
+    It is for a record without a finding of a slow rank.
+    """
     steps_ns = [rank_entry.step_ns for rank_entry in record.ranks if rank_entry.step_ns]
     if len(steps_ns) < 2:
         return [phrase("strip.no_steps")]
     # Of two ranks, median_low is the faster one, with which the slower one is compared.
-    spread = max(steps_ns) / median_low(steps_ns) - 1
-    parts: list[Phrase] = [phrase("strip.spread", share=f"{spread:.1%}")]
-    # A spread like this would be a finding if the ranks had been compared.
-    if spread > SLOW_SHARE and "oversubscribed" not in record.plan.labels:
+    excess = max(steps_ns) / median_low(steps_ns) - 1
+    parts: list[Phrase] = [phrase("strip.spread", share=f"{excess:.1%}")]
+    # If no finding names a rank that is so slow, ranks were not compared. Either there are more
+    # ranks than cores ("oversubscribed"), or the measured time was too short, which the text says.
+    if excess > SLOW_SHARE and "oversubscribed" not in record.plan.labels:
         parts.append(phrase("strip.not_compared"))
-    if not has_cards(record):
+    if not has_cards(record):  # the ranks have no devices of their own
         parts.append(phrase("strip.shared_cores"))
     return parts
 

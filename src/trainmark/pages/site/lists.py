@@ -182,7 +182,7 @@ def _list_differing_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
         recipes_of_kind.setdefault((run[0]["case"], run[0]["recipe"]), []).append(recipe)
     names_of_kind: dict[tuple[str, str], list[str]] = {}
     for kind, kind_recipes in recipes_of_kind.items():
-        # All are of one kind, so that they need no name to be told apart by.
+        # All are of one kind, so its name does not matter.
         names = find_differing_settings(("", recipe) for recipe in kind_recipes)
         names_of_kind[kind] = [name for name in names if name != "precision"]
     settings = []

@@ -95,7 +95,7 @@ class Links:
 
     @property
     def file(self) -> str:
-        """Return where the page is in the site's folder."""
+        """Return where the page is in the site's folder; the first language has no own folder."""
         return self.path if self.lang == LANGUAGES[0] else f"{self.lang}/{self.path}"
 
     @property
@@ -219,7 +219,8 @@ def build_comparison_page(
     chosen = list(dict.fromkeys(run_ids))  # each once
     links = Links(_build_comparison_path(chosen, allow), lang, served=True)
     _refuse_number_of_runs(len(chosen))
-    first, *others = sides = _list_sides(database, chosen)
+    sides = _list_sides(database, chosen)
+    first, *others = sides
     sections: list[Section] = []
     verdicts: list[Block] = []
     comparisons: dict[str, Comparison] = {}
