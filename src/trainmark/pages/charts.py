@@ -227,7 +227,9 @@ def _build_rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[
 
 
 def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
-    """Return each figure of each side over A's, good and bad marked; None without a ratio.
+    """Return the ratio of each figure of each side to side A, coloured by verdict.
+
+    None if no figure has a ratio.
 
     Args:
         sides: the comparison of each side with side A, by the side's letter.
@@ -264,6 +266,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
         lowest=f"{min(ratios):.3f}",
         highest=f"{max(ratios):.3f}",
     )
+    # "rest" is the colour of verdicts that are neither good nor bad.
     colours = [f"var(--{_VERDICT_COLOURS.get(verdict, 'rest')})" for verdict in verdict_names]
     drawn = chart_specs.draw_ratios(
         scale=scale, verdicts=list(verdict_names.values()), colours=colours

@@ -209,9 +209,10 @@ def to_json_documents(judgements: Sequence[Judgement], lang: str = "en") -> list
 def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     """Return a report in JUnit XML with one test case for each judgement."""
     # JUnit has no "noisy": a judgement that is not certain counts as a test that was skipped.
-    kinds = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
+    outcome_of_code = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
     rows = build_gate_rows(judgements, lang).rows
-    outcomes = [kinds.get(judgement.exit_code, "") for judgement in judgements]  # "": passed
+    # An empty text: the test passed.
+    outcomes = [outcome_of_code.get(judgement.exit_code, "") for judgement in judgements]
     # `counted("failure")` in the template is the number of failures.
     return render_template(
         "junit.xml.j2", lang, rows=rows, outcomes=outcomes, counted=outcomes.count

@@ -264,7 +264,8 @@ def _translate_texts(value: Any, lang: str, key: str = "") -> Any:
 
     Control characters are escaped. Vega-Lite puts titles into expressions and escapes only
     quotation marks in them: a backslash before one would end the string, and what follows would be
-    evaluated. So backslashes in titles are replaced by a similar character.
+    evaluated. So backslashes in titles are replaced by a similar character, and line feeds by
+    spaces.
 
     Args:
         key: under which the part is.

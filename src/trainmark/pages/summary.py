@@ -256,9 +256,10 @@ def suggest_fix(record: Record) -> Callout:
 def list_first_lines(
     records: Sequence[Record], comparisons: Sequence[Result] = (), lang: str = "en"
 ) -> list[str]:
-    """Return title, badge, sentence, key figures, launches, reasons, comparison and limit, by line.
+    """Return title, badge, sentence, key figures and launches, then reasons and comparisons.
 
-    If a launch failed, what to do about it takes the place of the last three.
+    The last line is the dominant limit. If a launch failed, what to do about it takes the place of
+    the reasons and of all that follows them. Each text is a line; empty ones are left out.
     """
     record = find_median_launch(records)
     marks = join((choose_badge(records)[0], phrase(f"trust.{combine_verifications(records)}")))

@@ -166,7 +166,7 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
     """Return the last evaluations; None when there was none.
 
     Args:
-        address: of the record, which has all.
+        address: of the record, which has all evaluations; empty: the page has no link to it.
     """
     history = record.quality.history
     if not history:
@@ -227,7 +227,8 @@ def build_printed_speeds(record: Record) -> Section | None:
 def build_ranks(record: Record) -> Section | None:
     """Return a row for each rank with the readings of its device, the slowest first.
 
-    Readings are of the training, or else of the run. None for a single rank without readings.
+    Readings are of the training, or else of the run. None if there are no readings and fewer than
+    two ranks have a step time.
     """
     telemetry = record.telemetry
     interval: IntervalName = "run"
@@ -273,8 +274,9 @@ def build_ranks(record: Record) -> Section | None:
 
 
 def _format_with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
-    """Return a cell of the ranks' table; if it is empty, the figure's reason to be null."""
-    entry = record.figures.get(_FIGURE_OF_COLUMN.get(column, ""))
+    """Return a cell of the ranks' table; if it is empty, the reason why its figure is null."""
+    figure = _FIGURE_OF_COLUMN.get(column)  # None: the column shows no figure of the record
+    entry = None if figure is None else record.figures.get(figure)
     if cell is not None or entry is None or entry.reason is None:
         return cell
     return Missing(translate_message(record, entry.reason))
@@ -318,7 +320,7 @@ def build_findings(records: Sequence[Record]) -> Section:
 
 
 def build_scaling_sections(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
-    """Yield a section for each work that several worlds did, the smallest world first.
+    """Yield a section for each work that ran with several numbers of ranks: how it scales.
 
     Args:
         works: launches of each work; those that did not pass do not count.

@@ -229,7 +229,7 @@ def _find_small_batch(record: Record) -> Limit | None:
         return None
     if not has_cards(record):  # the memory is the host's, not a device's
         return None
-    if record.plan.recipe.get("compile"):  # the advice, a larger batch or this, is followed
+    if record.plan.recipe.get("compile"):  # which the advice names besides a larger batch
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
         return None
@@ -502,15 +502,16 @@ def describe_comparison(records: Sequence[Record], comparisons: Sequence[Result]
 
 
 def _describe_system(result: Result) -> Phrase:
-    """Return the devices of a record, or the printed name of an imported row.
+    """Return the devices of a record, or the printed configuration of an imported row.
 
-    In English, our name for the configuration follows if the numbers of nodes and ranks are known.
+    In English, our name for the configuration replaces the printed one if the device and the
+    numbers of nodes and ranks are known.
     """
     if isinstance(result, Record):
         return describe_devices(result)
     device = result.device or ""
     printed = result.configuration
-    if device not in printed:
+    if device not in printed:  # the printed configuration does not name its device
         printed = f"{device} {printed}"
     printed = to_one_line(printed)[:_MAX_CHARACTERS]
     if not (device and result.nnodes and result.nproc):
@@ -522,7 +523,7 @@ def _describe_system(result: Result) -> Phrase:
 def build_rank_strip(record: Record) -> Strip | None:
     """Return a cell for each rank, by node, and which is slowest, throttled, hottest.
 
-    None for one rank.
+    None for one rank, and if the record has nothing about ranks.
     """
     if record.plan.world_size < 2 or not record.ranks:
         return None

@@ -436,7 +436,7 @@ def build_environment(record: Record) -> Section:
 
 def _describe_unproven(plan: Plan) -> Phrase:
     """Return what a device and a launcher without real runs yet were tested on."""
-    if not plan.unproven:
+    if not plan.unproven:  # there have been real runs with both
         return None
     lines = [join((name, tested), "colon") for name, tested in plan.unproven.items()]
     return join(lines, "semicolon")

@@ -252,11 +252,12 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "word": word,  # what became of the run: the value of the badge's column for the filter
         "badge": badge,
         "tone": tone,
-        "many": _describe_speed_interval(run),  # with the number of launches; "" for one
+        "speed_interval": _describe_speed_interval(run),  # "" for a single launch
         "id": first_launch["run_id"],
-        # None: an imported row, whose verification the list does not mention.
+        # An imported row has none; the list mentions only those that are not "verified".
         "verification": find_worst_verification(x["verification"] or "verified" for x in run),
-        "short": run_id[1] if run_id else first_launch["run_id"],  # six letters of the run id
+        # The six letters of a run id of ours; of another one all.
+        "short_id": run_id[1] if run_id else first_launch["run_id"],
         "values": _collect_filter_values(run, word, settings),
         # An imported row has no page.
         "address": "" if word == IMPORTED else links.get_run_address(first_launch["run_id"]),
@@ -308,7 +309,7 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
         links=links,
         rows=rows,
         columns=_list_columns(_COLUMNS, rows),
-        numbers=_NUMBERS,
+        numbers=_NUMBERS,  # the columns that are aligned as numbers
         counted=counted,
         total=total,
         units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
@@ -357,16 +358,16 @@ def _build_grid(runs: Iterable[Run], links: Links) -> Table:
     rows: list[list[Phrase]] = []
     for run, list_row in zip(listed_runs, list_rows, strict=True):
         texts = {name: text for name, (text, _) in list_row["cells"].items()}
-        texts["interval"] = list_row["many"]
+        texts["interval"] = list_row["speed_interval"]
         texts["trust"] = list_row["badge"]
-        texts["run_id"] = list_row["short"]
+        texts["run_id"] = list_row["short_id"]
         speed = _get_speed(run)  # None: an imported row without this figure
         # Without its unit, which is in the heading.
         texts["speed"] = None if speed is None else _format_speed(speed)
         if list_row["address"]:  # measured here, not imported: it has a page, trust and launches
             texts["device"] = Link(texts["device"], list_row["address"])
             texts["trust"] = phrase(f"trust.{_find_worst_grade(run)}")
-            texts["interval"] = list_row["many"] or count_in_words("launches", 1)
+            texts["interval"] = list_row["speed_interval"] or count_in_words("launches", 1)
         rows.append([texts[name] or None for name in columns])
     headings: list[Phrase] = []
     for name in columns:

@@ -95,7 +95,7 @@ class Links:
 
     @property
     def file(self) -> str:
-        """Return where the page is in the site's folder; the first language has no own folder."""
+        """Return where the page is in the site's folder; the first language has no folder."""
         return self.path if self.lang == LANGUAGES[0] else f"{self.lang}/{self.path}"
 
     @property
