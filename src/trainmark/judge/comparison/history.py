@@ -124,7 +124,8 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
         if abs(after / before - 1) > MIN_STEP and is_still_there:
             # Both are levels of several values, so no noise of single values applies. The step
             # itself is reported, not a drift towards it.
-            return Assessment(before, after, noise=0.0, step_index=edges[-2], drift=None)
+            last_segment_start = edges[-2]
+            return Assessment(before, after, noise=0.0, step_index=last_segment_start, drift=None)
 
     # Without a recent step, the newest value is compared with the others of its segment.
     expected = float(np.median(segments[-1][:-1]))

@@ -73,7 +73,9 @@ class Scaling:
 def find_scaling(
     works: Sequence[Sequence[Record]], *, allow: Collection[str] = ()
 ) -> list[tuple[Scaling, Record]]:
-    """Return the scaling of each work of several worlds, with a record of its smallest world.
+    """Return the scaling of each work that ran with several numbers of ranks, its worlds.
+
+    Each is returned with a record of its smallest world.
 
     Args:
         works: launches of each work; those that failed, or that their evidence contradicts, do not
@@ -132,7 +134,7 @@ def _make_family_key(record: Record, kind: ScalingKind, allow: Collection[str]) 
     common = {
         name: value for name, value in describe_work(record).items() if name not in may_differ
     }
-    batch = [record.plan.recipe[name] for name in _BATCH]  # micro-batch and number of them
+    batch = [record.plan.recipe[name] for name in _BATCH]  # micro-batch size and their number
     # Weak scaling: each rank keeps its batch. Strong scaling: all ranks together keep theirs.
     size = batch if kind == "weak" else prod(batch) * record.plan.world_size
     return f"{size} {sorted(common.items())}"
@@ -169,7 +171,9 @@ def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
     base = smallest.throughput
     ranks_ratio = smallest.ranks / ranks
     efficiency = ranks_ratio * throughput.mean / base.mean
-    low = high = doubt = None
+    low = None
+    high = None
+    doubt = None
     # Each end of the efficiency comes from opposite ends of the two throughputs' intervals.
     if min(throughput.launches, base.launches) > 1:  # a single launch has no range
         low = ranks_ratio * throughput.low / base.high

@@ -149,7 +149,7 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
             # Without a reason of its own, it is the other side that lacks a launch of its round.
             reason = _find_reason_to_leave_out(record) or message("compare_alone_in_round")
             left_out.append(LeftOut(record.run_id, reason))
-    # Of all launches: one that missed its target did not pass, so that its figures do not count.
+    # Of all launches, not only of those that count: one that missed its target did not pass.
     judged = [
         record.quality.reached
         for record in launches
