@@ -60,8 +60,9 @@ class PackageEnergy:
         self, *, root: Path = Path("/"), clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         self._counters: dict[Path, _EnergyCounter] = {}  # by file
-        # The files are reserved for root on most systems. If one of the packages cannot be read,
-        # none is: a part of the energy would be taken for the whole.
+        # Only packages count: other zones are parts of a package, or contain packages. The files
+        # are reserved for root on most systems. If one of the packages cannot be read, none is: a
+        # part of the energy would be taken for the whole.
         with suppress(OSError, ValueError):
             self._counters = {
                 file: _EnergyCounter(

@@ -279,7 +279,7 @@ class Samples:
     """What the samplers of all machines wrote.
 
     Args:
-        began: first event of the first machine's sampler: what it reads; None: it wrote none.
+        sampling: first event of the first machine's sampler: what it reads; None: it wrote none.
         devices: readings of each device that ranks use, in order of the ranks.
         hosts: readings of each machine.
         faults: why sources of any machine gave no readings.
@@ -288,7 +288,7 @@ class Samples:
         kernel_messages: by number of the node and kind.
     """
 
-    began: Sampling | None = None
+    sampling: Sampling | None = None
     devices: list[Readings] = field(default_factory=list)
     hosts: list[Readings] = field(default_factory=list)
     faults: list[events.FaultEvent] = field(default_factory=list)
@@ -299,17 +299,18 @@ class Samples:
         """Add the readings in a machine's file, if it exists.
 
         Args:
-            ranks: numbers of the machine's ranks; one of them for each entry of ``began.devices``.
+            ranks: numbers of the machine's ranks, in the order of the devices in the sampler's
+                first event.
             start_ns: from which times count, on the machine's clock.
         """
         host = Readings(len(self.hosts))
         devices: dict[int, Readings] = {}
-        began = None
+        sampling = None
         lines = EventFile(file, read_event) if file.is_file() else ()
         for line in lines:
             match line:
                 case Sampling():
-                    began = line  # written again with the monitor when that is opened
+                    sampling = line  # written again with the monitor when that is opened
                 case events.DevicesEvent():
                     for sample in line.devices:
                         device = devices.setdefault(sample.index, Readings(sample.index))
@@ -324,13 +325,13 @@ class Samples:
                     self._add_kernel_messages(host.index, line)
         # The devices of the ranks, by index; the file may have readings of others too.
         used_devices: dict[int, Readings] = {}
-        device_indexes = began.devices if began else ()
-        # Not strict: without the sampler's first event no indexes are known.
+        # The index of each rank's device. Without the sampler's first event none is known.
+        device_indexes = sampling.devices if sampling else ()
         for rank, index in zip(ranks, device_indexes, strict=False):
             used_devices[index] = devices.setdefault(index, Readings(index))
             used_devices[index].ranks.append(rank)
         if not self.hosts:  # this is the first machine: all machines of a run read the same
-            self.began = began
+            self.sampling = sampling
         self.hosts.append(host)  # without a file too: the index of a host is the number of its node
         self.devices += used_devices.values()
 
@@ -392,11 +393,11 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
 def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
     """Return the summary of all samples."""
     intervals = find_intervals(timeline)
-    began = samples.began
-    monitor = began.monitor if began else None
-    host_sources = began.host_sources if began else []
+    sampling = samples.sampling
+    monitor = sampling.monitor if sampling else None
+    host_sources = sampling.host_sources if sampling else []
     return Telemetry(
-        interval_s=began.interval_s if began else None,
+        interval_s=sampling.interval_s if sampling else None,
         monitor=monitor,
         host_sources=host_sources,
         intervals_s=intervals,
