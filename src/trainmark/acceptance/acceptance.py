@@ -62,7 +62,8 @@ def plan_acceptance(
             rule="an acceptance of several nodes needs a launcher",
             fix="add --launcher ssh or --launcher slurm; see `trainmark list launchers`",
         )
-    # The default phases contain `groups`, too: only the user's own choice of them is refused.
+    # The default phases contain `groups`, too, which is then left out. It is refused only if the
+    # user names it.
     if request.phases is not None and "groups" in request.chosen_phases:
         raise UsageError(
             "the groups phase cannot run on one machine",

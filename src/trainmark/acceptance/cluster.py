@@ -69,6 +69,7 @@ def prepare_session(
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
         EnvironmentFault: the launcher cannot be used here, or a host does not answer.
+        DataError: the data cannot be trained on.
     """
     opened, plans = plan_session(request)
     baselines = None if read_baselines is None else read_baselines(plans)

@@ -171,7 +171,7 @@ def _judge_devices(
 
 
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
-    """Add findings for nodes that never joined, and for those that did not come to a round."""
+    """Add findings for nodes that did not come to a round, and for those that never joined."""
     for name, error in evidence.find_lost_nodes().items():
         # A node without evidence of its own gets its finding below.
         if name in assessment.product_of_member:

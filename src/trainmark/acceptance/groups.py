@@ -158,7 +158,7 @@ def search_groups(
         error_rate: probability of any wrong group.
     """
     whole = _sort_names(nodes)
-    if len(whole) < MIN_NODES:
+    if len(whole) < MIN_NODES:  # too few for a search; the outcome has no time and says nothing
         return GroupSearch(outcome="as_predicted")
     # About so many sets are judged in each halving, and the whole itself counts as one more.
     num_tests = _TESTS_PER_HALVING * (1 + round(log2(len(whole))))

@@ -150,7 +150,7 @@ class _Ends:
 def fit_pairs(
     measured: Measurements, alone: Estimates, alone_noise: float, effect_limit: float
 ) -> PairFit:
-    """Fit the model to the pairs.
+    """Estimate the effects of nodes in pairs, by a model in which the slower node decides the time.
 
     Which pairs tell something of a node depends on the effects of both nodes, and the effects are
     estimated from these pairs: both are computed in turn, a few times.

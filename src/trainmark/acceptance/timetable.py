@@ -88,7 +88,7 @@ class Progress:
     def __init__(self, phases: Sequence[str], training_s: float) -> None:
         self._phases = list(phases)
         self._expected_round_s = estimate_round_s(training_s)
-        self._num_begun = 0
+        self._num_begun = 0  # rounds that have begun
         self._start_s = time.monotonic()
 
     def begin_round(self) -> str:

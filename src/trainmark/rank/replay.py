@@ -31,13 +31,13 @@ def find_difference(
     pairs = zip(expected, actual, strict=True)
     for step, (expected_step, actual_step) in enumerate(pairs, first_step + 1):
         # In the order of causes: wrong weights make a wrong loss, and both make wrong gradients.
-        for name, total in expected_step.weights.items():
-            if total != actual_step.weights.get(name):
+        for name, expected_digest in expected_step.weights.items():
+            if expected_digest != actual_step.weights.get(name):
                 return BitDifference(step=step, part="weight", tensor=name)
         if expected_step.loss != actual_step.loss:
             return BitDifference(step=step, part="loss")
-        for name, total in expected_step.gradients.items():
-            if total != actual_step.gradients.get(name):
+        for name, expected_digest in expected_step.gradients.items():
+            if expected_digest != actual_step.gradients.get(name):
                 return BitDifference(step=step, part="gradient", tensor=name)
     return None
 
@@ -133,7 +133,7 @@ class WindowReplay:
             losses: the losses of its steps.
             first_step: number of steps before the window.
         """
-        first_pass = self.digests.finish(losses)
+        first_pass = self.digests.finish(losses)  # the window itself, as it was measured
         first_repeat = self._take_steps(batches, len(losses))
         # All ranks decide alike, because their collectives must meet in further repeats.
         if not self.is_on_any_rank(first_pass != first_repeat):

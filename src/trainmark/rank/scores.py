@@ -23,8 +23,8 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
     """
     keys = np.asarray(scores.keys, np.uint64)
     trained_keys = np.unique(np.array(trained, np.uint64))
-    # A sum, so that it is the same in whichever order rows come, and can be added up over ranks.
-    # It is taken modulo 2 ** 64, which changes nothing: the modulus divides that.
+    # A sum is the same in whichever order rows come, and can be added up over ranks. numpy adds
+    # modulo 2 ** 64; the remainder below is the same, because its modulus divides 2 ** 64.
     sum_of_keys = int(keys.sum(dtype=np.uint64))
     return Scored(
         rows=scores.rows,
