@@ -60,6 +60,7 @@ def compute_entropy_rate() -> float:
     chances = (last[:, None, :] + before[None, :, :]) / 2  # P(next | last, before)
     # 0 for what cannot follow: it adds nothing to the mean.
     information = -np.log(chances, where=chances > 0, out=np.zeros_like(chances))
+    # The mean over all last (l), earlier (b) and next symbols (n).
     return float(np.einsum("lb,lbn,lbn->", pairs, chances, information))
 
 

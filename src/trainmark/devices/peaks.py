@@ -90,9 +90,10 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
     for row, length in zip(rows, lengths, strict=True):
         if length > 0 and length == longest:
             matching.append(row)
+    # The form factors and the memory sizes that words of the name state.
     form_matches = [_FORM_WORD.fullmatch(word) for word in words]
     forms = {_FORMS[match[1]] for match in form_matches if match}
-    # If no matching row states its form, the form in the name decides nothing.
+    # If no matching row states its form factor, that of the name decides nothing.
     if forms and any("form" in row for row in matching):
         matching = [row for row in matching if row.get("form") in forms]
     memory_matches = [_MEMORY_WORD.fullmatch(word) for word in words]

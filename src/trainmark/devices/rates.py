@@ -265,9 +265,13 @@ def _draw_operand(device: Device, generator: Any, dtype: Any, *, shape: tuple[in
 
 
 def _find_matmul_fault(left: Any, right: Any, out: Any, *, max_error: float) -> Message | None:
-    """Compare some rows and columns of ``out`` with the exact product; None: they agree.
+    """Compare some rows and columns of ``out`` with the exact product; return what is wrong.
+
+    None: they agree.
 
     Args:
+        left, right: the operands.
+        out: the product that the device computed.
         max_error: largest relative error, in the Frobenius norm.
     """
     row_step = max(1, len(out) // _NUM_COMPARED)

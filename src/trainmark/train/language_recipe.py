@@ -151,6 +151,7 @@ def make_case(
         mission=mission,
         recipe_type=type(next(iter(recipes.values()))),
         recipes=recipes,
+        # Fields of the recipe on which generated data depends.
         data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
         prepare_options=(
             PrepareOption(
