@@ -156,7 +156,7 @@ class _CheckPlanner:
             FIELD_ALIASES.get(name, name): value for name, value in self.request.overrides.items()
         }
         overrides |= changes
-        # The run trains all its steps: it does not end when it reaches the target.
+        # The run does not end at the target. It ends with the first epoch if that has fewer steps.
         overrides |= {"target_value": "none", "max_epochs": "1", "max_steps": str(self.steps)}
         out = self.folder / str(num_ranks)
         update = {"overrides": overrides, "nproc": num_ranks, "out": out}

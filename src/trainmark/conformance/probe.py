@@ -103,7 +103,7 @@ def _probe_batches(job: Job) -> dict[str, Any]:
 
 
 def _read_random_states() -> dict[str, bytes]:
-    """Return the global random states, which training uses too, by their modules' names."""
+    """Return the global random states, from which training draws, by their modules' names."""
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
         "numpy": pickle.dumps(np.random.get_state()),

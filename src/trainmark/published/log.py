@@ -44,7 +44,10 @@ def parse_number(text: str, magnitude: str | None = None) -> float:
 
 
 def make_keyword_pattern(keyword: str) -> str:
-    """Return the pattern of a whole word: ``ips:`` is not in ``avg_ips:``."""
+    """Return the pattern of a keyword that begins a word: ``ips:`` is not in ``avg_ips:``.
+
+    The user gives its end, such as a colon.
+    """
     word_start = r"(?<!\w)" if keyword[0].isalnum() else ""
     return word_start + re.escape(keyword)
 

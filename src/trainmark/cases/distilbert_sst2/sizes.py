@@ -41,7 +41,11 @@ def compute_model_flops(
 
 
 def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
+    """Return the facts that the job must report, and the formula of the model FLOPs.
+
+    Args:
+        facts: what the job reported; some sizes depend on its data or model.
+    """
     config: Mapping[str, int] | None = facts.get("model_config")
     if config is None:
         return Sizes({})  # without the job's facts, nothing can be expected

@@ -198,7 +198,8 @@ class TableExchange:
     def wait(self) -> Tensor:
         """Wait for the embeddings of all tables for this rank's samples; return (B_local, T, dim).
 
-        The token, which the start of the exchange returned, tells autograd the order of the two.
+        The token, which the start of the exchange returned, tells autograd that this end follows
+        the start.
         """
         token = self.token
         # The token's autograd node refers to this object, so keeping it would make a cycle.

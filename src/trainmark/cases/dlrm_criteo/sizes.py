@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
+    """Return the facts that the job must report, and the formula of the model FLOPs.
+
+    Args:
+        facts: what the job reported; some sizes depend on its data or model.
+    """
     num_numerical = facts.get("numerical_features")
     num_tables = facts.get("tables")
     if num_numerical is None or num_tables is None:

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: GlmRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return the expected facts and the FLOPs formula for ``recipe``.
+    """Return the facts that the job must report, and the formula of the model FLOPs.
 
     There is no formula with trimmed padding: FLOPs are then not proportional to tokens.
+
+    Args:
+        facts: what the job reported; not used, because all sizes follow from the recipe.
     """
-    del facts  # the recipe has all sizes
+    del facts
     shape = recipe.shape
 
     def compute_flops(counts: Counts) -> float:

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: GptRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return the expected facts and the FLOPs formula for ``recipe``."""
-    del facts  # the recipe has all sizes
+    """Return the facts that the job must report, and the formula of the model FLOPs.
+
+    Args:
+        facts: what the job reported; not used, because all sizes follow from the recipe.
+    """
+    del facts
     hidden = recipe.hidden_size
     tables = (recipe.padded_vocab_size + recipe.seq_length) * hidden
     matrices = 12 * hidden**2  # query, key, value and result 4; feed-forward layers 4 + 4

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def build_config(recipe: GptOssRecipe) -> GptOssConfig:
     """Return the library's configuration.
 
-    Layers with sliding-window and with full attention alternate, beginning with a sliding window.
+    By the library's default, layers with sliding-window and with full attention alternate,
+    beginning with a sliding window.
     """
     return GptOssConfig(
         **list_config_fields(recipe),

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: GptOssRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return the expected facts and the FLOPs formula, which counts a token's own experts."""
-    del facts  # the recipe has all sizes
+    """Return the facts that the job must report, and the formula of the model FLOPs.
+
+    The formula counts the experts that a token uses.
+
+    Args:
+        facts: what the job reported; not used, because all sizes follow from the recipe.
+    """
+    del facts
     sizes = compute_next_token_sizes(recipe.parameters, recipe.flops_per_token)
     expert_facts = {"active_parameters": recipe.active_parameters, "routing": recipe.routing}
     return replace(sizes, facts={**sizes.facts, **expert_facts})

@@ -82,12 +82,13 @@ def compute_model_flops_per_token(
     trained = count_lora_parameters(config, rank, targets)
     # 12 = 2 matmuls x 2 FLOPs x 3: one forward pass, and a backward pass of twice its FLOPs
     attention = 12.0 * config.num_layers * config.hidden_size * seq_length
-    unneeded = compute_unneeded_flops_per_token(
+    # Gradients of the first block that lead to no adapter are not computed.
+    skipped = compute_unneeded_flops_per_token(
         config, rank=rank, targets=targets, seq_length=seq_length
     )
     # A frozen weight has 4: 2 in the forward pass and 2 for the gradient of its input. A trained
     # weight has 2 more, for its own gradient.
-    return 4.0 * count_matmul_weights(config) + 6.0 * trained + attention - unneeded
+    return 4.0 * count_matmul_weights(config) + 6.0 * trained + attention - skipped
 
 
 # Scores of the LM head in a block: 32 MiB in float32, less than the activations of a wide layer.

@@ -21,8 +21,12 @@ CLASSES = 2
 
 
 def find_sizes(recipe: Recipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return the expected facts; every model of this case has the same size."""
-    del recipe, facts  # no size depends on them
+    """Return the facts that the job must report; every model of this case has the same size.
+
+    Args:
+        recipe, facts: how it was trained, and what the job reported; no size depends on them.
+    """
+    del recipe, facts
     first_layer = (FEATURES + 1) * HIDDEN  # weights and biases
     second_layer = (HIDDEN + 1) * CLASSES
     return Sizes({"parameters": first_layer + second_layer})

@@ -127,7 +127,7 @@ class KeywordReader:
             if loss_pattern is not None and self.loss_keyword in line:
                 loss_match = loss_pattern.search(line)
                 if loss_match is not None:
-                    self.loss = parse_number(loss_match[1], loss_match[2])
+                    self.loss = parse_number(text=loss_match[1], magnitude=loss_match[2])
             if self.keyword not in line:  # an empty keyword is in every line
                 continue
             if value_pattern is None:
@@ -136,7 +136,8 @@ class KeywordReader:
             else:
                 match = value_pattern.search(line)
             if match is not None:
-                # A word at a position is where the user says: its line is never a closing one.
+                # A closing line states the total or mean of a log, as `avg_ips: 3`. A word at a
+                # position is where the user says: its line is never a closing one.
                 is_closing = value_pattern is not None and self._is_closing(line, match.start())
                 self._add(number, line, match, is_closing=is_closing)
             # The line has no value. It is malformed if the keyword stands in it as a whole word,

@@ -155,7 +155,7 @@ class Readings:
 
         Args:
             seconds: that the value covers; NaN: not known.
-            work: that the value covers, in what a speed counts; NaN: not known.
+            work: samples, tokens or other units of a speed that the value covers; NaN: not known.
         """
         if not math.isfinite(value):
             self.reject(line.number, line.text)
@@ -167,6 +167,7 @@ class Readings:
         if line.counters and self._average_with_rank(line, value, run, context.cycle):
             return
         is_first_counted = len(run.values) == self.skip  # this value comes after the skipped ones
+        # The first value that counts; until there is one, the first of all.
         if is_first_counted or not run.first_text:
             run.first_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
         self._recent.append(_StepPrint(context.cycle, line.counters, len(run.values)))

@@ -164,7 +164,7 @@ def _find_setting(
     """Return the first setting whose name has one of ``keys`` and that is switched on.
 
     Args:
-        settings: values by name, in lower case with ``_`` for other characters.
+        settings: values by name. Names have only lower-case letters, digits and ``_``.
         keys: parts of names.
         accepted_values: values that count as on; empty: all values but those that mean off.
 

@@ -143,7 +143,10 @@ def _add_folder_names(page: Page, path: Path) -> Page:
 
 
 def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
-    """Yield a row for each line below the headers, which are this program's or those of pages."""
+    """Yield a row for each line below the headers, which are this program's or those of pages.
+
+    If the file is malformed, or its commas may mean two things, no row is yielded but the reason.
+    """
     page = replace(page, form="csv")
     lines = re.split(r"\r?\n", text)
     num_comments = 0  # lines above the headers that are empty, or begin with `#` and have one cell

@@ -127,7 +127,12 @@ def _read_device(
 
 
 def _find_counting_words(head: str, printed_world: re.Match[str] | None) -> re.Match[str] | None:
-    """Return the words that count machines and cards: ``四机32卡``, ``16卡``, ``2 nodes x 8``."""
+    """Return the words that count machines and cards: ``四机32卡``, ``16卡``, ``2 nodes x 8``.
+
+    Args:
+        head: text of the label before its world in brackets.
+        printed_world: this world, numbers of machines and of devices of each; None: there is none.
+    """
     if printed_world:
         # `H1004机32卡（4x8）`: the name of the device ends before the number of machines.
         exact = re.search(rf"({printed_world[1]}){_MACHINE_WORD}({_COUNT}){_CARD_WORD}", head)
@@ -291,6 +296,7 @@ def split_vendor(short_name: str) -> tuple[str | None, str | None]:
     """Return device and vendor: ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``.
 
     None for the device: the text names none; for the vendor: it does not begin with a known one.
+    Texts such as ``nvidia / A100`` and ``A100 /`` are read without their slashes.
     """
     text = strip_markup(short_name).partition("(")[0].strip(" /")
     first_word, _, text_behind = text.partition(" ")

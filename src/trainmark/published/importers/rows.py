@@ -239,7 +239,9 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
         if page.devices and is_device_of_page and not is_world_known:
             world = _World(*divide_into_machines(page.devices))
         label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
-    if "configuration" not in facts:  # the device was read as the label, which may name its world
+    if "configuration" not in facts:
+        # The text of the device was read as the label: `A100 1x8` is the device A100 in a world. If
+        # the label names no device, the name without its count stays.
         device = label.device or device
     elif device is None:
         device = label.device

@@ -157,6 +157,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     layout = find_layout(folder, (JSONL, HDF5), FAULT)
     loaded = _load(layout, folder, recipe)
     for split in (loaded.train, loaded.validation):
+        # Splits of the other kind were checked when they were read; these are read on demand.
         if isinstance(split, SparseExamples):
             _check_sequences(split, folder / TOKENS)
     files = [file for (file,) in layout.files.values()]  # each split has one file

@@ -160,8 +160,9 @@ class ClozeExamples(Examples):
             )
 
     @property
-    def num_shortened(self) -> int | None:
-        """Number of samples with a candidate for which the passage is shortened."""
+    def num_shortened(self) -> int:
+        """Number of samples whose passage is shortened, for at least one candidate."""
+        # (samples,): of each sample, the tokens with its longest candidate.
         return int((self._count_tokens_with_passage() > self.seq_length).sum())
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:

@@ -171,7 +171,8 @@ def _lay_out_sequences(
     """Return the batch of ``samples``, each given by its sequences.
 
     Args:
-        seq_length, trim: how sequences are padded; see ``Examples``.
+        seq_length: number of tokens that every sequence is padded to.
+        trim: pad only to the longest sequence, rounded up to a multiple of ``LENGTH_MULTIPLE``.
     """
     sequences = [sequence for sample in samples for sequence in sample]
     lengths = np.fromiter((len(item.ids) for item in sequences), np.int64, len(sequences))
@@ -196,6 +197,7 @@ def _lay_out_sequences(
         ids=ids,
         positions=positions,
         block_positions=block_positions,
+        # The index in each sequence at which its answer block begins.
         separators=np.fromiter((item.separator for item in sequences), np.int64, len(sequences)),
         lengths=lengths,
         # Of each sequence, the sample and the number of the candidate in it.

@@ -148,6 +148,7 @@ def _group_prompts(subject: int, level: PromptLevel, prompts: dict[int, Ids]) ->
 
     Args:
         subject: its index.
+        level: how far these prompts are shortened, to fit the length.
         prompts: the ids of each prompt, by the row of its question.
     """
     all_ids = list(prompts.values())
