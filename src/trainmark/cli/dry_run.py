@@ -228,7 +228,7 @@ def list_planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]
     expected_s_by_entry: dict[str, float | None] = {}
     planned = []
     for entry, plan in series.order_launches(entries):
-        if entry.name not in expected_s_by_entry:
+        if entry.name not in expected_s_by_entry:  # all launches of an entry do the same work
             assert entry.plan is not None, "a skipped entry has no launch"
             # The folder of the plan file's runs; the other runs of the user are beside it.
             folder = Path(entry.plan.run_dir).parent
@@ -260,7 +260,7 @@ def print_series_dry_run(
         order = [launch._asdict() | {"run_dir": str(launch.run_dir)} for launch in planned]
         print_json(document | {"launches_to_do": order})
         return
-    typer.echo(build_series_table(entries))  # whose text is escaped
+    typer.echo(build_series_table(entries))  # its text is escaped already
     if planned:
         typer.echo(f"\n{show([_build_order_table(planned)])}")
     print_lines([f"launches to do: {len(planned)}{_format_total_time(planned)}"])

@@ -71,7 +71,7 @@ def redirect_to_stderr() -> Iterator[None]:
     Those write to the file descriptor and do not know of ``sys.stdout``.
     """
     stdout = sys.stdout.fileno()
-    sys.stdout.flush()
+    sys.stdout.flush()  # what was printed before the block still goes to standard output
     saved_stdout = os.dup(stdout)
     os.dup2(sys.stderr.fileno(), stdout)
     try:

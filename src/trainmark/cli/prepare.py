@@ -133,7 +133,7 @@ class LineReporter(Reporter):
         self._total = 0  # units of work of the stage, for example bytes
         self._done = 0  # of these, how many are done
         self._done_before = 0  # of these, how many an interrupted earlier call had done
-        self._begin_s = 0.0
+        self._begin_s = 0.0  # time at which the stage began
         self._shown_s = 0.0  # time of the last line
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
@@ -184,7 +184,7 @@ class BarReporter(Reporter):
             console=console,
             transient=True,
         )
-        self._task: TaskID | None = None
+        self._task: TaskID | None = None  # the bar of the stage; None: no stage has begun
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
         """Replace the bar by that of the stage."""

@@ -166,7 +166,7 @@ def _write_terminal_text(
     for place in selection.places:
         text += f"record: {escape_controls(place)}\n"
     if output is None:
-        typer.echo(text, nl=False)  # whose text is escaped, and which may have colours
+        typer.echo(text, nl=False)  # its text is escaped already, and may have colours
     else:
         write_text(output, text)
 

@@ -249,7 +249,7 @@ def _print_summary(records: Records, lang: str, *, quiet: bool, has_repeats: boo
         print_text(f"page: {page}")
     next_steps = [] if quiet else suggest_next_steps(records)
     if next_steps:
-        typer.echo(f"\n{show(next_steps, lang)}", err=True)  # whose text is escaped
+        typer.echo(f"\n{show(next_steps, lang)}", err=True)  # its text is escaped already
 
 
 def _run_plan_file(
@@ -296,4 +296,4 @@ def _print_series(
     if as_json:
         print_json(to_series_json(entries, name=name, exit_code=exit_code))
     else:
-        typer.echo(build_series_table(entries))  # whose text is escaped
+        typer.echo(build_series_table(entries))  # its text is escaped already
