@@ -70,14 +70,15 @@ def test_number_after_the_keyword_is_the_value(keyword, line, expected):
         ({"position": 2}, "ips 7", None),
         ({"position": 1, "separator": ","}, "ips,8,9", 8.0),
         ({"position": 1, "separator": " | "}, "ips | 8.5ms | 9", 8.5),
-        ({"position": 1, "cut": "5:"}, "ips time=12.5", 12.5),
-        ({"cut": "3"}, "ips 12345", 123.0),
-        ({"cut": "1:3"}, "ips 12345", 23.0),
+        ({"position": 1, "character_range": "5:"}, "ips time=12.5", 12.5),
+        ({"character_range": "3"}, "ips 12345", 123.0),
+        ({"character_range": "1:3"}, "ips 12345", 23.0),
         ({"separator": ","}, "ips,12,13", 12.0),
     ],
 )
 def test_value_is_selected_by_position_separator_and_range(options, line, expected):
-    # position: the word of the line; separator: between words; cut: characters of the word.
+    # position: the word of the line; separator: between words; character_range:
+    # characters of the word.
     reader = KeywordReader(keyword="ips", **options)
     reader.read([(1, f"{line}\n")])
     assert list(reader.values) == ([] if expected is None else [expected])

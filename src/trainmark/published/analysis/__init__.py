@@ -83,7 +83,8 @@ def analyze(log: str, options: Options) -> Analysis:
         log: a path; ``-`` is standard input.
 
     Raises:
-        UsageError: options do not fit together, or the record does not know a name.
+        UsageError: options do not fit together, or a name or code in them is not one that the
+            record allows.
         DataError: the log cannot be read.
     """
     options.check()  # raises a UsageError
@@ -94,8 +95,9 @@ def analyze(log: str, options: Options) -> Analysis:
     devices = options.gpu_num or extraction.devices  # the user's number outweighs the log's
     is_loss_finite = extraction.loss is not None and math.isfinite(extraction.loss)
     finite_loss = extraction.loss if is_loss_finite else None
-    # The numbers of values are those of a log in which none counts; ``_collect_figures`` replaces
-    # them. The notes stay one list: notes that are appended later are among the figures, too.
+    # These figures are those of a log without a result: no value counts. If there is a result,
+    # ``_collect_figures`` replaces them. The notes are the list of the extraction itself, so notes
+    # that are appended to it later are among the figures, too.
     figures: dict[str, Any] = {
         "log_file": log,
         "preset": extraction.preset or None,
@@ -165,12 +167,13 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     if not keyword and options.position is None:
         fix = "set keyword=TEXT, as written in the log"
         raise UsageError("no keyword to search for", where="keyword", fix=fix)
+    # Only the preset of a known trainer says which key has the loss.
     loss_key = PRESETS[preset].loss if preset in PRESETS else ""
     keyword_reader = KeywordReader(
         keyword=keyword,
         separator=options.separator,
         position=options.position,
-        cut=options.range,
+        character_range=options.range,
         skip=options.skip_steps,
         loss_keyword=options.keyword_loss or loss_key,
     )
@@ -190,7 +193,8 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         reason=f"no value with {keyword!r}",
         advice="set keyword=TEXT, as written before the value in the log",
     )
-    # Only of times the user may have forgotten the unit: a rate names its own.
+    # A note on units is only for times, whose unit the user may have left out. The key or unit of
+    # a rate says what it counts.
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
         _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
     return extraction
@@ -308,10 +312,13 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
     Args:
         has_events: the log has events, none of whose runs has a speed.
     """
+    # Several keys that could be the speed also stand in a table of results.
     if choice.ambiguous:
         return "choose one with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
         return "`trainmark import` reads the figures of these events"
+    # The trainer prints its speed only at the end of a run. This log lacks that line, or the line
+    # is of a resumed run and gives no speed.
     if choice.missing_closings:
         return "use the log of a whole run, or set keyword=TEXT of a value in it"
     advice = "set keyword=TEXT, as written before the value in the log"

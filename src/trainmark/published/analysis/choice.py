@@ -143,7 +143,10 @@ def _list_readings(preset: str, reader: LogReader) -> list[Readings]:
 
 
 def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sample]:
-    """Return the sample of each preset with values: that of its best form."""
+    """Return the sample of each preset with values: that of its best form.
+
+    A form is one way in which the preset's trainer prints its speed.
+    """
     samples: dict[str, Sample] = {}
     for name in PRESETS:
         readings_of_preset = _list_readings(name, reader)
@@ -163,9 +166,9 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
                 skip=options.skip_steps,
                 is_from_closing_line=form.is_from_closing_line,
             )
-            # A form with a clock prints means since the start: their differences give the speed. A
-            # single mean has no earlier one to subtract, so it counts itself. After a resume it
-            # does not: its clock began at the resume.
+            # A form with a clock prints means since the start, and the sample has the speeds
+            # between them. With a single mean there is no sample, and the mean is the speed. After
+            # a resume the mean does not count, because its clock began at the resume.
             if sample is None and form.clock and not reader.context.resumed_at:
                 sample = take_only_mean(readings)
             if sample is not None:
@@ -182,7 +185,9 @@ def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
     source = sample.source
     if source.is_component:  # the time of one component may lack parts of a step
         kind_rank = 3
-    elif sample.is_from_closing_line or len(sample.batches):  # a total, or wall time with its batch
+    # The best are a speed of the whole run from its closing line, and values whose lines print the
+    # global batch: with it, step times become samples a second.
+    elif sample.is_from_closing_line or len(sample.batches):
         kind_rank = 0
     elif source.quantity.kind == "speed":
         kind_rank = 1
@@ -251,14 +256,17 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
 
 
 def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
-    """Return the rank of a sample without a preset; smaller is better, and false before true.
+    """Return the rank of a sample whose key belongs to no known trainer; smaller is better.
 
-    Speeds come before step times, and these before progress bars; of each kind, weak keys, which
-    may mean something else, come last. Among equals, a line at the end of the log, which covers the
-    whole run, comes first; among others, the source with the most lines.
+    Speeds come before step times and steps a second, and these before progress bars. Of speeds and
+    of step times, weak keys, which may mean something else, come last. Among equals, a line at the
+    end of the log, which covers the whole run, comes first. Then values come before their means,
+    and a scope before a worse one. The last two numbers prefer the longest progress bar and the
+    source with the most lines. False is smaller than true.
 
     Args:
-        has_gpu_num: the user gives the number of devices, so the speed of a device is preferred.
+        has_gpu_num: the user gives the number of devices, by which the speed of one device is
+            multiplied.
     """
     quantity = sample.source.quantity
     is_progress_bar = sample.source.key.startswith(BAR_KEY)
@@ -271,6 +279,8 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
         kind_rank = 3 if quantity.is_weak else 2
     # A mean printed along the way repeats the values of steps; a total of the job does not.
     is_mean = quantity.is_summary and not sample.is_from_closing_line and quantity.scope != "job"
+    # The empty scope: the key does not say whether the speed is of a device or of the job. The
+    # speed of a node is last, because the number of nodes is not known.
     if has_gpu_num:
         scope_ranks = {"device": 0, "": 1, "job": 2, "node": 3}
     else:
@@ -289,10 +299,10 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
 
 
 def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
-    """Return the best of the keys; none if several are equally good and differ.
+    """Return the speed of the best key; none if several are equally good and their speeds differ.
 
-    On lines with the number of a step, the first key is taken even then: the report lists the
-    others.
+    If the best key is on lines with the number of a step, it is taken even then, and the report
+    lists the others.
 
     Args:
         ranked: a sample of each key, the best first.
@@ -302,7 +312,8 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     best, *others = ranked
     has_gpu_num = options.gpu_num is not None
     rank = _rank_plain(best, has_gpu_num=has_gpu_num)
-    # Two keys whose means are close may print the same speed; others contradict each other.
+    # Two keys whose means are close may print the same speed; rivals are equally good keys whose
+    # means are not.
     rivals = [
         other
         for other in others

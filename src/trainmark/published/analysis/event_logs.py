@@ -53,11 +53,15 @@ class EventSpeed:
 
 
 def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None:
-    """Return the speed of the last run that has one; None: there are no such events.
+    """Return the speed of the last run that has one, without a sample if no run has one.
 
     Args:
-        preset: ``mllog`` or ``perflog``, whose runs count; any other: those in the form of the
-            first run count.
+        runs: all runs of events in the log.
+        preset: ``mllog`` or ``perflog``: only runs in this form count; any other preset: only runs
+            in the form of the first run count.
+
+    Returns:
+        None: there is no run that counts.
     """
     if preset in MARK_OF_PRESET:
         runs = [run for run in runs if run.mark == MARK_OF_PRESET[preset]]
@@ -83,6 +87,7 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
     return EventSpeed(
         found_preset,
         sample=_make_sample(chosen, found_preset),
+        # The loss is what the log has under its key: a text, or nothing, is no loss.
         loss=float(chosen.loss) if isinstance(chosen.loss, int | float) else None,
         devices=read_world_size(columns),
         has_failed=chosen.has_failed or chosen.is_aborted,

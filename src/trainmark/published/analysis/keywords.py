@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.pairs import Pair
 
 _LEADING_NUMBER = re.compile(rf"[{re.escape(OPENING)}]*({NUMBER})({MAGNITUDE})?")
-_CUT = re.compile(r"(?:(-?\d+)?:)?(-?\d+)?")  # `N`, `A:B`, or nothing
+_CHARACTER_RANGE = re.compile(r"(?:(-?\d+)?:)?(-?\d+)?")  # `N`, `A:B`, or nothing
 _FLAGS = re.DOTALL | re.ASCII  # Chinese has no spaces between words
 _SHOWN_CHARACTERS = 300  # of a line in messages
 _MAX_CLOSING_WORD = 12  # characters of `average ` and the like, with a margin
@@ -58,7 +58,7 @@ class KeywordReader:
         keyword: empty: every line counts, if a position is given.
         separator: text between words; empty: white space.
         position: place of the word, from 0, from the end if negative; None: behind the keyword.
-        cut: the characters of the word that count, ``N`` or ``A:B``; empty: all.
+        character_range: the characters of the word that count, ``N`` or ``A:B``; empty: all.
         skip: values to leave out at the beginning.
         loss_keyword: text before the loss; the last loss in the log counts.
 
@@ -74,13 +74,13 @@ class KeywordReader:
         quantity: what the values measure by key and unit; None: not known.
 
     Raises:
-        UsageError: the cut has another form.
+        UsageError: the range of characters has another form.
     """
 
     keyword: str
     separator: str = ""
     position: int | None = None
-    cut: str = ""
+    character_range: str = ""
     skip: int = 0
     loss_keyword: str = ""
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -93,25 +93,25 @@ class KeywordReader:
     key: str = ""
     unit: str = ""
     quantity: Quantity | None = None
-    _slice: slice = field(default_factory=lambda: slice(None))  # of the word, as ``cut`` says
+    _slice: slice = field(default_factory=lambda: slice(None))  # of a word's characters
     _step_time: _StepTimePattern | None = None  # None: the first line with a value has no step time
 
     def __post_init__(self) -> None:
-        """Make the slice that ``cut`` means."""
-        if not _CUT.fullmatch(self.cut):
+        """Make the slice of characters that ``character_range`` selects from a word."""
+        if not _CHARACTER_RANGE.fullmatch(self.character_range):
             rule = "write N for the first N characters, or A:B as a Python slice"
-            raise UsageError(f"invalid range {self.cut!r}", where="range", rule=rule)
-        # An empty text is a single bound of None, which cuts nothing.
-        bounds = [int(bound) if bound else None for bound in self.cut.split(":")]
+            raise UsageError(f"invalid range {self.character_range!r}", where="range", rule=rule)
+        # An empty text gives a single bound of None: the slice selects all characters.
+        bounds = [int(bound) if bound else None for bound in self.character_range.split(":")]
         self._slice = slice(*bounds)
 
     @property
     def reads_words(self) -> bool:
         """Tell whether values are words at a position instead of the number behind the keyword."""
-        return bool(self.separator or self.position is not None or self.cut)
+        return bool(self.separator or self.position is not None or self.character_range)
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Add the values of all lines.
+        """Add the values of all lines, and keep the last loss.
 
         Args:
             lines: number and text of each line.
@@ -137,7 +137,7 @@ class KeywordReader:
                 match = value_pattern.search(line)
             if match is not None:
                 # A closing line states the total or mean of a log, as `avg_ips: 3`. A word at a
-                # position is where the user says: its line is never a closing one.
+                # position always counts as a value of a step, because the user chose its place.
                 is_closing = value_pattern is not None and self._is_closing(line, match.start())
                 self._add(number, line, match, is_closing=is_closing)
             # The line has no value. It is malformed if the keyword stands in it as a whole word,
@@ -146,9 +146,12 @@ class KeywordReader:
                 self._reject(number, line)
 
     def _extract_word(self, line: str) -> str:
-        """Return the characters that count of a line's word; empty: the line is too short."""
-        if self.position is None:
-            # Behind the keyword, colons, quotes and the like may come before the first word.
+        """Return the word at the position, cut to its range of characters.
+
+        Empty: the line has no word at the position, or the word none of these characters.
+        """
+        if self.position is None:  # the word is the first one behind the keyword
+            # Colons, quotes and the like, and separators, may come before it.
             text = line.partition(self.keyword)[2].strip(OPENING + self.separator)
             position = 0
         else:
@@ -197,7 +200,7 @@ class KeywordReader:
                 self.seconds.append(parse_number(time[1], time[2]) * self._step_time.unit_s)
 
     def _reject(self, number: int, line: str) -> None:
-        """Count a line without a number."""
+        """Count a line whose value is missing or not finite, and keep the first such line."""
         self.malformed += 1
         if self.malformed == 1:
             self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
@@ -231,8 +234,12 @@ class KeywordReader:
                 return
 
     def _find_pair(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
-        """Return the pair of the value: the first with its text behind the keyword."""
-        start = line.find(self.keyword)  # every line with a value has it; an empty one is at 0
+        """Return the first pair behind the keyword whose number is printed as ``text``.
+
+        None: no key and no unit was found at this number, so it is in no pair.
+        """
+        # Every line with a value has the keyword; an empty keyword is found at 0.
+        start = line.find(self.keyword)
         for pair in pairs:
             if pair.text == text and pair.start >= start:
                 return pair

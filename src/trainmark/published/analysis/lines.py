@@ -101,7 +101,11 @@ def may_have_values(text: str) -> bool:
 
 
 def _has_any(text: str, parts: tuple[str, ...]) -> bool:
-    """Tell whether a text has one of the parts, in any case."""
+    """Tell whether a text has one of the parts, in upper or lower case.
+
+    Args:
+        parts: in lower case.
+    """
     lowered = text.lower()
     return any(part in lowered for part in parts)
 
@@ -139,13 +143,14 @@ def _is_other_work(line: LogLine) -> bool:
         return True
     if any(quantities.is_evaluation(token) for token in _WORD_OF_HEAD.findall(head)):
         return True
-    # `eval_loss: 0.5` has no such token, but its key begins with such a word.
+    # The tokens are split at spaces and punctuation only. `eval_loss: 0.5` has the token
+    # `eval_loss`, so the first word of its key is tested, too.
     key_words = split_words(line.pairs[0].key) if line.pairs else ()
     return bool(key_words) and quantities.is_evaluation(key_words[0])
 
 
 def _find_speeds(line: LogLine, *, has_step: bool) -> None:
-    """Fill ``speeds`` and ``step_time_s`` of a line.
+    """Fill ``speeds`` of a line with its speeds and step times, and its ``step_time_s``.
 
     Args:
         has_step: the line has the number of a step.
@@ -199,7 +204,14 @@ class _Counter:
     has_ranks: bool = False
 
     def add(self, value: float, total: int, epoch: float | None) -> None:
-        """Add the step of a line; if it was printed already, another rank prints it again."""
+        """Add the step of a line; if it was printed already, another rank prints it again.
+
+        Args:
+            value: number of the step.
+            total: the last step that the run plans; 0: not known.
+            epoch: of the step; None: not known.
+        """
+        # ``recent`` has only the last few steps: ranks print one step shortly after each other.
         if value in self.recent:
             self.has_ranks = True
             return
@@ -220,19 +232,19 @@ class LogContext:
 
     Args:
         run: number of the run in the log, from 0; if the step or the epoch falls, another begins.
-        cycle: how often steps began anew, with a run or an epoch.
+        num_restarts: how often steps began anew, with a run or an epoch.
         starts: line at which each run begins.
         ends: end of each run that another one follows.
-        other_work: how often a line named other work than training: an evaluation or a checkpoint.
-        paused_s: seconds that other work took, as the log prints them.
+        num_pauses: how often a line named an evaluation or a checkpoint, in which training pauses.
+        paused_s: seconds that evaluations and checkpoints took, as the log prints them.
         resumed_at: line that says that the run resumes from a checkpoint; 0: none says so.
     """
 
     run: int = 0
-    cycle: int = 0
+    num_restarts: int = 0
     starts: list[int] = field(default_factory=lambda: [1])
     ends: list[RunEnd] = field(default_factory=list)
-    other_work: int = 0
+    num_pauses: int = 0
     paused_s: float = 0.0
     resumed_at: int = 0
     _has_values: bool = False  # a line with a speed or a step time was read
@@ -264,7 +276,7 @@ class LogContext:
         pattern = _OTHER_WORK if self._has_values else _EVALUATION_RESULT
         if not pattern.search(text):
             return
-        self.other_work += 1
+        self.num_pauses += 1
         # Its time may be printed on a line that was not split into numbers yet.
         pairs = find_pairs(text) if line is None else line.pairs
         for pair in pairs:
@@ -273,7 +285,11 @@ class LogContext:
                 return
 
     def notice_values(self, line: LogLine) -> None:
-        """Keep the steps of a line with values or a loss; if they fall, a new run begins."""
+        """Keep the steps of a line with values or a loss, and notice where steps begin anew.
+
+        A lower epoch begins a new run. A lower step begins a new run, or the next epoch of the same
+        run.
+        """
         self._has_values = self._has_values or bool(line.speeds)
         # The epoch of the line itself, else that of the last heading such as `Epoch 3`.
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
@@ -285,9 +301,9 @@ class LogContext:
             self.ends.append(self._run_until_now)
             self.starts.append(line.number)
             self.run += 1
-            self._counters.clear()  # a new run may count otherwise
+            self._counters.clear()  # a new run may print other counters
         if restarted_counters or has_lower_epoch:
-            self.cycle += 1
+            self.num_restarts += 1
         self._epoch = line.epoch  # only the next line is compared with it; None: not printed
         is_complete = False  # until one of the counters is at its last planned step
         for key, value in line.counters:
@@ -301,7 +317,11 @@ class LogContext:
         self._run_until_now = RunEnd(line.number, step, is_complete)
 
     def _find_restarted_counters(self, line: LogLine) -> list[_Counter]:
-        """Return the counters whose step is lower than before, unless a late rank prints it."""
+        """Return the counters whose step is lower than before.
+
+        If several ranks print into one log, a rank that is late prints a step that others printed
+        before. Such a step is lower, too, but does not begin anew.
+        """
         restarted = []
         for key, value in line.counters:
             counter = self._counters.get(key)

@@ -22,7 +22,7 @@ WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("words.toml"))
 STEPS_UNIT = "steps/s"
 _TABLE_UNITS = vocabulary.WORDS["units"]
 # The unit of a rate by the word for what it counts: `tokens/s` by `toks`.
-_UNIT_BY_WORK = {
+_RATE_UNIT_BY_WORD = {
     word: f"{work}/s"
     for work, words in _TABLE_UNITS["work"].items()
     for word in words
@@ -50,8 +50,8 @@ def _join_alternatives(words: Iterable[str]) -> str:
     return "|".join(sorted((re.escape(word) for word in words), key=len, reverse=True))
 
 
-_ITEM = _join_alternatives(_UNIT_BY_WORK)
-_STEP = _join_alternatives(word for word, unit in _UNIT_BY_WORK.items() if unit == STEPS_UNIT)
+_ITEM = _join_alternatives(_RATE_UNIT_BY_WORD)
+_STEP = _join_alternatives(word for word, unit in _RATE_UNIT_BY_WORD.items() if unit == STEPS_UNIT)
 _TIME = _join_alternatives(_SECONDS_BY_WORD)
 # A key that ends in one of these has its unit there.
 _TIME_ENDING = _join_alternatives(_SECONDS_BY_ENDING)
@@ -169,7 +169,8 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         scope = "device"
     elif not scope and _PER_NODE.search(" ".join(words)):
         scope = "node"
-    # `total tokens per second per device`, too, is of the job: such a word outweighs `per`.
+    # A word such as `total` or `global` outweighs `per device` and `per node` in the same key:
+    # `total tokens per second per device` counts as a speed of the job.
     if quantity.kind == "speed" and not _JOB_WORDS.isdisjoint(words):
         scope = "job"
     return replace(quantity, is_summary=is_summary, scope=scope)
@@ -184,7 +185,7 @@ def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantit
     text = " ".join(words)
     rate = _RATE.search(text)
     # `tokens_sec` is a rate, but `step_sec` is the time of a step.
-    begins_with_step = bool(words) and _UNIT_BY_WORK.get(words[0]) == STEPS_UNIT
+    begins_with_step = bool(words) and _RATE_UNIT_BY_WORD.get(words[0]) == STEPS_UNIT
     if rate is None and not begins_with_step:
         rate = _RATE_WITHOUT_PER.search(text)
     if rate is not None:
@@ -227,7 +228,7 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
 
 def _make_rate(match: re.Match[str]) -> Quantity:
     """Return the quantity of a match of ``_RATE`` or ``_RATE_WITHOUT_PER``."""
-    unit = _UNIT_BY_WORK[match["item"]]
+    unit = _RATE_UNIT_BY_WORD[match["item"]]
     seconds = _SECONDS_BY_WORD[match["time"]]
     groups = match.groupdict()  # only `_RATE` has the groups for a device
     per_device = bool(groups.get("device") or groups.get("each"))
@@ -297,31 +298,37 @@ def _read_unit(unit: str) -> Quantity | None:
 
 
 def normalize_rate_unit(unit: str) -> str:
-    """Return a unit of rates with a common word for what it counts; an unknown unit unchanged.
+    """Return which common rate a unit counts, such as ``samples/s``; an unknown unit unchanged.
 
-    Images, sequences and examples are samples, words are tokens: ``img/sec`` is ``samples/s``.
+    Images, sequences, frames and examples are samples, words are tokens: ``img/sec`` is
+    ``samples/s``. Only what is counted is kept: a device in the unit is dropped, and any unit of
+    time becomes a second.
     """
     rate = _RATE.fullmatch(" ".join(split_words(unit)))
     if rate is None:
         return unit
-    counted = _UNIT_BY_WORK[rate["item"]]
-    if counted in {"examples/s", "images/s", "frames/s", "sequences/s"}:
+    rate_unit = _RATE_UNIT_BY_WORD[rate["item"]]
+    if rate_unit in {"examples/s", "images/s", "frames/s", "sequences/s"}:
         return "samples/s"
-    return "tokens/s" if counted == "words/s" else counted
+    return "tokens/s" if rate_unit == "words/s" else rate_unit
 
 
 @lru_cache(maxsize=4096)
 def is_step_counter(key: str) -> bool:
-    """Tell whether a number is that of a step: its key ends in ``step``, ``iter`` and the like."""
+    """Tell whether a number is that of a step: its key ends in ``step``, ``iter`` and the like.
+
+    A key with a word for something else, such as ``eval``, ``max``, ``per`` or ``time``, does not
+    count.
+    """
     words = split_words(key)
-    is_step = bool(words) and _UNIT_BY_WORK.get(words[-1]) == STEPS_UNIT
+    is_step = bool(words) and _RATE_UNIT_BY_WORD.get(words[-1]) == STEPS_UNIT
     # `batches/s` counts steps, but a key that ends in `batch` may be of a size.
     return is_step and words[-1] not in _BATCH_WORDS and _NOT_COUNTER_WORDS.isdisjoint(words)
 
 
 @lru_cache(maxsize=4096)
 def is_loss(key: str) -> bool:
-    """Tell whether a number is a training loss."""
+    """Tell whether a number is a training loss by the words of its key."""
     words = split_words(key)
     # `train_loss`, `loss/train` or `Loss is 3.2`.
     is_named = words[-1:] == ("loss",) or words in {("loss", "train"), ("loss", "is")}
@@ -347,13 +354,16 @@ def is_work_of_step(key: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def read_counter_unit(key: str) -> str:
-    """Return the unit of a counter of all work trained, ``tokens/s``; empty: not a counter."""
+def read_rate_unit_of_counter(key: str) -> str:
+    """Return the unit of the rate at which a counter of all work trained grows.
+
+    It is ``tokens/s`` for ``consumed tokens``, and empty if the key is not that of such a counter.
+    """
     match = _WORK_SO_FAR.fullmatch(" ".join(split_words(key)))
     if match is None:
         return ""
     # The work may stand behind the verb or before it: `consumed samples`, `samples seen`.
-    unit: str = _UNIT_BY_WORK[match["item"] or match["item2"]]
+    unit: str = _RATE_UNIT_BY_WORD[match["item"] or match["item2"]]
     return unit
 
 

@@ -17,8 +17,8 @@ from trainmark.published.analysis.quantities import (
     Quantity,
     is_work_of_step,
     normalize_rate_unit,
-    read_counter_unit,
     read_quantity,
+    read_rate_unit_of_counter,
 )
 from trainmark.published.analysis.sources import (
     BAR_KEY,
@@ -52,9 +52,11 @@ _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
 
 
 def _list_keys(preset: Preset) -> set[str]:
-    """Return keys of a preset: each line in its form has at least one of them."""
+    """Return keys of a trainer's log: each line in its format has at least one of them."""
     keys = {form.key for form in preset.forms}
-    if preset.closing:  # its speed stands only in the last line, its loss in the others
+    # A trainer with a closing line prints its speed only there, once at the end of a run. Its other
+    # lines have the loss.
+    if preset.closing:
         keys.add(preset.loss)
     return keys
 
@@ -78,13 +80,13 @@ class _StepPrint:
     """A value of a step, which other ranks may print too.
 
     Args:
-        cycle: how often steps began anew before it.
+        num_restarts: how often steps began anew before it.
         counters: key and value of each number of the step.
         index: of the value among those of the run.
         count: number of ranks whose values are averaged in it.
     """
 
-    cycle: int
+    num_restarts: int
     counters: tuple[tuple[str, float], ...]
     index: int
     count: int = 1
@@ -135,14 +137,18 @@ class Readings:
     last_rate: float = 0.0
     # The last values of steps, which other ranks may print a little later.
     _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
-    _last_other_work: int = 0  # ``other_work`` of the context at the last value
+    _last_num_pauses: int = 0  # ``num_pauses`` of the context at the last value
     _last_paused_s: float = 0.0  # ``paused_s`` of the context at the last value
     _last_counter: _CounterReading | None = None  # None: the next reading is the first one
     _is_resume_skipped: bool = False  # the difference that includes steps from before a resume
     _work_so_far: float = math.nan  # last reading of a counter of samples or tokens; NaN: none yet
 
     def reject(self, line: int, text: str) -> None:
-        """Count a line without a number."""
+        """Count a line without a finite number behind the key, and keep the first such line.
+
+        Args:
+            line: number of the line.
+        """
         self.malformed += 1
         if self.malformed == 1:
             self.malformed_line = line
@@ -164,32 +170,36 @@ class Readings:
         self.lines += 1
         self.has_steps = self.has_steps or line.step is not None
         # Ranks that print one step count as one value; a line without a step is always a new one.
-        if line.counters and self._average_with_rank(line, value, run, context.cycle):
+        # If steps have begun anew in between, equal numbers mean different steps.
+        if line.counters and self._average_with_rank(line, value, run, context.num_restarts):
             return
         is_first_counted = len(run.values) == self.skip  # this value comes after the skipped ones
-        # The first value that counts; until there is one, the first of all.
+        # The shown line is that of the first value that counts. If no value counts, because all
+        # are skipped, it is that of the first value.
         if is_first_counted or not run.first_text:
             run.first_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
-        self._recent.append(_StepPrint(context.cycle, line.counters, len(run.values)))
+        self._recent.append(_StepPrint(context.num_restarts, line.counters, len(run.values)))
         run.values.append(value)
         run.seconds.append(seconds)
         run.work.append(work)
         run.batches.append(math.nan if line.batch is None else line.batch)
         # The evaluations and checkpoints since the last value lie in the time of this one.
-        run.holds_other.append(context.other_work > self._last_other_work)
+        run.has_pause.append(context.num_pauses > self._last_num_pauses)
         run.pauses_s.append(context.paused_s - self._last_paused_s)
-        self._last_other_work = context.other_work
+        self._last_num_pauses = context.num_pauses
         self._last_paused_s = context.paused_s
 
-    def _average_with_rank(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
+    def _average_with_rank(
+        self, line: LogLine, value: float, run: RunValues, num_restarts: int
+    ) -> bool:
         """Average a value into that of another rank for the same step; False: there is none.
 
         Args:
-            cycle: how often steps began anew before the line: only in the same cycle, equal
-                numbers mean the same step.
+            num_restarts: how often steps began anew before the line. Equal numbers of steps mean
+                the same step only if steps did not begin anew between them.
         """
         for earlier in self._recent:
-            if earlier.cycle == cycle and earlier.counters == line.counters:
+            if earlier.num_restarts == num_restarts and earlier.counters == line.counters:
                 earlier.count += 1
                 mean = run.values[earlier.index]  # of the ranks until now
                 run.values[earlier.index] = mean + (value - mean) / earlier.count
@@ -197,12 +207,18 @@ class Readings:
         return False
 
     def add_mean_rate(self, rate: float) -> None:
-        """Add a mean rate since the start."""
+        """Keep a rate that the trainer prints as the mean since its start.
+
+        The first and the last are enough: if the log has only one, it is the speed, and if the
+        first is far above the speed, it counts work from before a resume.
+        """
         if self.first_rate is None:
             self.first_rate = rate
         self.last_rate = rate
 
-    def add_total(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
+    def add_counter_reading(
+        self, line: LogLine, done: float, clock_s: float, context: LogContext
+    ) -> None:
         """Add the speed since the last reading of a counter and of the clock beside it.
 
         Args:
@@ -212,32 +228,39 @@ class Readings:
         last = self._last_counter
         self._last_counter = _CounterReading(done, clock_s)
         if last is None or clock_s < last.clock_s or done < last.done:
-            return  # the first reading, or both began anew
+            # It is the first reading, or the counter or its clock began anew: there is no
+            # earlier reading from which to compute a speed.
+            return
         if clock_s == last.clock_s:
             # The clock has not ticked: the speed is computed at the next reading, from `last` on.
             self._last_counter = last
             return
-        elapsed_s = clock_s - last.clock_s  # also the weight of the speed, so it needs no work
+        elapsed_s = clock_s - last.clock_s
         if context.resumed_at and not self._is_resume_skipped:
             # The first difference includes the steps from before the resume.
             self._is_resume_skipped = True
             return
-        self.add(line, (done - last.done) / elapsed_s, context, seconds=elapsed_s, work=math.nan)
+        speed = (done - last.done) / elapsed_s
+        # The seconds are the weight of the speed in the mean. The work would be needed only if the
+        # seconds were not known.
+        self.add(line, speed, context, seconds=elapsed_s, work=math.nan)
 
-    def add_last_total(
+    def add_last_counter_reading(
         self, line: LogLine, done: float, clock_s: float, context: LogContext
     ) -> None:
-        """Add the speed of the last reading of a counter, whose earlier ones may be missing.
+        """Add the speed at the last reading of a counter, such as that of a full progress bar.
 
-        It is the speed since the reading before it; if there is none, since the counter began at 0.
+        It is the speed since the reading before it. If the log has no earlier reading, it is the
+        speed since the counter and its clock began at 0.
 
         Args:
             done: work that the counter shows.
             clock_s: seconds that the clock shows.
         """
         last = self._last_counter
-        self._last_counter = None  # the bar is full: the next one begins at 0
-        if last is None or last.done >= done:  # there was no reading of this bar
+        self._last_counter = None  # the next counter of this source begins at 0
+        # A last reading that is not lower belongs to an earlier counter, such as the bar before.
+        if last is None or last.done >= done:
             last = _CounterReading(done=0.0, clock_s=0.0)
         elapsed_s = clock_s - last.clock_s
         if elapsed_s > 0:
@@ -252,7 +275,7 @@ class Readings:
         for pair in line.pairs:
             if is_work_of_step(pair.key):  # in whatever unit: weights need only be proportional
                 return pair.value
-            if unit and normalize_rate_unit(read_counter_unit(pair.key)) == unit:
+            if unit and normalize_rate_unit(read_rate_unit_of_counter(pair.key)) == unit:
                 # At the first reading the work so far is NaN, and so is the work of this line.
                 work = pair.value - self._work_so_far
                 self._work_so_far = pair.value
@@ -433,7 +456,7 @@ class LogReader:
         if clock_s > 0 or form.is_counter:
             # A mean rate since the start, times the clock, is the work done until now.
             done = pair.value if form.is_counter else pair.value * clock_s
-            readings.add_total(line, done, clock_s, self.context)
+            readings.add_counter_reading(line, done, clock_s, self.context)
         # The mean itself is kept, too: it counts if it is printed only once, and shows a resume.
         if not form.is_counter:
             readings.add_mean_rate(pair.value)
@@ -466,9 +489,9 @@ class LogReader:
         is_last_reading = match["done"] == match["total"]
         # After a resume a counter does not begin at 0, so the last reading alone gives no speed.
         if is_last_reading and not self.context.resumed_at:
-            readings.add_last_total(line, done, clock_s, self.context)
+            readings.add_last_counter_reading(line, done, clock_s, self.context)
         else:
-            readings.add_total(line, done, clock_s, self.context)
+            readings.add_counter_reading(line, done, clock_s, self.context)
         return True
 
     def _reject_malformed(self, line: LogLine, pairs: dict[str, Pair]) -> None:

@@ -318,7 +318,7 @@ def _join(runs: list[RunValues]) -> RunValues | None:
         joined.seconds.extend(run.seconds)
         joined.work.extend(run.work)
         joined.batches.extend(run.batches)
-        joined.holds_other.extend(run.holds_other)
+        joined.has_pause.extend(run.has_pause)
         joined.pauses_s.extend(run.pauses_s)
     return joined
 
@@ -351,17 +351,17 @@ def _remove_other_work(
     Returns:
         How many values are left out.
     """
-    holds_other = np.frombuffer(run.holds_other, dtype=np.int8).astype(bool) & is_counted
-    if not holds_other.any():
+    has_pause = np.frombuffer(run.has_pause, dtype=np.int8).astype(bool) & is_counted
+    if not has_pause.any():
         return 0
     is_rate = _is_rate(source)
     times = compute_costs(values, is_rate=is_rate)  # proportional is enough to compare them
-    plain_times = times[is_counted & ~holds_other]
+    plain_times = times[is_counted & ~has_pause]
     usual_time = float(np.median(plain_times)) if len(plain_times) else None
     pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds  # in the unit of the values
     num_corrected = 0
     num_left_out = 0
-    for index in np.flatnonzero(holds_other):
+    for index in np.flatnonzero(has_pause):
         time = float(times[index])
         training_time = time - float(pauses[index])
         # From a rate the pause cannot be subtracted: the time that it covers is not known.

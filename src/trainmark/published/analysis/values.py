@@ -15,8 +15,8 @@ class RunValues:
         seconds: that each value covers; NaN: not known.
         work: samples or tokens that each value covers; NaN: not known.
         batches: samples of a step over all devices; NaN: not known.
-        holds_other: 1 where other work than training was seen since the value before.
-        pauses_s: seconds of that work that the log prints.
+        has_pause: 1 if an evaluation or a checkpoint was seen since the value before, else 0.
+        pauses_s: seconds of these evaluations and checkpoints that the log prints; 0: none.
         first_text: the line of the first value that counts.
     """
 
@@ -24,6 +24,6 @@ class RunValues:
     seconds: array[float] = field(default_factory=lambda: array("d"))
     work: array[float] = field(default_factory=lambda: array("d"))
     batches: array[float] = field(default_factory=lambda: array("d"))
-    holds_other: array[int] = field(default_factory=lambda: array("b"))
+    has_pause: array[int] = field(default_factory=lambda: array("b"))
     pauses_s: array[float] = field(default_factory=lambda: array("d"))
     first_text: str = ""
