@@ -294,7 +294,9 @@ def get_folder(name: str) -> Path:
 
 
 def load(name: str) -> Case:
-    """Return the case with the name or alias ``name``, with its messages and page.
+    """Return the case with the name or alias ``name``.
+
+    It has the sentences of its messages and its part of the result page, which ``load_all`` omits.
 
     Raises:
         UsageError: there is no such case, or one of its files cannot be read.
@@ -352,7 +354,11 @@ def _load(name: str) -> Case:
 
 
 def _add_messages_and_page(case: Case) -> Case:
-    """Return ``case`` with the messages and the page from its ``.toml`` files."""
+    """Return ``case`` with what ``messages.toml`` and ``page.toml`` in its folder declare.
+
+    These are the sentences of the case's message codes, and its own figures and tables on the
+    result page. Both files may be missing.
+    """
     folder = get_folder(case.name)
     messages_file = folder / MESSAGES_FILE
     if messages_file.is_file():

@@ -44,14 +44,15 @@ def build_model(
     """Return the classifier on the host, in train mode.
 
     Args:
-        seed: from which parameters are initialized that are not in ``weights``.
-        weights: the file of the weights; None: there is none.
+        seed: seed of the random initial values; the parameters in ``weights`` replace them.
+        weights: the file of the weights; None: all parameters keep their random values.
         attention: the library's name of the attention to use.
 
     Raises:
         DataError: the weights cannot be read or do not fit ``config``.
     """
-    # ``raw``: the keys of config.json, but none of those that name labels.
+    # ``raw`` has the keys that config.json sets, without the names of labels (``id2label`` and
+    # ``label2id``). ``num_labels`` takes their place.
     hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
     hf_config._attn_implementation = attention
     torch.manual_seed(seed)
@@ -62,6 +63,7 @@ def build_model(
         stored_tensors = match_weights(describe_tensors(weights, state), config, weights)
         with torch.no_grad():
             for name, tensor in stored_tensors.items():
+                # ``key`` is the tensor's name in the file: it may lack the prefix ``distilbert.``.
                 parameters[name].copy_(state[tensor.key])
     return model.train()
 
@@ -110,6 +112,7 @@ class DistilbertJob:
         weights = find_weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)  # moves the module in place
+        # The choice depends on the dropout, which some kernels round.
         choose_attention_kernels(context.device, dropout=data.config.attention_dropout)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
@@ -121,10 +124,11 @@ class DistilbertJob:
             self.model,
             optimizer,
             self._compute_loss_sum,
-            # Linear decay to 0, which it stays at if a run takes more steps than planned.
+            # Factor of the learning rate after so many steps: it falls linearly to 0, and stays
+            # there if a run takes more steps than planned.
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / num_steps),
         )
-        # These methods of the protocol are the stepper's.
+        # These methods of a job, which the protocol ``Job`` requires, are the stepper's.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
@@ -143,7 +147,10 @@ class DistilbertJob:
         return logits
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum of the losses of a micro-batch's rows, for the stepper."""
+        """Return the sum of the losses of a micro-batch's rows.
+
+        The stepper divides it by the number of rows of the whole step.
+        """
         ids, mask, labels = batch.tensors
         logits = self.compute_logits(self.stepper.model, ids, mask)
         return nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
@@ -153,7 +160,7 @@ class DistilbertJob:
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        """Return the share of validation rows that are classified right; see ``Job.evaluate``."""
+        """Return the accuracy over all ranks: the share of validation rows classified right."""
         world_size = self.context.world_size
         split = self.data.validation
         # Without a backward pass no activations are kept, so twice the training batch fits.
@@ -164,18 +171,18 @@ class DistilbertJob:
         evaluation_sum = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        # Each batch, on the device, with its rows that count.
+        # Each batch, on the device, with the number and keys of its rows that count.
         batches = read_ahead(scored_rows(host_batches), self.context.device, depth=depth)
-        for (ids, mask, labels), rows in batches:
+        for (ids, mask, labels), counted_rows in batches:
             with self.stepper.autocast():
                 logits = self.compute_logits(self.model, ids, mask)
             is_right = logits.argmax(1) == labels
             # The rows after the first ``count`` only fill the batch.
-            evaluation_sum.add(rows, total=is_right[: rows.count].sum())
+            evaluation_sum.add(counted_rows, total=is_right[: counted_rows.count].sum())
         self.model.train()
         num_right, num_rows = add_over_ranks(
-            int(evaluation_sum.total),
-            evaluation_sum.rows,
+            int(evaluation_sum.total),  # of this rank: rows classified right
+            evaluation_sum.rows,  # and rows in all
             world_size=world_size,
             device=self.stepper.device,
         )
@@ -184,11 +191,11 @@ class DistilbertJob:
             num_right / num_rows,
             num_rows,
             {"correct": float(num_right)},
-            scores=evaluation_sum.scores(),
+            scores=evaluation_sum.scores(),  # of this rank; the harness checks the accuracy by them
         )
 
     def model_flops(self, counts: Counts) -> float:
-        """Return the model FLOPs of training ``counts``; see ``sizes``."""
+        """Return the model FLOPs of training ``counts``, by the formula of the case's ``sizes``."""
         config = self.data.config
         return compute_model_flops(
             layers=config.n_layers,
@@ -199,12 +206,13 @@ class DistilbertJob:
         )
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts of the job for the record; see ``Job.facts``."""
-        parameters = sum(item.numel() for item in self.model.parameters())
+        """Return the facts that the job adds to the record."""
+        parameters = sum(item.numel() for item in self.model.parameters())  # all are trained
         return {
             "parameters": parameters,
             "trainable_parameters": parameters,
             "flops_formula": "palm-appendix-b",
+            # Sizes of the model, from which ``find_sizes`` computes the expected parameters.
             "model_config": {name: getattr(self.data.config, name) for name in SIZES},
             "init": self.recipe.init,
             "truncated_rows": self.data.train.num_truncated + self.data.validation.num_truncated,

@@ -37,9 +37,10 @@ WHERE_DATA = (
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
-    """Write the data folder ``data`` from ``raw``: SST-2 as published, with ``model/``.
+    """Write the data folder ``data``: both splits as npz files, and the files of the model.
 
     Args:
+        raw: folder with SST-2 in one of ``FORMS`` (npz, parquet or TSV), and with ``model/``.
         say: called with each line of progress.
 
     Raises:
@@ -53,7 +54,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         open_tokenizer(model, config)  # raises an error now if it does not fit
     # Files that may exist; those that do are copied below.
     model_files = [model / name for name in (CONFIG_FILE, *BERT_FILES, *SETTINGS_FILES)]
-    notes = []
+    notes = []  # lines to show before anything is written
     # Weights are optional, but ``check_weights`` raises an error if there are none.
     if any((model / name).is_file() for name in WEIGHTS):
         model_files.append(check_weights(model, config))
@@ -64,7 +65,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         raw,
         say,
         case="distilbert_sst2",
-        form=FORMAT,
+        form=FORMAT,  # version of what is written here
         layout=layout,
         notes=notes,
         # An npz file of a split has only one possible name.
@@ -76,10 +77,13 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
 
 def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split in the published format, with smaller integer types; return its counts.
+    """Write a split as an npz file with the members of the published one; return its counts.
+
+    Its integers have smaller types than the published ones; but a source that is such an npz file
+    already is copied.
 
     Args:
-        kind: form of the source files, see ``data.FORMS``; an npz file is copied.
+        kind: form of the source files: ``npz``, ``parquet`` or ``tsv``.
         model: folder of the model.
         files: the source files of the split.
         target: path of the file to write.

@@ -25,7 +25,8 @@ def compute_model_flops(
     """Return the model FLOPs of training ``counts``, by PaLM, appendix B.
 
     These are 6 for each weight and token, and 12 x dim x sequence length for each layer's attention
-    and token. The head sees only the first token of each row.
+    and token. Padding counts, because the model computes it. Embeddings do not count: they are
+    looked up. The head sees only the first token of each row.
 
     Args:
         layers: number of encoder layers.

@@ -70,6 +70,8 @@ def parse_layer_widths(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
     Raises:
         UsageError: a width is not an integer above 0, or the last one is wrong.
     """
+    # The bottom MLP's output is combined with embeddings and has their width; the top MLP's output
+    # is the logit.
     bottom = _parse_widths("bottom_layers", recipe.bottom_layers, last_width=recipe.embedding_dim)
     top = _parse_widths("top_layers", recipe.top_layers, last_width=1)
     return bottom, top
@@ -117,10 +119,11 @@ def _make_standard_recipe(world: str, micro_batch_size: int) -> DlrmRecipe:
 def _make_throughput_recipe(
     world: str, micro_batch_size: int, precision: Precision = "fp16"
 ) -> DlrmRecipe:
-    """Return a recipe that measures only speed, with a batch that filled the published devices.
+    """Return a recipe that measures only speed, as the published throughput runs do.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.
+        micro_batch_size: the published global batch divided by the number of ranks.
     """
     return DlrmRecipe(
         seed=SEED,

@@ -49,17 +49,18 @@ if TYPE_CHECKING:
 def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> Prediction:
     """Return the predicted peak memory of one rank of ``world_size`` in a step."""
     sizes = Transformer(
-        parameters=config.parameters,
+        parameters=config.num_matrix_weights,  # biases and LayerNorms are too few to count
         num_layers=config.n_layers,
         hidden_size=config.dim,
         num_heads=config.n_heads,
         ffn_width=config.hidden_dim,
         vocab_size=config.vocab_size,
         tokens=recipe.micro_batch_size * recipe.seq_length,
-        scores=0,  # the two logits of each row are too few to count
-        tied_head=False,
+        scores=0,  # logits of the head in memory: two for each row are too few to count
+        tied_head=False,  # the classifier does not use the token table
         dropout=config.dropout > 0,
-        # Queries, keys and values have a linear layer each, and each saves a copy of its input.
+        # Copies of a layer's input that are kept for the backward pass: queries, keys and values
+        # have a linear layer each, and each saves one.
         saved_inputs=3,
         # With accumulation, a micro-batch finds the gradients of earlier ones in memory.
         keeps_gradients=recipe.grad_accum_steps > 1,
@@ -109,7 +110,7 @@ class DistilbertData:
 
 
 def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
-    """Read both splits as token rows.
+    """Read both splits as token rows, from npz files with token ids or from files with text.
 
     Raises:
         DataError: the first fault, with file, row or key, rule and fix.
@@ -119,9 +120,11 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     config = read_config(model)
     positions = config.max_position_embeddings
     refuse_long_sequences(model, positions=positions, seq_length=recipe.seq_length)
+    # The files of the model folder that the token rows depend on. The content id of the data is
+    # computed from them and from the digests of both splits.
     used_files = [model / CONFIG_FILE]
     tokenizer = None
-    if layout.kind != NPZ.kind:  # an npz file has ids already
+    if layout.kind != NPZ.kind:  # an npz file has ids already and needs no tokenizer
         tokenizer = open_tokenizer(model, config)
         used_files.append(find_tokenizer_file(model, MODEL_FAULT))
     train, train_digest = _load_split(layout.files["train"], config, recipe, tokenizer)
@@ -144,7 +147,9 @@ def _load_split(
     recipe: DistilbertRecipe,
     tokenizer: Tokenizer | None,
 ) -> tuple[TokenRows, str]:
-    """Return a split as token rows, and the digest of its rows as they were read.
+    """Return a split as token rows, and a digest of what its files contain.
+
+    The digest covers sentences before they are tokenized, or the ids of an npz file; and labels.
 
     Args:
         files: of the split.
@@ -208,7 +213,7 @@ def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: R
     """Return the minimum of bytes that a rank needs; refuse a recipe that needs more than it has.
 
     Raises:
-        EnvironmentFault: see ``step_memory.refuse_too_little``.
+        EnvironmentFault: with the memory needed; the fix names settings that fit, if there are any.
     """
     config = read_config(folder / "model")
 

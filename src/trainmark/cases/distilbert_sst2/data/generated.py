@@ -95,6 +95,7 @@ MODEL_CONFIG: dict[str, Any] = {
 def list_tokens() -> list[str]:
     """Return the tokens in the order of their ids: special tokens, then words or their pieces."""
     texts = [*POSITIVE, *NEGATIVE, *NEUTRAL, *NOUNS, *OPENINGS, *TAILS, *ADVERBS]
+    # Words that ``_draw_sentence`` puts between those of the constants.
     texts.append("the a this is was not and")
     words = " ".join(texts).split()
     pieces: list[str] = []
@@ -175,7 +176,10 @@ def draw_sentences(split: str, *, rows: int, seed: int) -> DrawnSentences:
 
 
 def write_model_folder(folder: Path) -> None:
-    """Write ``config.json``, ``vocab.txt`` and ``tokenizer_config.json``; no weights."""
+    """Create the folder, with ``config.json``, ``vocab.txt`` and ``tokenizer_config.json``.
+
+    It gets no weights: runs with generated data start from random ones.
+    """
     tokens = list_tokens()
     folder.mkdir()
     config = {**MODEL_CONFIG, "vocab_size": len(tokens)}

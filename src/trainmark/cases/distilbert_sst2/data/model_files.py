@@ -80,25 +80,26 @@ class ModelConfig(ConfigKeys):
     label2id: dict[str, Any] | None = Field(None, exclude=True)
 
     @property
-    def parameters(self) -> int:
-        """Number of weights of the whole classifier, without the few of biases and LayerNorms."""
-        rows = self.vocab_size + self.max_position_embeddings
-        return rows * self.dim + self.encoder_matmul_weights + self.head_matmul_weights
+    def num_matrix_weights(self) -> int:
+        """Number of the classifier's weights in tables and linear layers, without biases."""
+        table_rows = self.vocab_size + self.max_position_embeddings
+        return table_rows * self.dim + self.encoder_matmul_weights + self.head_matmul_weights
 
     @property
     def encoder_matmul_weights(self) -> int:
-        """Weights of the encoder's matrix products: no bias, LayerNorm or embedding."""
+        """Number of weights in the encoder's matrix products: no bias, LayerNorm or embedding."""
+        # Of each layer: queries, keys, values and output; and both layers of the feed-forward part.
         return self.n_layers * (4 * self.dim**2 + 2 * self.dim * self.hidden_dim)
 
     @property
     def head_matmul_weights(self) -> int:
-        """Weights of the two head layers, which see the first token only."""
+        """Number of weights in the two layers of the head: ``pre_classifier``, ``classifier``."""
         return self.dim**2 + self.dim * NUM_LABELS
 
     @field_validator("n_heads")
     @classmethod
     def _check_heads_divide_dim(cls, value: int, info: ValidationInfo) -> int:
-        """Refuse a number of heads into which the width cannot be divided."""
+        """Refuse a number of heads that does not divide ``dim``."""
         dim = info.data.get("dim", 0)  # 0 if ``dim`` is invalid, which has its own error
         if dim % value:
             raise ValueError(f"n_heads must divide dim ({dim})")
@@ -150,7 +151,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
                 f"({config.pad_token_id}) in model/config.json"
             ),
         )
-    # A larger vocabulary is refused above. A smaller one belongs to another model.
+    # A larger vocabulary is refused above. A smaller one was cut or belongs to another model.
     refuse_short_vocabulary(
         file,
         entries=size,
@@ -255,7 +256,7 @@ def find_weights_file(folder: Path) -> Path:
     Raises:
         DataError: there is no such file.
     """
-    # ``WEIGHTS`` has no index of several files, so there is one file.
+    # Only an index, which lists several files, could give more than one; ``WEIGHTS`` has none.
     (file,) = model_folder.find_weight_files(folder, WEIGHTS, MODEL_FAULT)
     return file
 

@@ -70,6 +70,8 @@ def pad_rows(
         ids: token ids of all rows of the split; no row is longer than ``seq_length``.
         rows: numbers of the rows to return (B,).
     """
+    # ``ids.starts`` has the index in ``ids.values`` at which each row begins and the last one ends,
+    # so row r ends where r + 1 begins.
     starts = ids.starts[rows][:, None]  # (B, 1)
     lengths = ids.starts[rows + 1][:, None] - starts  # (B, 1)
     columns = np.arange(seq_length)
@@ -106,7 +108,7 @@ def read_npz(
     ids = members.ids
     mask = members.mask
     labels = members.labels
-    _refuse_other_rows(file, members.extra, len(ids))
+    _check_extra_members(file, members.extra, len(ids))
     width = mask.shape[1]
     max_length = width if seq_length is None else seq_length
     lengths = mask.sum(1, dtype=np.int64)  # number of tokens of each row
@@ -165,10 +167,14 @@ class _NpzMembers(NamedTuple):
 
 
 def _read_members(file: Path) -> _NpzMembers:
-    """Return the arrays of an npz file; refuse wrong types and shapes."""
+    """Return the arrays of an npz file; refuse labels, mask or ids of a wrong type or shape.
+
+    The members ``idx`` and ``sentence`` may be missing, and are not checked here.
+    """
     try:
         with np.load(file) as arrays:
-            labels, mask, ids = (arrays[name] for name in MEMBERS)  # which are in this order
+            # The order is that of ``MEMBERS``: label, attention_mask, input_ids.
+            labels, mask, ids = (arrays[name] for name in MEMBERS)
             extra = {name: arrays[name] for name in EXTRA_MEMBERS if name in arrays}
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
@@ -182,11 +188,11 @@ def _read_members(file: Path) -> _NpzMembers:
     return _NpzMembers(labels, mask, ids, extra)
 
 
-def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], num_rows: int) -> None:
-    """Refuse extra members with another number of rows than the labels, and repeated row numbers.
+def _check_extra_members(file: Path, extra: dict[str, NDArray[Any]], num_rows: int) -> None:
+    """Refuse an extra member whose length differs from the labels, or a repeated ``idx``.
 
     Args:
-        extra: arrays of the file by name; ``idx`` has row numbers.
+        extra: ``idx`` (the number of each row) and ``sentence``, if the file has them.
         num_rows: number of labels.
     """
     for name, array in extra.items():

@@ -50,16 +50,17 @@ def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[P
     """Return digest, smallest and largest value of every file.
 
     For float16, the values are the bits without the sign, which are ordered as the magnitudes are,
-    with infinity and nan last. A large log takes minutes, so the result is cached; see
-    ``load_or_scan``.
+    with infinity and nan last. Large files take minutes to read, so the result is cached in
+    ``folder`` until the size or the modification time of a file changes.
 
     Args:
-        value_types: maps each file to the type of its values.
+        value_types: maps each file to the type of its values, or of its rows of several values.
 
     Raises:
         DataError: a file cannot be read.
     """
-    # The cache has the type in each name, so that a file whose type changes is scanned again.
+    # A name in the cache is the file's path and type, so that a file whose type changes is read
+    # again.
     file_by_name = {
         f"{file.relative_to(folder).as_posix()} {value_type.str}": file
         for file, value_type in value_types.items()
@@ -78,22 +79,27 @@ def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[P
 
 
 def _scan_file(file: Path, value_type: np.dtype[Any]) -> Extremes:
-    """Return digest, smallest and largest value of a file, read in blocks."""
+    """Return digest, smallest and largest value of a file, read in blocks.
+
+    Args:
+        value_type: the type of its values, or of its rows of several values.
+    """
 
     def read_blocks() -> Iterator[NDArray[Any]]:
         with translate_read_errors(file), file.open("rb") as stream:
             # A block may end within a row, but not within a value: sizes of values divide it.
             while block := stream.read(BLOCK_BYTES):
-                # ``base`` is the type of a value, also if ``value_type`` is that of a whole row.
+                # ``base`` is the type of one value, also if ``value_type`` is that of a row.
                 yield np.frombuffer(block, value_type.base)
 
     return compute_extremes(read_blocks(), to_integers=_to_ordered_integers)
 
 
 def _to_ordered_integers(values: NDArray[Any]) -> NDArray[Any]:
-    """Return integers unchanged, and of float16 the bits without the sign.
+    """Return integers unchanged, and float16 numbers as integers that order them by magnitude.
 
-    As integers, these bits are ordered as the magnitudes of the numbers, then infinity, then nan.
+    These integers are the bits without the sign. Those of infinity are larger than those of every
+    number, and those of nan larger still. So the largest tells whether all numbers are finite.
     """
     if values.dtype.kind == "f":
         return values.view("<u2") & _MAGNITUDE_BITS
@@ -153,7 +159,7 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
     """Check all data that ``recipe`` reads; return its facts with the content id.
 
     Raises:
-        DataError: see ``load``.
+        DataError: the first fault, with file, rule and fix.
     """
     loaded = load(folder, recipe)
     best_quality = None
@@ -165,6 +171,7 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
         content_id=loaded.content_id,
         layout=LAYOUT,
         best_quality=best_quality,
+        # Rules by which the data was prepared that differ from those of the published runs.
         changed_rules=loaded.spec.changed_rules,
     )
 
@@ -211,7 +218,10 @@ def _refuse_infinite(file: Path, extremes: Extremes) -> None:
 
 
 def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse tables or a micro-batch that exceed the ranks' memory; return the predicted bytes.
+    """Refuse tables or a micro-batch that exceed the ranks' memory.
+
+    Returns:
+        The bytes that the rank with the largest need is predicted to need.
 
     Raises:
         EnvironmentFault: the fix names the smallest number of ranks for the tables, or the largest
@@ -260,6 +270,7 @@ class SplitReader:
     """
 
     def __init__(self, spec: FeatureSpec, split: str, tables: Sequence[int] | None = None) -> None:
+        """Find the files of ``split``: labels, numbers, and categories of ``tables`` (None: all)."""
         files = spec.files[split]
         self.label_file = files.label
         self.numerical_file = files.numerical
@@ -277,9 +288,12 @@ class SplitReader:
         world_size: int = 1,
         order: Sequence[int] | NDArray[np.int64] | None = None,
     ) -> Iterator[RawBatch]:
-        """Yield the batches of one pass; the last batch of the split may be smaller.
+        """Yield what ``rank`` reads of each global batch of one pass.
+
+        The last batch of the split may be smaller.
 
         Args:
+            global_batch_size: number of rows of a batch over all ranks.
             order: batch numbers in the order of reading; None: ascending.
 
         Raises:
@@ -308,18 +322,19 @@ class SplitReader:
         """Return the rank's parts of the global batch of rows ``first`` to ``end - 1``.
 
         Args:
-            descriptors: file descriptors of the open files.
+            descriptors: the descriptor of each open file.
         """
 
         def read(file: Path, first_row: int, end_row: int) -> NDArray[Any]:
             return _read_rows(file, descriptors[file], self.row_types[file], first_row, end_row)
 
         step_samples = end - first
-        # A rank reads labels and numbers of its own samples, divided as in ``train.shards``, but
-        # the categories of all samples: it looks up its tables for the whole global batch.
+        # A rank reads labels and numbers of its own samples only, which are its even share of the
+        # batch. But it reads the categories of all samples, because it looks up the tables that it
+        # holds for the whole global batch; ``category_files`` has one file for each of them.
         rank_first = first + step_samples * rank // world_size
         rank_end = first + step_samples * (rank + 1) // world_size
-        categories = np.empty((len(self.category_files), step_samples), np.int32)
+        categories = np.empty((len(self.category_files), step_samples), np.int32)  # (tables, rows)
         for column, file in zip(categories, self.category_files, strict=True):
             column[:] = read(file, first, end)
         return RawBatch(

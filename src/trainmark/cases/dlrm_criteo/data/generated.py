@@ -39,7 +39,7 @@ BIAS = -1.2  # log-odds of the average row: about 30% of the rows are clicks
 FLATNESS = 4.0  # the frequency of the n-th category falls as 1 / (n + FLATNESS)
 MEAN_COUNT = 8.0  # numerical values are log(1 + count), as prepared logs hold them
 _MODEL_SEED = 20_140_703  # the planted model is the same for every seed of a recipe
-_DRAWS = 1 << 16  # frequencies are multiples of 1 / _DRAWS
+_DRAW_TABLE_SIZE = 1 << 16  # frequencies are multiples of 1 / _DRAW_TABLE_SIZE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,14 +77,14 @@ def build_planted_model() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.f
 
 @cache
 def _build_draw_table(num_categories: int) -> NDArray[np.uint16]:
-    """Return an array of ``_DRAWS`` categories, in which frequent ones are repeated more often.
+    """Return ``_DRAW_TABLE_SIZE`` categories, in which frequent ones are repeated more often.
 
     So a uniform draw of an index is a draw of a category by its frequency, which falls with the
     category's number as 1 / (number + ``FLATNESS``), as in Zipf's law.
     """
     frequencies = 1.0 / (np.arange(num_categories) + FLATNESS)
     # Index in the array at which the repetitions of each category end.
-    ends = np.rint(np.cumsum(frequencies / frequencies.sum()) * _DRAWS).astype(np.int64)
+    ends = np.rint(np.cumsum(frequencies / frequencies.sum()) * _DRAW_TABLE_SIZE).astype(np.int64)
     repetitions = np.diff(ends, prepend=0)  # of each category
     return np.repeat(np.arange(num_categories, dtype=np.uint16), repetitions)
 
@@ -103,10 +103,12 @@ def draw_clicks(split: str, seed: int) -> Clicks:
     # The logarithm of counts, as prepared Criteo logs hold them.
     numerical = np.log1p(np.floor(counts)).astype(np.float16)
     categories = tuple(
-        _build_draw_table(number)[rng.integers(_DRAWS, size=rows, dtype=np.uint16)]
-        for number in NUM_OCCURRING
+        _build_draw_table(num_categories)[
+            rng.integers(_DRAW_TABLE_SIZE, size=rows, dtype=np.uint16)
+        ]
+        for num_categories in NUM_OCCURRING
     )
-    # About their mean is subtracted, so that ``BIAS`` is the log-odds of an average row.
+    # Roughly the mean is subtracted, so that ``BIAS`` is the log-odds of an average row.
     centered = numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))
     log_odds = BIAS + centered @ numerical_weights
     for table_categories, table_factors in zip(categories, factors, strict=True):
