@@ -270,7 +270,7 @@ class SplitReader:
     """
 
     def __init__(self, spec: FeatureSpec, split: str, tables: Sequence[int] | None = None) -> None:
-        """Find the files of ``split``: labels, numbers, and categories of ``tables`` (None: all)."""
+        """Find the files of ``split``: labels, numbers, categories of ``tables`` (None: all)."""
         files = spec.files[split]
         self.label_file = files.label
         self.numerical_file = files.numerical
