@@ -24,14 +24,14 @@ _WIDE_PRECISIONS = ("fp32", "tf32")  # precisions that need more memory than 16 
 def advise(record: Record) -> list[Message]:
     """Return what to try after a run that did not pass, the most promising first.
 
-    An error's own fix takes precedence.
+    If an error states its own fix, only that one is returned.
     """
     cause = record.cause
     plan = record.plan
     if cause is None:
         return []
     if get_stated_fix(cause):
-        return [find_fix(cause)]
+        return [find_fix(cause)]  # returns the stated fix
     if plan.witness is not None:  # a user's own program, which has no recipe
         return [_advise_on_program(cause, plan)]
     code = cause.message.code
@@ -52,7 +52,10 @@ def advise(record: Record) -> list[Message]:
 
 
 def _advise_on_program(cause: Cause, plan: Plan) -> Message:
-    """Return what to do about a program of the user's own, which has no recipe and one output."""
+    """Return what to do after a user's own program did not pass, with the file of its output.
+
+    It trains by no recipe of a case, so the advice is only about its output and its time limit.
+    """
     general = find_fix(cause)
     code = f"fix_program.{general.code.removeprefix('fix.')}"
     if code not in MESSAGES:  # the general advice applies to programs, too
@@ -72,12 +75,13 @@ def _has_checkpoint(plan: Plan, steps: int) -> bool:
 
 def _advise_on_target(plan: Plan, steps: int) -> Iterator[Message]:
     """Yield what may reach a target that a run of so many steps missed."""
-    # The run ended at one of two limits: its number of steps, or else that of epochs.
+    # A recipe limits the steps, the epochs, or both: advise to raise the limit that ended the run.
     max_steps = plan.recipe["max_steps"]
     if max_steps is not None and steps >= max_steps:
         yield message("try.raise_steps", name="max_steps", value=max_steps)
     else:
         yield message("try.raise_steps", name="max_epochs", value=plan.recipe["max_epochs"])
+    # Changed hyperparameters that the closed rules allow (``fix_hp``), and all other changes.
     changes = format_fix_hp(plan.fix_hp | plan.extra)
     if changes:
         yield message("try.undo_changes", changes=changes)
@@ -101,7 +105,7 @@ def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.fewer_ranks", value=plan.nproc)
     if recipe["micro_batch_size"] > 1:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
-    # Advised only for the memory of a device.
+    # Another precision is advised only if a device's memory ran out, not the host's.
     if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
     # The field is a word in some cases, such as ``full``, and true or false in others.

@@ -42,9 +42,11 @@ def find_broken_rule(
 ) -> Cause | None:
     """Return the first rule that a finished run breaks; None: it breaks none.
 
-    For a user's own program only the rule of the peak holds; ``witnessed`` has findings about it.
+    A user's own program is checked only against the peak of the devices: the module ``witnessed``
+    reports as findings what else is wrong with it.
     """
-    # The kind of the cause, and what breaks the rule: computed only when it is asked for.
+    # The kind of the cause, and what breaks the rule. A check runs only when it is iterated over,
+    # so that none runs after the first rule that is broken.
     rules: tuple[tuple[str, Iterator[Message]], ...] = (
         ("impossible_figure", _check_steps(plan, run)),
         ("impossible_figure", _check_epochs(plan, run)),
@@ -55,7 +57,7 @@ def find_broken_rule(
         ("changed_precision", _check_precision(run)),
         ("impossible_figure", _check_mfu(figures)),
     )
-    if plan.witness is not None:
+    if plan.witness is not None:  # the ranks ran a user's own program
         rules = (("impossible_figure", _check_mfu(figures)),)
     for kind, violations in rules:
         first_violation = next(violations, None)
@@ -70,7 +72,8 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     steps = [rank.steps for rank in run.ranks]
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
-    # The samples of all ranks, added up, and the samples of the step as the ranks declare them.
+    # ``samples``: what each rank trained in a step, added up over ranks. ``global_samples``: what
+    # each rank says that all ranks train in that step.
     differing_steps = np.flatnonzero(series.samples != series.global_samples)
     if len(differing_steps):
         step = int(differing_steps[0])
@@ -93,9 +96,11 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Compare the samples of epochs with the data; an epoch that was cut off may have fewer."""
+    # A rank that did not report the end of its training has no epoch that is known to be whole.
     num_whole_epochs = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
-    reported = run.ranks[0].facts.samples_per_epoch
-    expected = plan.data.train_samples if reported is None else reported
+    # None: the case defines no epoch of its own, so an epoch has all training samples.
+    own_epoch_samples = run.ranks[0].facts.samples_per_epoch
+    expected = plan.data.train_samples if own_epoch_samples is None else own_epoch_samples
     epochs = {epoch for rank in run.ranks for epoch in rank.samples_of_epochs}
     for epoch in sorted(epochs):
         samples = sum(rank.samples_of_epochs[epoch] for rank in run.ranks)
@@ -105,7 +110,7 @@ def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 
 def _check_tokens(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare tokens with the length of a sequence."""
+    """Yield that sequences have more tokens, padding included, than the recipe's length allows."""
     length = plan.recipe.get("seq_length")
     counts = run.counts
     tokens, sequences = counts.tokens_padded, counts.sequences
@@ -144,43 +149,55 @@ def _check_scores(
     Args:
         scored: what all ranks scored.
         first: the evaluation as the first rank reports it.
-        number: of the evaluation, from 1.
+        number: number of the evaluation, from 1.
     """
     data = plan.data
-    claimed = first.detail.get(scored.of) if scored.of else first.value
+    # The reported value that must be the mean of the scores: one of the details, or the quality.
+    detail_name = scored.detail_name
+    claimed = first.detail.get(detail_name) if detail_name else first.value
+    # The rows of the scores, and the number of rows that the evaluation reports beside its value.
     for rows in (scored.rows, first.samples):
         if rows != data.eval_samples:
             yield message("evaluation_rows", number=number, rows=rows, expected=data.eval_samples)
-    # If means of batches were averaged, each row would weigh far less than 1.
+    # Each row should weigh about 1. It weighs far less if means of batches were averaged.
     if scored.weight is not None and scored.weight < MIN_WEIGHT * scored.rows:
         yield message("evaluation_weights", number=number, weight=scored.weight, rows=scored.rows)
     if scored.mean is not None and not is_same_quality(claimed, scored.mean):
-        name = scored.of or plan.about.metric
+        name = detail_name or plan.about.metric
         yield message(
             "evaluation_not_the_mean", number=number, name=name, value=claimed, mean=scored.mean
         )
-    # An evaluation of training rows would score some of those whose keys ranks had noted.
+    # Ranks note the keys of some training rows. An evaluation of training rows would score a part
+    # of these again; a few may be in both splits of the data.
     suspicious_rows = MIN_TRAINED_SHARE * scored.compute_expected_noted_rows(data.train_samples)
-    if scored.trained >= max(MIN_TRAINED_ROWS, suspicious_rows):
+    if scored.trained_rows >= max(MIN_TRAINED_ROWS, suspicious_rows):
         yield message(
-            "evaluation_of_training_rows", number=number, rows=scored.trained, known=scored.noted
+            "evaluation_of_training_rows",
+            number=number,
+            rows=scored.trained_rows,
+            known=scored.noted_rows,
         )
 
 
 def _check_training(run: RunTimeline) -> Iterator[Message]:
-    """Yield parameters that were not trained: by their gradients, or because no bit changed."""
+    """Yield why the job did not train all its parameters.
+
+    No parameter is to be trained, no step was to change one, some had only zero gradients, or some
+    have the same bits as before the training.
+    """
+    # None: a rank that ended before it reported its parameters.
     reports = [rank.parameters for rank in run.ranks if rank.parameters is not None]
     # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
     changed = _merge_flags([report.changed for report in reports])
-    if not changed:
+    if not changed:  # no rank names a parameter
         yield message("no_trained_parameters")
     if not any(rank.phases["train"].steps for rank in run.ranks):
-        return  # the run was too short for any figure
+        return  # the run ended before its warm-up did, and has no figures that could be wrong
     updates = max((report.updates for report in reports), default=0)
     if updates == 0:
         yield message("never_updated")
     if updates < _UPDATES_TO_REACH_ALL:
-        return  # some parameters may rightly have no gradient yet
+        return  # some parameters, such as an adapter's, have no gradient in the first update
     has_gradient = _merge_flags([report.gradients for report in reports])
     without_gradient = [name for name, is_nonzero in has_gradient.items() if not is_nonzero]
     if without_gradient:
@@ -208,16 +225,18 @@ def _merge_flags(reports: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
 
 
 def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Yield unsharded parameters that differ between ranks: their gradients were not reduced."""
+    """Yield parameters that differ between ranks: their gradients were not reduced over ranks.
+
+    Each rank reports checksums of those trained parameters that it holds whole, not of shards.
+    """
     if plan.recipe.get("tensor_parallel", 1) > 1:
         return  # ranks hold different shards under one name
-    # The checksum of each parameter on the first rank that has it, and the first rank with another.
-    first_sums: dict[str, int] = {}
-    differing_ranks: dict[str, int] = {}
+    first_sums: dict[str, int] = {}  # by parameter, the checksum on the first rank that has it
+    differing_ranks: dict[str, int] = {}  # by parameter, the first rank with another checksum
     for rank in run.ranks:
-        if rank.parameters is None:
+        if rank.parameters is None:  # the rank ended before it reported them
             continue
-        for name, checksum in rank.parameters.sums.items():  # has no sharded parameters
+        for name, checksum in rank.parameters.sums.items():
             if name not in first_sums:
                 first_sums[name] = checksum
             elif checksum != first_sums[name] and name not in differing_ranks:

@@ -55,7 +55,9 @@ def decide_status(cause: Cause | None) -> Status:
     """Return the status of a run that ended with this cause."""
     if cause is None:
         return "passed"
-    # The code comes first: a signal to the launcher and one to a rank are of one kind.
+    # The code of the message comes first, because it tells more than the kind: after a signal to
+    # the launcher the run was interrupted, after a signal to a rank it failed. Both are of the kind
+    # ``signal``.
     return _STATUS.get(cause.message.code) or _STATUS.get(cause.kind, "failed")
 
 
@@ -70,11 +72,12 @@ def find_cause(
     Args:
         case_error: why the case could not compute its own figures.
     """
-    # With ``witness`` the ranks ran a user's own program.
+    # A plan with ``witness`` is of a user's own program, which the ranks ran.
     cause = find_failure(run, plan.target, is_witnessed=plan.witness is not None)
     if cause is None and case_error is not None:
         cause = _describe_case_error(case_error)
-    # Only a run that trained to its end is checked; a broken rule outweighs a missed target.
+    # The rules are for a run that trained to its end. It may have missed its target, but a broken
+    # rule is the more serious cause.
     if cause is None or cause.kind == "target_missed":
         return find_broken_rule(plan, run, figures) or cause
     return cause
@@ -111,20 +114,25 @@ def _find_refusal(run: RunTimeline) -> Cause | None:
 
 
 def _find_end_of_job(run: RunTimeline) -> Cause | None:
-    """Return how the engine ended the job; None: it did not, or the job failed by itself."""
+    """Return how the engine, such as Slurm or Kubernetes, ended the job.
+
+    None: there is no engine, it did not end the job, or the job failed by itself.
+    """
     job = run.launcher.job
     stop = run.launcher.stop
-    # If the launcher itself stopped the ranks, the stop has the reason.
+    # A stop without a node is of the launcher itself: ``_find_stop`` returns its reason.
     is_stopped_by_launcher = stop is not None and stop.node is None
     if job is None or is_stopped_by_launcher or job.phase in ("waiting", "running"):
         return None
     # The job ended before any node wrote an event.
     if not any(node.events for node in run.nodes):
         return Cause(kind="job", message=message("job_failed", said=job.said))
-    # Nodes that did not report their end: they made the ranks of other nodes fail.
+    # Nodes that did not report their end. They are the cause even if ranks of other nodes report
+    # failures: these ranks fail because they wait for the lost ones.
     lost_nodes = [node for node in run.nodes if not node.finished]
     is_timed_out = stop is not None and stop.reason == "timeout"
-    # A time limit that a node saw explains unfinished nodes, unless the engine lost the job.
+    # If a node stopped its ranks at the time limit, other nodes may be unfinished for this reason.
+    # If the engine lost the job, they are lost in any case.
     if lost_nodes and (job.phase == "lost" or not is_timed_out):
         text = message(
             "node_lost",
@@ -277,10 +285,10 @@ class _RankFailure(NamedTuple):
 
 
 def _list_failures(run: RunTimeline) -> list[_RankFailure]:
-    """Return the failure of each rank: as it reports it, else by its exit code.
+    """Return the failure of each rank that failed: as it reports it, else by its exit code.
 
-    The launcher and each rank write times on the clock of their own machine; times from the launch
-    compare.
+    The launcher and each rank write times on the clock of their own machine. So a failure has its
+    time since the launch, which can be compared between machines.
     """
     exits: dict[int, FailedRank] = {}  # by rank
     if run.launcher.ranks_ended is not None:
@@ -336,7 +344,7 @@ def _name_signal(number: int) -> str:
 
 
 def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
-    """Return a cause if events are missing: figures from the rest would be wrong."""
+    """Return that events are missing, without which figures would be wrong; None: all are there."""
     if run.launcher.ranks_ended is None:
         return Cause(kind="launcher", message=message("ranks_end_unknown"))
     # Nodes whose file lacks the event that begins or the one that ends the ranks.
@@ -347,7 +355,7 @@ def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
         text = message("node_events_lost", nodes=format_ranges(silent_nodes))
         return Cause(kind="events_incomplete", message=text)
     for rank in run.ranks:
-        # A user's own program that never began to train under the probe.
+        # A rank of a user's own program without any event: the probe saw no training there.
         if is_witnessed and rank.start_ns is None:
             text = message("witness_no_rank", rank=rank.rank)
             return Cause(kind="witness", message=text, rank=rank.rank)
@@ -358,7 +366,10 @@ def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
 
 
 def _describe_lost_events(rank: RankTimeline) -> Message | None:
-    """Return that events of a rank are missing, by what it reports to have trained; None: none."""
+    """Return that a rank did not report its end, or that its file lacks steps that it trained.
+
+    None: the rank reports its end, and its file has as many steps as it says that it trained.
+    """
     if not rank.finished or rank.trained is None:
         return message("rank_unfinished", rank=rank.rank)
     if rank.malformed_lines or rank.trained.steps != rank.steps:
@@ -390,8 +401,12 @@ def _find_missed_target(run: RunTimeline, target: Target | None) -> Cause | None
 
 
 def _describe_case_error(error: CaseError) -> Cause:
-    """Return the cause of a run of which the case cannot compute its own figures."""
-    assert error.__cause__ is not None, "a case error has its cause"
+    """Return the cause of a run that did not pass because the case's code of figures failed.
+
+    Args:
+        error: its ``__cause__`` is the exception that the case's code raised.
+    """
+    assert error.__cause__ is not None, "a case error is raised from the exception of the case"
     report = describe_failure(error.__cause__, error.place)
     return Cause(
         kind="error",

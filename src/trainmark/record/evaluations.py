@@ -43,13 +43,16 @@ class CombinedScores:
 
     @property
     def digest(self) -> str:
-        """Digest of the keys of these rows; it does not depend on which rank scored which row."""
+        """Digest of the keys of the scored rows, 16 hexadecimal digits.
+
+        It is a sum, so that it does not depend on which rank scored which row.
+        """
         digest = sum(scores.digest for scores in self.of_ranks) % KEY_DIGEST_MODULUS
         return f"{digest:016x}"
 
     @property
     def keys(self) -> int:
-        """Number of rows with a key."""
+        """Number of scored rows that have a key, a hash by which equal rows are found."""
         return sum(scores.keys for scores in self.of_ranks)
 
     @property
@@ -58,29 +61,32 @@ class CombinedScores:
         return sum(scores.distinct for scores in self.of_ranks)
 
     @property
-    def noted(self) -> int:
+    def noted_rows(self) -> int:
         """Number of training rows whose keys ranks had noted while they trained."""
         return sum(scores.known for scores in self.of_ranks)
 
     @property
-    def trained(self) -> int:
-        """Number of noted training rows that the rank which had noted them then scored."""
+    def trained_rows(self) -> int:
+        """Number of scored rows that the same rank had noted as training rows."""
         return sum(scores.trained for scores in self.of_ranks)
 
     @property
-    def of(self) -> str:
-        """Name of the detail that is the mean of the scores; empty: the value is the mean."""
+    def detail_name(self) -> str:
+        """Name of the detail of the evaluation that must be the mean of the scores.
+
+        Empty: the value of the evaluation must be the mean.
+        """
         return self.of_ranks[0].of  # the same on all ranks
 
     @property
     def weight(self) -> float | None:
-        """Sum of the weights; None: the quality is not a mean."""
+        """Sum of the weights of all scored rows; None: the quality is not a mean of scores."""
         weights = [scores.weight for scores in self.of_ranks if scores.weight is not None]
         return sum(weights) if weights else None
 
     @property
     def mean(self) -> float | None:
-        """Mean of the scores, by their weights.
+        """Mean of the scores by their weights: the ranks' totals over the sum of the weights.
 
         None: the quality is not a mean, so that no rank has a total, or nothing was scored.
         """
@@ -91,8 +97,9 @@ class CombinedScores:
     def compute_expected_noted_rows(self, train_samples: int) -> float:
         """Return how many noted training rows would be scored if only training rows were scored.
 
-        It is the expected value if each rank drew the rows that it scores at random from the
-        training rows: its scored rows times the part of the training rows that it had noted.
+        A rank notes only some of its training rows. This is the expected number if each rank drew
+        the rows that it scores at random from the training rows: the number of rows that it scored
+        times the part of the training rows that it had noted.
 
         Args:
             train_samples: number of training rows.
@@ -102,7 +109,14 @@ class CombinedScores:
 
 
 def combine_scores(of_ranks: Sequence[Scored | None]) -> CombinedScores | None:
-    """Return what all ranks scored; None if a rank did not report it: a part proves nothing."""
+    """Return what all ranks scored in an evaluation.
+
+    Args:
+        of_ranks: what each rank reports; None: it reports nothing.
+
+    Returns:
+        None if any rank reports nothing: what the others scored is not the whole evaluation.
+    """
     reported = [scores for scores in of_ranks if scores is not None]
     if not reported or len(reported) < len(of_ranks):
         return None
@@ -110,7 +124,7 @@ def combine_scores(of_ranks: Sequence[Scored | None]) -> CombinedScores | None:
 
 
 def is_same_quality(first: float | None, other: float | None) -> bool:
-    """Tell whether two values of a quality are equal up to rounding."""
+    """Tell whether two values of a quality are equal up to rounding; None is equal only to None."""
     if first is None or other is None:
         return first is other
     return isclose(first, other, rel_tol=_QUALITY_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)

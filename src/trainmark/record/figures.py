@@ -93,7 +93,9 @@ def compute_figures(measurement: Measurement) -> dict[str, Figure]:
 
 
 def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -> OwnFigures:
-    """Return the case's own figures and notes; none if the case is not installed.
+    """Return the case's own figures and notes.
+
+    Both are empty if the case is not installed, or has no figures of its own.
 
     Args:
         figures: those that every case has.
@@ -104,10 +106,11 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
     case = measurement.plan.case
     if case not in cases.list_names() or not cases.has_part(case, "figures"):
         return OwnFigures({})
+    # The facts that each rank reported of the case's job, such as its number of parameters.
     first_job = measurement.job or {}
     works = []
     for rank in measurement.ranks:
-        job = first_job if rank.job is None else rank.job  # None: the same as of rank 0
+        job = first_job if rank.job is None else rank.job  # None: the same facts as rank 0
         works.append(rank.make_work(dict(job)))
     compute = cases.import_part(case, "figures").compute
     with cases.wrap_case_errors(case, FIGURES_PLACE):
@@ -138,10 +141,11 @@ def make_entries(
 def _compute_times(measurement: Measurement) -> dict[str, Figure]:
     """Return the time of the run and that of its training, each of the slowest rank."""
     ranks = measurement.ranks
-    walls_ns = [rank.wall_ns for rank in ranks if rank.wall_ns is not None]  # those that started
+    walls_ns = [rank.wall_ns for rank in ranks if rank.wall_ns is not None]  # None: never started
     train_ns = _list_train_ns(measurement)
     e2e_s = max(walls_ns) / NS_PER_S if walls_ns else None
     train_s = max(train_ns) / NS_PER_S if train_ns else None
+    # The time of a rank that did not report its end is measured until the launcher saw its end.
     have_all_finished = all(rank.finished for rank in ranks)
     note = None if have_all_finished else message("until_launcher_saw_end")
     return {
@@ -266,7 +270,8 @@ def find_peak(
 
     Args:
         devices: facts of each rank's device; None: the rank reported none.
-        given_tflops: the peak that the user gave; None: that of the table.
+        given_tflops: the peak that the user gave, in TFLOP/s; None: the published peak is looked
+            up in the table.
     """
     products = {(device or {}).get("name", "an unnamed device") for device in devices}
     if len(products) > 1:
@@ -278,9 +283,13 @@ def find_peak(
     peak = peaks.find_peak(product, precision)
     if peak is None:
         return Figure(None, message("peak_unknown", precision=precision, product=product))
-    tflops = peak.per_second / 1e12
-    note = message("dense_peak", precision=precision, tflops=tflops, evidence=peak.evidence)
-    return Figure(tflops * 1e12, note=note)
+    note = message(
+        "dense_peak",
+        precision=precision,
+        tflops=peak.per_second / 1e12,
+        evidence=peak.evidence,
+    )
+    return Figure(peak.per_second, note=note)
 
 
 def _compute_percentage(rate: Figure, limit: Figure, *, note: Message | None = None) -> Figure:
@@ -302,12 +311,18 @@ def _compute_losses(measurement: Measurement) -> dict[str, Figure]:
 
 
 def _compute_mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figure:
-    """Return the mean over samples of the steps whose loss is a finite number."""
+    """Return the mean loss of a sample, over the steps whose loss is a finite number.
+
+    Args:
+        losses: mean loss of the samples of each step.
+        samples: number of samples of each step.
+    """
     is_finite = np.isfinite(losses)
     num_samples = int(samples[is_finite].sum())
     if not num_samples:
         return Figure(None, message("no_finite_loss"))
-    return Figure(float(losses[is_finite] @ samples[is_finite]) / num_samples)
+    total_loss = float(losses[is_finite] @ samples[is_finite])
+    return Figure(total_loss / num_samples)
 
 
 def _compute_replays(measurement: Measurement) -> dict[str, Figure]:
@@ -384,8 +399,9 @@ def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[
         return message("not_sampled")
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
-    has_sampler_begun = telemetry.interval_s is not None  # it reported its sampling period
-    # A monitor that failed is not one that is missing: then there is no reading, see below.
+    has_sampler_begun = telemetry.interval_s is not None  # the sampler reported its period
+    # Without a monitor the devices cannot be watched. If there is one that failed, the reason is
+    # that there are no readings, which is returned below.
     has_monitor_failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
     if has_sampler_begun and telemetry.monitor is None and not has_monitor_failed:
         return message("devices_unmonitored")

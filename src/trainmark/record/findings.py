@@ -121,15 +121,17 @@ def find_in_measurement(
 
 
 def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator[Message]:
-    """Yield what only events show: of epochs, updates, rows and counted FLOPs."""
+    """Yield findings on epochs, updates, rows and counted FLOPs: facts that no record has."""
     plan = measurement.plan
     rank0 = timeline.ranks[0]
     samples_per_epoch = rank0.facts.samples_per_epoch  # as the case defines an epoch
     if samples_per_epoch not in (None, plan.data.train_samples):  # None: an epoch has all samples
         yield message("own_epoch", samples=samples_per_epoch, rows=plan.data.train_samples)
     skipped = measurement.counts.skipped_steps or 0
+    # If rank 0 did not report its updates, each step counts as one, so that nothing is found.
     updates = rank0.steps if rank0.parameters is None else rank0.parameters.updates
-    # Some steps may change nothing, because a schedule may begin with a learning rate of 0.
+    # The loss scaler of fp16 skips steps. Of the others, some may change nothing, because a
+    # schedule may begin with a learning rate of 0.
     if updates < _MIN_UPDATES_PER_STEP * (rank0.steps - skipped):
         yield message("few_updates", updates=updates, steps=rank0.steps, skipped=skipped)
     # Digests of rows of the first epoch, in which each row should come only once.
@@ -190,14 +192,14 @@ def _find_impossible_flops(figures: Mapping[str, FigureEntry]) -> Iterator[Messa
 
 def _find_missing_evaluation_rows(measurement: Measurement) -> Iterator[Message]:
     """Compare the rows of the last evaluation with the validation data."""
-    num_scored = measurement.quality.eval_samples
+    num_scored = measurement.quality.eval_samples  # None: there was no evaluation
     num_rows = measurement.plan.data.eval_samples
     if num_scored not in (None, num_rows):
         yield message("evaluated_rows", scored=num_scored, rows=num_rows)
 
 
 def _find_changing_evaluation_rows(measurement: Measurement) -> Iterator[Message]:
-    """Yield that evaluations did not score the same rows."""
+    """Yield that evaluations did not score the same rows, as the digests of their rows show."""
     digests = [point.scored["digest"] for point in measurement.evaluations if point.scored]
     if len(set(digests)) > 1:
         yield message("evaluation_rows_change", evaluations=len(digests))
@@ -466,7 +468,8 @@ def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
     replays = measurement.replays
     if replays is None:
         return
-    # If repeats can differ without a fault, differences of other windows blame no rank.
+    # ``not_deterministic``: windows whose two repeats differ from each other. If there are any,
+    # repeats may differ without a fault, so a difference in another window proves no rank wrong.
     if replays.not_deterministic:
         yield message(
             "replay_not_deterministic",

@@ -76,7 +76,8 @@ class IndexRecord:
     profiler_path: str | None = None
 
     def __post_init__(self) -> None:
-        _refuse_unknown("mission_name", self.mission_name, ("", *MISSIONS))
+        """Refuse values that the public form of these records does not allow."""
+        _refuse_unknown("mission_name", self.mission_name, ("", *MISSIONS))  # "": no mission
         _refuse_unknown("direction_id", self.direction_id, DIRECTIONS)
         _refuse_unknown("run_mode", self.run_mode, RUN_MODES)
         _refuse_unknown("index", self.index, INDEXES)
@@ -84,8 +85,8 @@ class IndexRecord:
         result = self.FINAL_RESULT
         loss = self.LOSS_RESULT or 0.0
         are_finite = math.isfinite(result) and math.isfinite(loss)
-        is_zero_flagged = result > 0 or self.JOB_FAIL_FLAG == 1
-        is_possible = self.gpu_num >= 1 and result >= 0 and is_zero_flagged
+        is_flagged_if_zero = result > 0 or self.JOB_FAIL_FLAG == 1
+        is_possible = self.gpu_num >= 1 and result >= 0 and is_flagged_if_zero
         if not (self.model_name and are_finite and is_possible):
             raise UsageError(
                 f"the record {self.model_name!r} is not valid: FINAL_RESULT {result}, "
@@ -243,7 +244,7 @@ def write_index(record: Record, run_dir: Path) -> list[Path]:
     folder = run_dir / INDEX_DIR
     paths = []
     for index_record in list_index_records(record):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)  # here: without index records there is no folder
         path = folder / f"{index_record.model_name}_{INDEXES[index_record.index]}"
         paths.append(path)
         if not path.exists():

@@ -77,7 +77,7 @@ def _compare_precision_flags(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_status(record: Record) -> Iterator[ComparedValue]:
-    """Yield the ranks, the status and the rank of the cause."""
+    """Yield the ranks, the status and the rank of the cause with what plan and target require."""
     plan = record.plan
     yield ComparedValue("ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size)))
     yield ComparedValue("status", record.status, cause.decide_status(record.cause))
@@ -105,9 +105,10 @@ def _compare_counts(record: Record) -> Iterator[ComparedValue]:
     has_own_epoch = any(finding.code == "own_epoch" for finding in record.findings)
     if has_ended_regularly and not is_own_program and not has_own_epoch:
         epoch_samples = plan.data.train_samples
-        # A resumed run begins within an epoch.
         # All epochs but the last are whole, and of the last there is at least one sample.
-        min_samples = 0 if plan.resumed else (counts.epochs - 1) * epoch_samples + 1
+        min_samples = (counts.epochs - 1) * epoch_samples + 1
+        if plan.resumed:
+            min_samples = 0  # it begins within an epoch, of which an earlier run trained a part
         max_samples = counts.epochs * epoch_samples
         yield from check_range("counts.samples", counts.samples, min_samples, max_samples)
 
@@ -159,20 +160,21 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     recipe = plan.recipe
     is_complete = record.status in _COMPLETE_STATUSES
     batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
-    largest_step = max(record.steps.samples, default=0)
+    max_step_samples = max(record.steps.samples, default=0)
     # The ranks that share one replica by tensor parallelism train the same samples.
-    expected_step = batch_size // recipe.get("tensor_parallel", 1)
-    has_whole_step = plan.data.train_samples >= expected_step  # else no step is full
+    full_step_samples = batch_size // recipe.get("tensor_parallel", 1)
+    # With fewer training samples than a full step takes, no step is full.
+    has_full_step = plan.data.train_samples >= full_step_samples
     # A case of another package, or a user's program, may count samples otherwise.
-    if is_complete and cases.is_shipped(plan.case) and has_whole_step:
-        yield ComparedValue("steps.samples", largest_step, expected_step)
+    if is_complete and cases.is_shipped(plan.case) and has_full_step:
+        yield ComparedValue("steps.samples", max_step_samples, full_step_samples)
     yield from _check_limit("counts.epochs", counts.epochs, recipe["max_epochs"])
     max_tokens = counts.sequences * recipe.get("seq_length", 0)  # 0: no limit
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
-    # Of other cases and unfinished runs too: no step is larger than the recipe's batch, which a
-    # user's own program does not have.
+    # No step is larger than the recipe's batch, in unfinished runs and cases of other packages too.
+    # A user's own program has no such batch.
     if plan.witness is None:
-        yield from _check_limit("steps.samples", largest_step, batch_size)
+        yield from _check_limit("steps.samples", max_step_samples, batch_size)
     yield from _check_limit("figures.mem", record.figure("mem"), record.figure("mem_total"))
     if is_complete:
         yield from _check_limit("figures.MFU", record.figure("MFU"), 100.0)
@@ -215,9 +217,10 @@ def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iter
 def _compare_readings(record: Record) -> Iterator[ComparedValue]:
     """Yield readings of devices and hosts with what times and other readings require."""
     telemetry = record.telemetry
-    if telemetry is None:
+    if telemetry is None:  # no sampler ran, so there are no lines of readings
         yield ComparedValue("series", len(record.series), 0)
         return
+    # There are readings only if the plan asks for them, with a period above 0.
     yield ComparedValue("plan.sample_every_s", record.plan.sample_every_s > 0, True)
     yield from _compare_intervals(record, telemetry)
     # What was read of each device and host, by the name of the interval.

@@ -107,7 +107,10 @@ class Measurement:
 
     @property
     def job(self) -> JobFacts | None:
-        """Return the facts of rank 0's job; None if it did not report its end."""
+        """Return the facts that rank 0 reported of the case's job, such as its parameters.
+
+        None: rank 0 did not report its end, and these facts with it.
+        """
         return self.environment["job"]
 
     @cached_property
@@ -268,19 +271,21 @@ def _add_up_scores(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
     scored = combine_scores([None if report is None else report.scores for report in reports])
     if scored is None:
         return None
-    return ScoredEntry(rows=scored.rows, digest=scored.digest, mean=scored.mean, of=scored.of)
+    return ScoredEntry(
+        rows=scored.rows, digest=scored.digest, mean=scored.mean, of=scored.detail_name
+    )
 
 
 def _list_node_names(timeline: RunTimeline) -> list[str | None]:
     """Return the name of each machine with ranks; None: it reported none."""
-    if not timeline.nodes:
+    if not timeline.nodes:  # the launcher started all ranks on its own machine
         return [timeline.launcher.launch.node_name]
     launches = [node.events.get("launch") for node in timeline.nodes]
     return [None if launch is None else launch.node_name for launch in launches]
 
 
 def _merge_facts(timeline: RunTimeline) -> Environment:
-    """Return the facts of launcher, nodes and ranks without those that a record does not have."""
+    """Return the facts of launcher, nodes and ranks for which a record has a field."""
     rank0 = timeline.ranks[0]
     ended = timeline.launcher.ranks_ended
     facts_of_ranks = [None if rank.facts is NO_FACTS else rank.facts for rank in timeline.ranks]

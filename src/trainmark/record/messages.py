@@ -33,15 +33,15 @@ class _Unknown(str):
 
 
 class _SentenceFormatter(Formatter):
-    """``str.format`` with two more format specifications.
-
-    ``{x:# less|# more}``: the first text for a negative number, else the second; ``#`` stands for
-    its absolute value in percent. ``{x:=step|steps}``: the number with the first text for 1, else
-    with the second.
-    """
+    """``str.format`` with two more format specifications: ``format_field`` describes them."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return the text of an argument; the class describes its format specifications."""
+        """Return the text of an argument by its format specification.
+
+        ``# less|# more``: the first text for a negative number, else the second; ``#`` stands for
+        its absolute value in percent. ``=step|steps``: the number with the first text for 1, else
+        with the second. All others: as of ``str.format``.
+        """
         first, separator, second = format_spec.partition("|")
         has_two_texts = separator == "|"
         if has_two_texts and first.startswith("="):

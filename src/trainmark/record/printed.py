@@ -166,7 +166,7 @@ def find_in_printed(
 
 
 def _list_message_args(comparison: PrintedComparison) -> dict[str, str | float | None]:
-    """Return the arguments of a finding on a comparison."""
+    """Return the arguments of a message about a printed speed and the measured one."""
     return {
         "reported": comparison.speed.mean,
         "unit": comparison.unit,
@@ -209,9 +209,10 @@ def _find_measured(
 
 
 def _measure_whole_step_s(measurement: Measurement) -> float | None:
-    """Return the time of the training over its steps: with warm-up, evaluations and checkpoints.
+    """Return the whole training time divided by its steps: a mean step with all that is around it.
 
-    None: it is not known.
+    Warm-up, evaluations and checkpoints count, and the slowest rank's time. None: the time or the
+    number of steps is not known.
     """
     times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns]
     steps = measurement.ranks[0].steps

@@ -99,7 +99,10 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
 def _read_telemetry(
     run_dir: Path, plan: Plan, timeline: RunTimeline
 ) -> tuple[Telemetry | None, list[SeriesLine]]:
-    """Return the summary of what samplers read, None if they did not run, and its lines."""
+    """Return the summary of what samplers read of devices and hosts, and the lines of its charts.
+
+    None and no lines: no samplers ran.
+    """
     if not plan.sample_every_s:
         return None, []
     samples = read_samples(run_dir, timeline)

@@ -147,7 +147,8 @@ def estimate_ratio(
     if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:  # too few for an interval
         return RatioEstimate(exp(difference), None, None)
     if paired:
-        # The same mean, up to rounding, as that of which the half width is.
+        # The mean of the pairs, around which the half width is computed. It equals the difference
+        # of the two means up to rounding.
         difference = float((logs_b - logs_a).mean())
         half_width = _compute_half_width(logs_b - logs_a)
     else:
@@ -224,11 +225,11 @@ def estimate_trend(*sides: Sequence[float]) -> float | None:
 def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
     """Tell whether step times are equal up to a factor, as those of two real launches never are.
 
-    False if there are too few times to decide, or if the times hardly vary.
+    False if there are too few times to decide, or if they differ but hardly vary.
     """
     if len(a) != len(b) or len(a) < _STEADY_MIN_STEPS:
         return False
-    if a == b:
+    if a == b:  # the same to the nanosecond: a copy, even if the times hardly vary
         return True
     relative_a = _divide_by_mean(a)
     relative_b = _divide_by_mean(b)

@@ -52,10 +52,12 @@ _NOT_COMPARED = {"suite", "evidence", "verification"}
 
 
 def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) -> Record:
-    """Return ``record`` verified, or with what contradicts it or is missing in its trust.
+    """Return ``record`` marked as verified, or as unverified with the reasons in its trust.
+
+    The reasons are contradictions to its evidence or within the record, or missing evidence.
 
     Args:
-        folder: where its events would be.
+        folder: where its evidence, the files of the run, would be.
         max_bytes: if there is more evidence, none of it is read; None: any amount is read.
     """
     total_bytes = sum(file.bytes for file in record.evidence)

@@ -176,12 +176,12 @@ def describe_planned_work(plan: Plan) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
     The keys added here differ from all recipe fields, which include ``world`` and ``data``, so
-    that neither overwrites the other. The same training under another given peak has another MFU.
+    that neither overwrites the other.
     """
     recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
     return recipe | {
         "case": plan.case,
-        "peak_tflops": plan.peak_tflops,
+        "peak_tflops": plan.peak_tflops,  # with another given peak, the MFU is another one
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         # ``witness`` is set for a user's own program, whose data are not known.
