@@ -112,7 +112,7 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
 
 
 def align_clocks(nodes: Sequence[NodeTimeline], clock_syncs: Sequence[ClockSync | None]) -> None:
-    """Set ``shift_ns`` of each node.
+    """Set ``shift_ns`` of each node: what is added to its clock to have that of the first node.
 
     Ranks leave a barrier within less than a millisecond of each other. For a node without a rank
     that reached the barrier, wall clocks are used.
@@ -159,7 +159,8 @@ def merge_launch_events(
 
     Args:
         launcher: the last event of each name of the process that submitted the run.
-        nodes: empty: that process started the ranks itself, on one machine.
+        nodes: the nodes with a node process; empty: the process that submitted the run started the
+            ranks itself, on one machine.
         first_start_ns: start of the first rank, on the first node's clock; None: no rank started.
     """
     # The processes that started ranks: those of the nodes, or the launcher on a single machine.
@@ -179,10 +180,9 @@ def merge_launch_events(
     path = run_dir / JOB_EVENTS_FILE
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ranks_ended = _merge_rank_ends(nodes)
-    # The launcher's own times are on the clock of another machine. The launch of the first node,
-    # which is within seconds of the launcher's, and the last end of a node stand for them.
-    # If the first node wrote none, that of the next one that did is used. If no node did, the
-    # launcher's stays, at the start of the first rank.
+    # The launcher's own times are on the clock of another machine. The first launch event of a node
+    # stands for the launcher's, because both are within seconds of each other. If no node wrote
+    # one, the launcher's event is kept, and moved to the start of the first rank.
     launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
         # The command stays the user's: that of a node is its process's own.
@@ -190,7 +190,8 @@ def merge_launch_events(
     elif first_start_ns is not None:
         launch = replace(launch, t_ns=first_start_ns)
     if stop is not None:
-        # Without the end of a node, at the launch, so that it adds no time to that of any rank.
+        # The last end of a node stands for the time of the launcher's stop. If no node reported its
+        # end, the stop is moved to the launch, so that it adds no time to that of any rank.
         ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
         stop = replace(stop, t_ns=max(ends_ns, default=launch.t_ns))
     else:
@@ -208,7 +209,10 @@ def merge_launch_events(
 def _find_stop_of_nodes(
     nodes: Sequence[NodeTimeline], ranks_ended: RanksEnded | None
 ) -> Stop | None:
-    """Return why nodes stopped their ranks; None: none did, or because another one failed."""
+    """Return why nodes stopped their ranks.
+
+    None: no node stopped its ranks, or only because a rank of another node failed.
+    """
     stops = [replace(event, node=node.number) for node, event in _list_events(nodes, "stop")]
     if ranks_ended is not None and ranks_ended.failures:
         # The engine of the cluster ends the other nodes of a job in which one failed: their

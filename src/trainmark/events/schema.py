@@ -541,8 +541,8 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     with path.open("rb") as file:
         for number, line in enumerate(iterate_lines(file), 1):
-            # A line without a newline is the incomplete last one, unless ``iterate_lines`` cut it:
-            # a line longer than any event is none.
+            # A line without a newline is the last one, which a killed writer left incomplete. Or it
+            # is longer than any event, and ``iterate_lines`` cut it: then it is refused below.
             if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                 return
             try:
@@ -628,6 +628,6 @@ class EventTail:
             self._incomplete_line = b""
         events = []
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError):  # a damaged line is skipped here; the record counts it
                 events.append(read_event(line))
         return events

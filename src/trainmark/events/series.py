@@ -117,7 +117,7 @@ def thin_values(
     """Return at most ``max_points`` pairs of index and value, in order.
 
     Of each bucket of neighbouring values, the smallest and the largest finite value are kept; a
-    bucket without a finite value gives a single NaN, so that a gap stays a gap.
+    bucket without a finite value gives a single NaN, so that a line has a gap there.
     """
     size = compute_bucket_size(len(values), max_points=max_points)
     if size == 1:
@@ -197,7 +197,7 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     start_s, end_s = interval
     if len(joules) == 0:
         return Energy(reason=message("counter_untold"))
-    # Indices of the last reading before the interval, and of the first one after it.
+    # Indices of the last reading at or before the start, and of the first one at or after the end.
     first = np.searchsorted(times_s, start_s, "right") - 1
     last = np.searchsorted(times_s, end_s)
     if first < 0 or last == len(joules):

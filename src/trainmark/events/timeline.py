@@ -177,7 +177,7 @@ class RankTimeline(RankSums):
         spans = dict.fromkeys(SPAN_NAMES, 0)
         if self.start_ns is not None:
             spans["launch"] = self.start_ns - self.launch_ns
-        spans |= self.named_ns
+        spans |= self.named_ns  # what the rank's events name, such as evaluations and checkpoints
         spans["check"] += self.check_ns
         spans["unfinished"] = self.unfinished_ns
         for name, phase in self.phases.items():  # each phase is a span as well
@@ -305,7 +305,7 @@ def _add_window(timeline: RankTimeline, window: Window) -> None:
     if window.phase in timeline.edges_ns:
         first_start_ns, _ = timeline.edges_ns[window.phase]
     timeline.edges_ns[window.phase] = (first_start_ns, window.end_ns)
-    timeline.epochs = window.epoch + 1
+    timeline.epochs = window.epoch + 1  # epochs are numbered from 0
     timeline.samples_of_epochs[window.epoch] += samples
     timeline.add_memory_reading(window.used_bytes)
     timeline.check_ns += window.check_ns

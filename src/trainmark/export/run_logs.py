@@ -80,7 +80,8 @@ def render_perflog(record: Record, folder: Path) -> str:
     """Return the lines of a run in the form of FlagPerf's perf logger.
 
     Events and the names in ``FINISHED`` are as FlagPerf's training programs print them, see
-    https://github.com/FlagOpen/FlagPerf (2026-11).
+    https://github.com/FlagOpen/FlagPerf (2026-11). A window, which is some steps that are timed
+    together, has one pair of lines: its first step begins, and its last step ends.
 
     Args:
         folder: folder of the run, with its events.
@@ -206,7 +207,7 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
                     )
                 )
             case "end":
-                pass
+                pass  # the log ends with ``run_stop``, the end of the training
     return "".join(lines)
 
 
@@ -346,9 +347,9 @@ class _Timeline:
     """
 
     def __init__(self, record: Record, path: Path, *, shift_ns: int) -> None:
-        self.epoch: int | None = None
-        self.last_ns = 0
-        self._step = 0
+        self.epoch: int | None = None  # None before the training and after its end
+        self.last_ns = 0  # of the last moment
+        self._step = 0  # number of steps so far
         # By number of steps: all samples until then, and the loss of the last step.
         self._samples = [0, *accumulate(record.steps.samples)]
         self._losses: list[float | None] = [None, *record.steps.loss]
@@ -417,7 +418,7 @@ class _Timeline:
             time_ms=(t_ns + self._shift_ns) // 1_000_000,
             file=event["file"],
             lineno=event["lineno"],
-            epoch=self.epoch or 0,
+            epoch=self.epoch or 0,  # None outside of the training
             step=self._step,
             samples=self._samples[self._step],
             loss=self._losses[self._step],

@@ -32,7 +32,8 @@ def advise(record: Record) -> list[Message]:
         return []
     if get_stated_fix(cause):
         return [find_fix(cause)]  # returns the stated fix
-    if plan.witness is not None:  # a user's own program, which has no recipe
+    # A user's own program was run: it has no recipe whose fields could be changed.
+    if plan.witness is not None:
         return [_advise_on_program(cause, plan)]
     code = cause.message.code
     steps = record.counts.steps
@@ -48,13 +49,13 @@ def advise(record: Record) -> list[Message]:
         advice += _advise_on_divergence(plan)
     elif cause.kind == "oom":
         advice += _advise_on_memory(plan, on_host=code == "rank_killed_out_of_memory")
-    return advice or [find_fix(cause)]
+    return advice or [find_fix(cause)]  # the general advice for this kind of cause
 
 
 def _advise_on_program(cause: Cause, plan: Plan) -> Message:
-    """Return what to do after a user's own program did not pass, with the file of its output.
+    """Return what to do after a user's own program did not pass.
 
-    It trains by no recipe of a case, so the advice is only about its output and its time limit.
+    Some advice names the file with the program's output, or the time limit of the run.
     """
     general = find_fix(cause)
     code = f"fix_program.{general.code.removeprefix('fix.')}"

@@ -73,7 +73,7 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
     # ``samples``: what each rank trained in a step, added up over ranks. ``global_samples``: what
-    # each rank says that all ranks train in that step.
+    # each rank says that all ranks train in that step; a mark if ranks say different numbers.
     differing_steps = np.flatnonzero(series.samples != series.global_samples)
     if len(differing_steps):
         step = int(differing_steps[0])

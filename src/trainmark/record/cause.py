@@ -70,7 +70,7 @@ def find_cause(
     """Return why a run did not pass; None: it passed.
 
     Args:
-        case_error: why the case could not compute its own figures.
+        case_error: why the case could not compute its own figures; None: it could, or has none.
     """
     # A plan with ``witness`` is of a user's own program, which the ranks ran.
     cause = find_failure(run, plan.target, is_witnessed=plan.witness is not None)
@@ -320,6 +320,7 @@ def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
     """Return the cause of a rank that ended without a report."""
     rank = failure.rank
     exit_code = failure.exit_code
+    # A rank ends with this code if it cannot write its report, because the disk is full.
     if exit_code == DISK_FULL_EXIT:
         text = message("exception", text=os.strerror(errno.ENOSPC))
         return Cause(kind="disk_full", message=text, rank=rank, exit_code=exit_code)

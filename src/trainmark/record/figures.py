@@ -60,13 +60,14 @@ def name_column(name: str, unit: str, spec: FigureSpec | None) -> str:
     """
     if spec is not None and spec.column:
         return spec.column
-    for sign, word in _UNIT_WORDS.items():
+    for sign, word in _UNIT_WORDS.items():  # such as ``/`` and ``_per_``
         unit = unit.replace(sign, word)
     return re.sub(r"\W+", "_", f"{name}_{unit}").strip("_")
 
 
 def list_specs(page: PageSpec) -> dict[str, FigureSpec]:
     """Return the declaration of each figure by name: those of all cases, then the case's own."""
+    # A figure that every case has keeps its own declaration, even if the page names it too.
     of_case = {spec.name: spec for spec in page.figures if spec.name not in FIGURES}
     return FIGURES | of_case
 
@@ -249,6 +250,7 @@ def _compute_device_rates(measurement: Measurement, model_rate: Figure) -> dict[
     """
     plan = measurement.plan
     ranks = measurement.ranks
+    # A rank that did not measure its device may have the slowest one: then there is no mean.
     rates = [rank.matmul_flops_per_second for rank in ranks if rank.matmul_flops_per_second]
     mean_rate = sum(rates) / len(rates) if len(rates) == len(ranks) else None
     matmul_rate = _make_figure(
@@ -301,7 +303,7 @@ def _compute_percentage(rate: Figure, limit: Figure, *, note: Message | None = N
 
 def _compute_losses(measurement: Measurement) -> dict[str, Figure]:
     """Return the mean loss of all steps, and of the last tenth."""
-    losses = np.array(measurement.steps.loss, np.float64)
+    losses = np.array(measurement.steps.loss, np.float64)  # a missing loss (None) becomes NaN
     samples = np.array(measurement.steps.samples)
     num_final = max(1, round(len(losses) * _FINAL_SHARE))
     return {

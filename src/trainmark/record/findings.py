@@ -170,6 +170,7 @@ def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
 
 def _find_constant_loss(measurement: Measurement) -> Iterator[Message]:
     """Yield a finding if the loss is the same in every step, up to rounding of means over ranks."""
+    # A missing loss (None) becomes NaN, with which the loss does not count as constant.
     loss = np.array(measurement.steps.loss, np.float64)
     if len(loss) >= _CONSTANT_LOSS_STEPS and np.ptp(loss) <= _ROUNDING * abs(loss[0]):
         yield message("loss_never_changes", loss=float(loss[0]), steps=len(loss))

@@ -233,9 +233,10 @@ def _name_model(mission: Mission, plan: Plan) -> str:
 
 
 def write_index(record: Record, run_dir: Path) -> list[Path]:
-    """Write the records under ``index/`` atomically; return their paths.
+    """Write the index records of a run under ``index/`` atomically; return their paths.
 
-    An existing file is not changed: records never change.
+    A file is named after the run and the index, such as ``speed``. An existing file is not changed:
+    records never change.
 
     Raises:
         OSError: the disk is full or the folder read-only.

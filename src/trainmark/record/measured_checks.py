@@ -263,7 +263,7 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
             "telemetry.intervals_s.run", list(intervals_s["run"]), [0.0, max(walls_ns) / 1e9]
         )
     for name, (start_s, end_s) in intervals_s.items():
-        # The measured interval is a part of the training, and the training a part of the run.
+        # The measured interval is a part of the training. All other intervals are parts of the run.
         min_s, max_s = intervals_s["train"] if name == "measured" else intervals_s["run"]
         nearest = [move_into_range(edge_s, min_s, max_s) for edge_s in (start_s, end_s)]
         yield ComparedValue(f"telemetry.intervals_s.{name}", [start_s, end_s], nearest)
@@ -288,6 +288,7 @@ def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedVa
     """Yield means, numbers and gaps of readings that are outside of their range.
 
     Args:
+        use: readings of one device or host in one interval, by quantity. A reading may lack some.
         interval: its start and end in seconds.
     """
     start_s, end_s = interval

@@ -115,15 +115,16 @@ def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
     yield ComparedValue("plan.case_key", case, plan.case)
     yield ComparedValue("plan.case_key", key_vendor, vendor_name)
     yield ComparedValue("plan.case_key", numbers[:2], [str(plan.nnodes), str(plan.nproc)])
+    planned_products = planned_device.product_names
+    # A vendor that counts cores is a CPU. The plan and a rank on the same machine read the name of
+    # the CPU in the same way.
+    is_local_cpu = vendor.counts_cores and plan.launcher == "local"
     for number, device in enumerate(record.environment["devices"]):
         facts: dict[str, Any] = dict(device or {})
         yield ComparedValue(
             f"environment.devices[{number}].vendor", facts.get("vendor", vendor_name), vendor_name
         )
-        # The plan and a rank on the same machine read the name of the processor in the same way.
-        is_local_cpu = vendor.counts_cores and plan.launcher == "local"
         product = facts.get("name")
-        planned_products = planned_device.product_names
         if is_local_cpu and planned_products and product and product not in planned_products:
             yield ComparedValue(f"environment.devices[{number}].name", product, planned_products[0])
 

@@ -131,7 +131,7 @@ class RankEntry(Frozen, RankSums):
 
     @property
     def wait_ns(self) -> int | None:
-        """Return the mean wait for data of the measured steps."""
+        """Return the mean wait for data of the measured steps; None: no step was measured."""
         measured = self.phases["train"]
         return measured.wait_ns // measured.steps if measured.steps else None
 

@@ -96,7 +96,11 @@ class LaunchSummary:
 
 
 def summarize_launches(values: Sequence[float]) -> LaunchSummary:
-    """Return the mean of one value or more, with its interval or their range."""
+    """Return the mean of one value or more, with its 95% interval or the range of the values.
+
+    Of values above zero the mean is the geometric one. Fewer than ``INTERVAL_MIN_LAUNCHES`` values
+    give no interval: then their lowest and highest value stand for it.
+    """
     data = np.asarray(values, np.float64)
     are_positive = bool((data > 0).all())
     # The mean of logarithms is the logarithm of the geometric mean.

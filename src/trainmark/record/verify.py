@@ -229,9 +229,9 @@ def _recompute_values(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator[ComparedValue]:
-    """Yield a field of a record if it is not as recomputed.
+    """Yield a field of a record, as a dict, if it differs from the recomputed one.
 
-    Equal ones are not converted to dicts.
+    Equal fields are not yielded, which saves their conversion to dicts.
     """
     if recorded != recomputed:
         yield ComparedValue(
@@ -326,6 +326,7 @@ def _compare_trust(record: Record, measurement: Measurement) -> Iterator[Compare
         if reason.code in recorded:  # missing reasons are compared above
             recorded_args = recorded[reason.code].args
             yield ComparedValue(f"trust.reasons.{reason.code}", recorded_args, reason.args)
+    # The grade follows from all reasons, also those that a check of the evidence added.
     yield ComparedValue(
         "trust.grade", record.trust.grade, grade_reasons(record.trust.reasons).grade
     )

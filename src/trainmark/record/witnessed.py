@@ -84,7 +84,8 @@ def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
 def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) -> dict[str, Figure]:
     """Return the figures; those that the probe could not measure are None with the reason."""
     known_figures = dict(figures)
-    # If even the steps are unknown, their times and all work per time are; else at most the work.
+    # If the steps are unknown, so are their times and all figures of work per time. If only the
+    # work of a step is unknown, the times of the steps are still known.
     reason = _explain_unknown_steps(measurement)
     names: tuple[str, ...] = (*_FIGURES_OF_WORK, *_FIGURES_OF_STEPS)
     if reason is None:

@@ -406,7 +406,7 @@ def is_same_size(parameters: int | None, other: int | None) -> bool:
 
     Args:
         parameters: of a model that was trained here; None: not known.
-        other: the published number, of which the difference is a share; None: not known.
+        other: the published number; the tolerated difference is a share of it. None: not known.
     """
     if parameters is None or other is None:
         return False
@@ -414,7 +414,10 @@ def is_same_size(parameters: int | None, other: int | None) -> bool:
 
 
 def _parse_number(value: Any) -> Any:
-    """Return the number that a text stands for, so that 0.00015 and 1.5e-4 are the same."""
+    """Return the number that a text stands for, so that 0.00015 and 1.5e-4 are the same.
+
+    A value that is no number is returned unchanged.
+    """
     try:
         return float(value)
     except (TypeError, ValueError):

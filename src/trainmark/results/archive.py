@@ -82,7 +82,10 @@ def write_archive(file: IO[bytes], folder: Path) -> Manifest:
 
 
 def _make_entry(name: str) -> zipfile.ZipInfo:
-    """Return an entry without the date and the rights of its file."""
+    """Return an entry without the date and the rights of its file.
+
+    So a bundle of the same files has the same bytes, whenever and by whomever it is made.
+    """
     info = zipfile.ZipInfo(name, _ENTRY_DATE)
     info.compress_type = zipfile.ZIP_DEFLATED
     return info
@@ -97,9 +100,9 @@ class Unpacked:
 
     @property
     def launches(self) -> list[str]:
-        """Return the folders of the launches, below ``folder``."""
-        names = (file.name.rpartition("/") for file in self.manifest.files)
-        return [folder for folder, _, name in names if name == RECORD_FILE]
+        """Return the folders of the launches, relative to ``folder``: those that have a record."""
+        name_parts = (file.name.rpartition("/") for file in self.manifest.files)
+        return [folder for folder, _, file_name in name_parts if file_name == RECORD_FILE]
 
 
 @contextmanager

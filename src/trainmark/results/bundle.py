@@ -220,7 +220,10 @@ def verify(path: Path | str) -> Verification:
 
 
 def check_bundle(bundle: Unpacked) -> Iterator[Check]:
-    """Yield the checks of an unpacked bundle."""
+    """Yield the checks of an unpacked bundle.
+
+    Its files agree with its manifest, which held when it was unpacked: that is the first check.
+    """
     files = bundle.manifest.files
     size = sum(file.bytes for file in files)
     yield Check("archive", "held", (message("bundle_whole", files=len(files), bytes=size),))

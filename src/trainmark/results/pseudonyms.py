@@ -48,10 +48,11 @@ def load_key(folder: Path | None = None) -> bytes | None:
     Returns:
         None: the key cannot be written or read.
     """
-    place = folder or cases.get_cache_root()
-    path = place / KEY_FILE
+    key_folder = folder or cases.get_cache_root()
+    path = key_folder / KEY_FILE
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        key_folder.mkdir(parents=True, exist_ok=True)
+        # ``O_EXCL``: of several processes only one makes the key.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:  # an earlier call made the key
         pass
@@ -64,5 +65,5 @@ def load_key(folder: Path | None = None) -> bytes | None:
         key = path.read_bytes()
     except OSError:
         return None
-    # Another process may just be writing it.
+    # A shorter key is one that another process is writing at this moment.
     return key if len(key) == _KEY_BYTES else None

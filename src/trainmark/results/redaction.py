@@ -128,10 +128,12 @@ class Redactor:
     """
 
     def __init__(self, *folders: tuple[Path, str]) -> None:
+        """Make the rules; ``folders`` are known folders, each with the text that replaces it."""
         # Secrets come first: a path or a host may be a part of one.
         self._place_rules = [*_SECRET_RULES, *_make_folder_rules(folders), *_PLACE_RULES]
         self._name_rules = _make_name_rules()  # apart: they are not applied to single words
-        # Samples repeat a few strings for days. The key is read only if there is a name of a node.
+        # The samples of a run repeat the same few strings, so results are kept. The key of the user
+        # is read once, and only if there is a name of a node.
         self._redact_string = lru_cache(maxsize=4096)(self._redact_value)
         self._pseudonym_key = lru_cache(maxsize=1)(load_key)
 
@@ -175,12 +177,16 @@ class Redactor:
         return redacted
 
     def _redact_value(self, value: str, key: str) -> str:
-        """Return a string redacted by what its key says of it; an empty key says nothing."""
+        """Return a string redacted by what its key says of it; an empty key says nothing.
+
+        A secret, host, user or node that the key announces is replaced as a whole. In any other
+        text, the rules replace what they find.
+        """
         for kind in ("secret", "host", "user"):
             is_public = kind == "host" and _is_public(value)
             if value and _KEY_PATTERNS[kind].fullmatch(key) and not is_public:
                 return f"<{kind}>"
-        # The rules for paths in a text end a path at a space.
+        # The rules for paths in a text end a path at a space, and would keep the rest of this one.
         if _KEY_PATTERNS["path"].fullmatch(key) and value.startswith("/") and " " in value:
             return "<path>"
         # Nodes of a run must stay distinguishable, so they get pseudonyms instead of ``<host>``.
@@ -190,7 +196,8 @@ class Redactor:
         if _KEY_PATTERNS["kernel"].fullmatch(key):
             value = _apply(_KERNEL_RULES, value)
         text = _apply(self._place_rules, value)
-        # A single word may be one of ours, which is also the name of a user or host.
+        # A single word may be one that this program writes, such as a status. It stays, even if a
+        # user or host has the same name.
         is_longer_text = re.search(r"[\s/'\"@]", value) is not None
         return _apply(self._name_rules, text) if is_longer_text else text
 
@@ -209,7 +216,7 @@ def _make_folder_rules(folders: Sequence[tuple[Path, str]]) -> list[_Rule]:
     ]
     placeholders = {}
     for folder, placeholder in known_folders:
-        for path in (folder, folder.resolve()):
+        for path in (folder, folder.resolve()):  # as it is given, and without symbolic links
             if folder.is_absolute() and path.name:  # the root has no name
                 placeholders[str(path)] = placeholder
     before = _FRAGMENTS["path_start"]

@@ -100,14 +100,16 @@ def find_newest_run() -> Path:
     Raises:
         RecordError: there is no such run.
     """
-    run_by_file = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
+    # By the record of each launch, all launches of its run.
+    launches_by_record = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
     # Without any run, ``find_runs`` returns the folder itself, which has no record.
-    existing = [file for file in run_by_file if file.exists()]
+    existing = [file for file in launches_by_record if file.exists()]
     if not existing:
         fix = "run `trainmark run CASE`, or pass a run"
         raise RecordError("no runs found", where=str(RUNS_DIR), fix=fix)
     newest_file = max(existing, key=lambda file: file.stat().st_mtime_ns)
-    launches = run_by_file[newest_file]
+    launches = launches_by_record[newest_file]
+    # The launches of a repeated run are subfolders of one folder.
     return launches[0].parent if len(launches) > 1 else launches[0]
 
 
@@ -221,6 +223,7 @@ def _add_published(path: Path, selection: Selection) -> bool:
     from trainmark.published.importers import files
     from trainmark.record.messages import render
 
+    # A record, or a path that does not exist: the caller reads it, or raises the error.
     if path.name == RECORD_FILE or (path / RECORD_FILE).exists() or not path.exists():
         return False
     imported = files.read_files([path])

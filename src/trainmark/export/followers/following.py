@@ -80,7 +80,8 @@ class Following:
         """Tell whether the run may still write events."""
         if (self.run_dir / RECORD_FILE).exists():
             return False
-        # A launcher holds the lock while it runs.
+        # A launcher holds the lock of the run directory while it runs. If it has submitted the run
+        # to an engine and ended, the nodes still write.
         return is_locked(self.run_dir) or self._reader.waits_for_nodes
 
     def _try(self, hand_over: Callable[[], None]) -> None:
@@ -93,6 +94,7 @@ class Following:
             hand_over()
         except Exception as error:  # noqa: BLE001 - a backend may raise anything
             self.fault = shorten_fault(error)
+            # The backend is opened again, and gets the run from its beginning.
             self._backend = None
             self._reader = RunReader(read_plan(self.run_dir), self.run_dir)
             self._next_try_s = self.clock() + RETRY_S
@@ -104,7 +106,7 @@ class Following:
             self._send_points(points)
 
     def _send_rest_and_result(self) -> None:
-        """Hand over what a run that has ended has written, unless it never began."""
+        """Hand over what is left of a run that has ended, and its result unless it never began."""
         self._send_new_points()
         rest = self._reader.take_rest()  # steps that some ranks did not reach
         if rest:
@@ -164,7 +166,10 @@ class FollowedRuns:
     wait: Callable[[float], None] = time.sleep
 
     def iterate_done(self) -> Iterator[Following]:
-        """Yield each pair of run and target when the run was handed over, or that has failed."""
+        """Yield the following of each run to each target once the run has ended.
+
+        Its ``is_complete`` or its ``fault`` tells whether the run was handed over.
+        """
         backends = [(target, load_backend(target)) for target in self.targets]
         waiting: list[Following] = []
         for folder in self.folders:

@@ -38,7 +38,7 @@ class _Report:
         self._descriptor = os.dup(sys.stdout.fileno())
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self._lock = threading.Lock()
-        self._is_sent = False  # of the line at the end, of which only the first is sent
+        self._is_sent = False  # whether the line at the end was sent: only the first one is
 
     def send_ready(self) -> None:
         """Tell the launcher that nothing more is imported."""
@@ -73,7 +73,8 @@ class _RunEnd:
         threading.Thread(target=self._wait_for_end_of_input, daemon=True).start()
 
     def _wait_for_end_of_input(self) -> None:
-        while os.read(sys.stdin.fileno(), 4096):
+        """Set the event when the launcher closes our standard input: the run has ended."""
+        while os.read(sys.stdin.fileno(), 4096):  # returns nothing only at the end of the input
             pass
         self.event.set()
 

@@ -95,6 +95,7 @@ class StepSum:
             # A loss that is not finite is None: then the mean is not finite either.
             self.loss_sum += (nan if loss is None else loss) * samples
         self.samples += samples
+        # The step ends at the time of the lowest rank that reports it.
         if self.first_rank is None or rank < self.first_rank:
             self.first_rank = rank
             self.end_ns = end_ns
@@ -150,6 +151,8 @@ class _Ranks:
         Only the end of a window is a time that the host has read. So the ends of its steps are
         computed from the last one backwards.
         """
+        # ``first_step``: steps of this run before the window. An earlier run that it resumes may
+        # have trained others before.
         first_number = self._steps_before + window.first_step + 1
         last_offset = len(window.step_ns) - 1
         end_ns = window.end_ns
@@ -214,7 +217,11 @@ class _Ranks:
         return values
 
     def _measure_rates(self, windows: list[Window]) -> dict[str, float]:
-        """Return tokens and model FLOPs a second, and the MFU, as far as they are known."""
+        """Return tokens and model FLOPs a second, and the MFU, as far as they are known.
+
+        Args:
+            windows: the same window on each rank, of which each has one device.
+        """
         values: dict[str, float] = {}
         # As in a record, the time of the slowest rank counts.
         duration_s = max(window.end_ns - window.start_ns for window in windows) / NS_PER_S
@@ -273,11 +280,13 @@ class _Machine:
     """
 
     def __init__(self, run_dir: Path, node: int | None, prefix: str) -> None:
+        # The process that launched ranks on the machine, and the one that samples its devices,
+        # write a file each.
         process_file = LAUNCHER_FILE if node is None else name_node_file(node)
         self._process = EventTail(run_dir / process_file, _CHUNK_BYTES)
         self._sampler = EventTail(run_dir / name_telemetry_file(node), _CHUNK_BYTES)
         self._prefix = prefix
-        self._num_readings = {"host": 0, "gpu": 0}
+        self._num_readings = {"host": 0, "gpu": 0}  # so far; they number the points of each kind
         self.launch: Launch | None = None
         self.is_finished = False
 
@@ -361,6 +370,8 @@ class RunReader:
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
         self._run_dir = run_dir
+        # What ranks write, and what is written on the machine of the launcher and on each node. The
+        # prefix begins the names of a machine's series.
         self._ranks = _Ranks(plan, run_dir)
         self._launcher = _Machine(run_dir, node=None, prefix="sys/")
         self._nodes = [

@@ -62,6 +62,7 @@ class _Follower:
     @property
     def reports(self) -> list[dict[str, Any]]:
         """Return the lines that it has reported."""
+        # After the last newline is a line that it has not completed yet, or nothing.
         return [json.loads(line) for line in self._output.split(b"\n")[:-1]]
 
     @property
@@ -173,7 +174,7 @@ class Followers:
                     break
 
     def end_inputs(self) -> None:
-        """Tell the followers that the run has ended; they hand over the rest meanwhile."""
+        """Tell the followers that the run has ended; this does not wait until they have ended."""
         for follower in self._followers:
             follower.end_input()
 

@@ -34,7 +34,7 @@ _MAX_SETTING = 100  # characters of a recipe field with its value; longer ones a
 
 
 def get_device_name(record: Record) -> str:
-    """Return the product name of the device: as ranks reported it, else as planned.
+    """Return the product name of the first device: as ranks reported it, else as planned.
 
     Without any name it is ``/``, which lists and pages show for what is not known.
     """
@@ -171,7 +171,7 @@ def _complete_entry(entry: dict[str, Any], figures: Mapping[str, Any]) -> dict[s
     """Return an entry with the figures that every case has, and text that any database takes.
 
     Args:
-        entry: stays as it is.
+        entry: values by the name of their column; it is not changed itself.
         figures: by name; those that only some cases have are left out.
     """
     values = {name: figure.value for name, figure in figures.items() if name in FIGURES}

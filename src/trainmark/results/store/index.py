@@ -88,12 +88,14 @@ class Index:
     """
 
     def __init__(self, where: str | None = None) -> None:
+        """Open the index of a folder of runs, or make an empty one; the class has the arguments."""
         self.folder = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
         if not self.folder.is_dir():
             fix = "`trainmark run CASE` creates ./runs"
             raise EnvironmentFault("no such folder", where=str(self.folder), fix=fix)
         index_folder = self.folder
-        if not os.access(index_folder, os.W_OK):  # the index is removed with this object
+        if not os.access(index_folder, os.W_OK):
+            # Nothing can be written beside the runs: a temporary index is removed with this object.
             index_folder = Path(mkdtemp(prefix="trainmark-index-"))
             finalize(self, shutil.rmtree, index_folder, ignore_errors=True)
         self._file = (index_folder / INDEX_FILE).absolute()
@@ -110,10 +112,11 @@ class Index:
     def open_connection(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
         """Yield a connection whose changes are committed together at the end of the block.
 
-        If the block raises an error, none of them is.
+        If the block raises an error, none of them is: the connection is closed without a commit.
 
         Args:
-            writes: wait for other writers now, because a reader cannot become a writer later.
+            writes: the block writes. It then waits for other writers now, because a transaction
+                that began as a reader may not be able to write later.
 
         Raises:
             EnvironmentFault: the database cannot be read or written.
@@ -122,7 +125,7 @@ class Index:
             connection_to_close = sqlite3.connect(
                 self._file,
                 timeout=_TIMEOUT_S,
-                detect_types=sqlite3.PARSE_DECLTYPES,
+                detect_types=sqlite3.PARSE_DECLTYPES,  # values of BOOLEAN columns become ``bool``
                 isolation_level=None,  # transactions begin and end by the statements below
             )
             with closing(connection_to_close) as connection:

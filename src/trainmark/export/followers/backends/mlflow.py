@@ -56,7 +56,8 @@ class MLflow:
 
         self._client = MlflowClient(tracking_uri=destination)
         self._run_id, is_new = self._open_run(run)
-        self._last_numbers: dict[str, int] = {}  # by metric, of what the run had before
+        # The last number of each metric that the run has from an earlier following.
+        self._last_numbers: dict[str, int] = {}
         if not is_new:
             for name in self._client.get_run(self._run_id).data.metrics:
                 history = self._client.get_metric_history(self._run_id, name)

@@ -33,6 +33,12 @@ class OpenMetrics:
     """
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
+        """Write the file with the first metric.
+
+        Args:
+            destination: a file, or a folder with a file for each run; None: a file in the folder of
+                the run.
+        """
         from prometheus_client import CollectorRegistry
 
         self._path = Path(destination) if destination else run.folder / "metrics.prom"
@@ -47,7 +53,7 @@ class OpenMetrics:
     def log(self, points: Sequence[Point]) -> None:
         """Replace the file by one with the newest values."""
         for point in points:
-            if point.axis == TRAIN_STEP:
+            if point.axis == TRAIN_STEP:  # the file has no axis: the number is a metric of its own
                 self._set_series(TRAIN_STEP, point.number)
             for name, value in point.values.items():
                 self._set_series(name, value)

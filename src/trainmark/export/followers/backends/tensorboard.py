@@ -35,7 +35,8 @@ class TensorBoard:
 
         folder = Path(destination, run.run_id) if destination else run.folder / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
-        # Files of other programs, which lack our suffix, are kept.
+        # The file of an earlier following is replaced, because all points come again. Files of
+        # other programs, which lack our suffix, are kept.
         for earlier in folder.glob(f"events.out.tfevents.*{_OUR_SUFFIX}"):
             earlier.unlink()
         path = folder / f"events.out.tfevents.{time.time_ns()}{_OUR_SUFFIX}"

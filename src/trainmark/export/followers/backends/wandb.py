@@ -33,6 +33,7 @@ class WeightsAndBiases:
         import wandb
 
         entity, _, project = (destination or "trainmark").rpartition("/")  # `ENTITY/PROJECT`
+        # Nothing is sent of this machine, and nothing of this program but the points.
         settings = wandb.Settings(
             host="-",  # instead of the name of this machine
             console="off",
@@ -45,6 +46,7 @@ class WeightsAndBiases:
             x_save_requirements=False,
         )
         folder = Path(os.environ.get("WANDB_DIR") or run.folder)
+        # An earlier following of this run that was never uploaded: all its points come again.
         for earlier_folder in folder.glob(f"wandb/offline-run-*-{run.run_id}"):
             shutil.rmtree(earlier_folder)
         self._run: Any = wandb.init(
@@ -59,15 +61,16 @@ class WeightsAndBiases:
             reinit="create_new",  # several runs may be followed in one process
             settings=settings,
         )
-        self._last_numbers: dict[str, int] = {}  # by axis, of what the run had before
+        # The last number on each axis that the run has from an earlier following.
+        self._last_numbers: dict[str, int] = {}
         self._defined_series: set[str] = set()  # whose axis W&B knows
 
     def log(self, points: Sequence[Point]) -> None:
         """Log the points that the run lacks."""
         for point in points:
             if point.axis not in self._last_numbers:
-                # The summary of a resumed run has the newest number of each axis.
-                # -1: it has no point of this axis yet.
+                # A run that is followed again has points already: its summary has the newest number
+                # of each axis. -1: it has no point of this axis yet.
                 self._last_numbers[point.axis] = self._run.summary.get(point.axis, -1)
             if point.number <= self._last_numbers[point.axis]:
                 continue
