@@ -92,7 +92,7 @@ def find_findings(
 def find_in_measurement(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> list[Message]:
-    """Return the findings that follow from a record alone."""
+    """Return the findings that need no events: a record has all that they follow from."""
     findings = [
         *_find_constant_loss(measurement),
         *_find_impossible_flops(figures),
@@ -324,7 +324,7 @@ def find_throttling_shares(
     Clocks that only a set limit lowers, a power cap for instance, do not count.
 
     Args:
-        telemetry: of a record or a measurement.
+        telemetry: of a record or a measurement; None: nothing was read.
 
     Returns:
         For the first rank of each such device, the shares by the reason.

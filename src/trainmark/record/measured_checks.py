@@ -138,7 +138,7 @@ def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
 
 
 def _compare_steps(record: Record) -> Iterator[ComparedValue]:
-    """Yield sums of the steps, which must be those of the ranks."""
+    """Yield sums of the steps, which must be those of the ranks, and figures that are negative."""
     counts = record.counts
     steps = record.steps
     yield ComparedValue("steps.time_ns", len(steps.time_ns), counts.steps)

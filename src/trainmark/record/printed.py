@@ -93,7 +93,7 @@ class PrintedComparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Tell whether both are the same, except that they may time different steps."""
+        """Tell whether both values agree within a tolerance: they may time different steps."""
         is_near = self.measured is not None and abs(self.change) <= _AGREEMENT_TOLERANCE
         # With a reason they measure different things, however near they are.
         return is_near and self.reason is None
@@ -106,10 +106,11 @@ def compare_printed(
     comparisons = []
     for speed in measurement.printed:
         if speed.mean is None or speed.median is None or speed.mean <= 0:
-            continue
+            continue  # no line of the output had a value
         unit = _UNITS[speed.quantity]
         measured = _find_measured(speed.quantity, measurement, figures)
         if measured is None:
+            # Without a measured value the change has no meaning, and is 0.
             comparisons.append(PrintedComparison(speed, unit, measured=None, change=0.0))
             continue
         # The nearer pair counts: a few slow steps change a mean, but not a median.
@@ -209,10 +210,9 @@ def _find_measured(
 
 
 def _measure_whole_step_s(measurement: Measurement) -> float | None:
-    """Return the whole training time divided by its steps: a mean step with all that is around it.
+    """Return the time of the whole training divided by its steps; None: one of them is not known.
 
-    Warm-up, evaluations and checkpoints count, and the slowest rank's time. None: the time or the
-    number of steps is not known.
+    It includes warm-up, evaluations and checkpoints, and is that of the slowest rank.
     """
     times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns]
     steps = measurement.ranks[0].steps
@@ -259,7 +259,10 @@ def _find_amount_of_step(
 
 
 def _explain_best_so_far(speed: PrintedSpeed, measured: _MeasuredQuantity) -> Message | None:
-    """Return that a program prints its fastest step until then; None: it does not."""
+    """Return that a program prints its fastest step until then; None: it does not.
+
+    It does if no printed value is slower than an earlier one, and the last is faster than the mean.
+    """
     if not speed.is_best_so_far or speed.last is None:
         return None
     ratio = _compare_speeds(speed.quantity, speed.last, measured.mean)

@@ -422,7 +422,7 @@ class RunReader:
 
     @property
     def num_steps(self) -> int:
-        """Return the number of the last step that was returned."""
+        """Return the number of the last step whose point was returned."""
         return self._ranks.num_steps
 
     def take_rest(self) -> list[Point]:

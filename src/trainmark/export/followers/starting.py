@@ -61,25 +61,25 @@ class _Follower:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """Return the lines that it has reported."""
-        # After the last newline is a line that it has not completed yet, or nothing.
+        """Return the lines that the follower has reported."""
+        # After the last newline is a line that is not complete yet, or nothing.
         return [json.loads(line) for line in self._output.split(b"\n")[:-1]]
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """Return the code of the remark on it, and the remark's arguments by their names.
+        """Return the code of the remark on the follower, and the remark's arguments by their names.
 
-        Code None: no remark, because it handed over the whole run.
+        Code None: no remark, because the follower handed over the whole run.
         """
         for report in self.reports:
-            if "code" in report:  # the report at its end; the one that it is ready has no code
+            if "code" in report:  # the report of its end; the earlier one, ready, has no code
                 return report
         if self._was_killed:
             return {"code": "killed"}
         return {"code": "ended", "text": f"exit code {self.process.returncode}"}
 
     def read(self, deadline_s: float) -> bool:
-        """Read more of its reports; tell whether more may come before the deadline.
+        """Read more of the follower's reports; tell whether more may come before the deadline.
 
         Args:
             deadline_s: on the monotonic clock.
@@ -87,21 +87,21 @@ class _Follower:
         assert self.process.stdout is not None
         wait_s = max(0.0, deadline_s - time.monotonic())
         readable, _, _ = select.select([self.process.stdout], [], [], wait_s)
-        if not readable:
+        if not readable:  # the deadline is over
             return False
         data = os.read(self.process.stdout.fileno(), _READ_BYTES)
         self._output += data
-        return bool(data)
+        return bool(data)  # no data: the follower has ended
 
     def end_input(self) -> None:
-        """Tell it that the run has ended."""
+        """Tell the follower that the run has ended, by closing its standard input."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already
+        with suppress(BrokenPipeError):  # the follower has ended already
             self.process.stdin.close()
 
     def wait(self, deadline_s: float) -> None:
-        """Wait for its end, at most until ``deadline_s`` on the monotonic clock; then kill it."""
-        while self.read(deadline_s):  # it keeps the reports
+        """Wait for the follower's end until ``deadline_s`` on the monotonic clock; then kill it."""
+        while self.read(deadline_s):  # ``read`` keeps the reports, also the last one
             pass
         try:
             self.process.wait(max(0.0, deadline_s - time.monotonic()))
@@ -129,6 +129,7 @@ class Followers:
     _followers: list[_Follower] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
+        """Start a follower, which is a process of its own, for each target."""
         for target in self.targets:
             process = subprocess.Popen(
                 build_module_command(
@@ -152,6 +153,7 @@ class Followers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Tell the followers that the run has ended, and wait for their end."""
         self.end_inputs()
         # A follower ends by itself after its patience; one that does not is killed.
         deadline_s = time.monotonic() + self.patience_s + _KILL_PATIENCE_S
@@ -179,7 +181,10 @@ class Followers:
             follower.end_input()
 
     def iterate_remarks(self) -> Iterator[FollowerRemark]:
-        """Yield what each could not hand over, after all have ended."""
+        """Yield a remark on each follower that could not hand over the whole run.
+
+        It is called after all followers have ended.
+        """
         for follower in self._followers:
             outcome = follower.outcome
             code = outcome.pop("code")

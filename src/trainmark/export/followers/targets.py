@@ -65,7 +65,7 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
     """Return the targets that words name, as ``tensorboard`` or ``mlflow=http://host:5000``.
 
     Args:
-        where: what has the words, for errors.
+        where: where the words come from, as an error names it.
 
     Raises:
         UsageError: an unknown backend, an empty destination, or a word twice.
