@@ -74,15 +74,15 @@ def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed
 
 
 def _mix_seed(seed: int, table: int, block: int) -> int:
-    """Return a seed of 63 bits for a block of a table.
+    """Return a seed of 63 bits, a number that torch accepts, for a block of a table.
 
-    A CPU generator of torch uses only 32 bits of it, so neighbouring blocks need seeds that differ
-    in all bits.
+    A CPU generator of torch uses only 32 bits of the seed. So the numbers of table and block are
+    mixed into all bits.
     """
     mixed = seed & (2**63 - 1)
     for part in (table, block):
-        # The finalizer of splitmix64: each input bit flips about half of the output bits.
-        # Python's integers have no limit: ``&`` keeps 64 bits.
+        # One step of the generator splitmix64, with its constants: a change of one input bit flips
+        # about half of the output bits. Python's integers have no limit: ``&`` keeps 64 bits.
         mixed = (mixed + 0x9E3779B97F4A7C15 * (part + 1)) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
@@ -123,6 +123,8 @@ class FusedTables(nn.Module):
         self.time_part = time_part
         self.cardinalities = tuple(cardinalities)
         self.dim = dim
+        # The caller sets both before a step; the backward pass updates the rows with them. The
+        # gradients contain the factor ``grad_scale``, a tensor if it is on the device.
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
         self.register_buffer("weight", _allocate_rows(sum(self.cardinalities), dim))
@@ -135,7 +137,7 @@ class FusedTables(nn.Module):
         # Autograd calls a backward pass only if an input of the forward pass requires a gradient.
         # Ids and the weight do not, so this scalar is passed as well.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
-        if seed is not None:
+        if seed is not None:  # None: the caller fills the weight
             for table, rows in enumerate(self.split_tables()):
                 fill_rows(rows, table=table, first_row=0, cardinality=len(rows), seed=seed)
 
@@ -171,11 +173,13 @@ class FusedTables(nn.Module):
         The gradients of a row that occurs several times add up.
         """
         factor = -self.learning_rate / self.grad_scale
-        if isinstance(factor, Tensor):  # on the device: apply it there, without reading it
+        if isinstance(factor, Tensor):
+            # fp16: the scale is on the device and is not read. If a gradient overflowed, all become
+            # 0, so no row changes.
             grads = scale_or_zero(grads, factor)
             factor = 1.0
         weight = cast("Tensor", self.weight)
-        rows = self._find_rows(ids)
+        rows = self._find_rows(ids)  # sample by sample, like the gradients
         grads = grads.reshape(-1, self.dim)
         if weight.device.type == "cpu":
             # On a CPU, ``index_add_`` uses one thread. ``scatter_add_`` with an expanded index
@@ -203,7 +207,10 @@ class _LookUp(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """Update the rows, given their gradients (B, T, dim); the anchor's gradient is 0."""
+        """Update the rows, given their gradients (B, T, dim).
+
+        The anchor, a scalar input that only causes this call, gets the gradient 0.
+        """
         (ids,) = ctx.saved_tensors
         with ctx.tables.time_part(EMBEDDING_PART):
             ctx.tables.update(ids, grads[0].float())

@@ -26,7 +26,7 @@ RESOURCES = {
 }
 _RATES = ("embedding_bytes_per_device", "copy_bytes_per_device", "exchange_bytes_per_device")
 # Percent of a resource's limit; below it, the resource itself is not what limits the step.
-_NEAR_A_LIMIT = 20.0
+_MIN_PERCENT_NEAR_LIMIT = 20.0
 _NS_PER_S = 1e9
 
 
@@ -54,6 +54,8 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
 
     All are absent, with a reason, if no step was measured.
     """
+    # ``windows_ns`` is the time of a rank's measured windows, ``wait_ns`` the part of it in which
+    # the rank waited for input.
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
         absent = Figure(None, message("rank_without_measured_step"))
@@ -119,13 +121,15 @@ def find_bound(values: dict[str, float | None]) -> Message | None:
         largest_rate = embedding_rate
     elif largest == "dense_share":
         largest_rate = dense_rate
+    # For the text alone: one rank exchanges nothing, so it has no such figure.
     if shares["exchange_share"] is None:
-        shares["exchange_share"] = 0.0  # one rank exchanges nothing
+        shares["exchange_share"] = 0.0
     percents = shares | {"embedding_rate": embedding_rate, "dense_rate": dense_rate}
+    # The values in the message; its text formats fractions as percent.
     fractions = {
         name: None if percent is None else percent / 100 for name, percent in percents.items()
     }
     resource = RESOURCES[largest]
-    if largest_rate is not None and largest_rate < _NEAR_A_LIMIT:
+    if largest_rate is not None and largest_rate < _MIN_PERCENT_NEAR_LIMIT:
         return message(f"bound_by_{resource}_far_from_limit", **fractions)
     return message(f"bound_by_{resource}", **fractions)

@@ -65,11 +65,11 @@ class HybridTables(nn.Module):
     ) -> None:
         super().__init__()
         self.placement = placement
-        self.parts = placement.parts[rank]
+        self.parts = placement.parts[rank]  # the tables, or rows of a table, that this rank holds
         self.rank = rank
         self.world_size = placement.world_size
-        self.exchange_dtype = exchange_dtype
-        self.group = group
+        self.exchange_dtype = exchange_dtype  # of embeddings and gradients that are sent
+        self.group = group  # ranks to exchange with; None: all
         self.time_part = time_part
         self.local: Any = None  # this rank's parts as if they were whole tables; None: it has none
         if self.parts:
@@ -84,18 +84,20 @@ class HybridTables(nn.Module):
                 cardinality=placement.cardinalities[part.table],
                 seed=seed,
             )
-        # A rank without tables takes part in both exchanges too. Autograd calls its backward pass
-        # only because this scalar, an input of the forward pass, requires a gradient.
+        # A rank without tables takes part in the exchanges of embeddings and gradients too.
+        # Autograd calls its backward pass only because this scalar, an input of the forward pass,
+        # requires a gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         # First row in its table, and number of rows, of each part: (parts, 2, 1).
         ranges = [(part.first_row, part.rows) for part in self.parts]
         row_ranges = torch.tensor(ranges, dtype=torch.int32).view(-1, 2, 1)
         self.register_buffer("_row_ranges", row_ranges, persistent=False)
-        # The numbers of each rank's tables, on the device; see ``get_table_numbers``.
+        # The numbers of each rank's tables. As buffers they move to the device with the module.
         for owner in range(self.world_size):
             numbers = torch.tensor(placement.list_tables(owner), dtype=torch.long)
             self.register_buffer(f"_tables_{owner}", numbers, persistent=False)
-        # Set before every step: the backward pass updates rows with them; see ``FusedTables``.
+        # Set before every step: the backward pass updates rows with them. Gradients contain the
+        # factor ``grad_scale``.
         self.learning_rate = 0.0
         self.grad_scale = 1.0
 
@@ -120,12 +122,15 @@ class HybridTables(nn.Module):
         if self.local is None:  # this rank has no tables: no embeddings, but it receives others'
             embeddings = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
         else:
-            # The backward pass of ``local`` updates its rows with these two.
+            # The backward pass of ``local`` updates its rows with this learning rate and scale.
             self.local.learning_rate = self.learning_rate
-            # The gradients of all ranks are summed, but DDP averages: see the class.
+            # The stepper multiplies losses by the number of ranks, because DDP averages gradients.
+            # But the gradients of rows are summed over ranks, so they are divided by it.
             self.local.grad_scale = self.grad_scale * self.world_size
             embeddings = self.local(self._find_local_rows(ids, exchange))
-        # ``wait`` passes the token on, so that autograd knows the order of the two exchanges.
+        # ``wait`` passes the token to the node that ends this exchange. So autograd calls the
+        # backward pass of that node, which sends gradients, before that of this one, which receives
+        # them.
         exchange.token = _StartExchange.apply(embeddings, anchor, exchange)  # type: ignore[no-untyped-call]
         return exchange
 
@@ -153,7 +158,8 @@ class HybridTables(nn.Module):
     def _find_local_rows(self, ids: Tensor, exchange: TableExchange) -> Tensor:
         """Return ids (parts, B_global) as row numbers of the local parts.
 
-        If a table is cut, those that other ranks hold are marked in ``exchange.is_foreign``.
+        If a table is cut, ``exchange.is_foreign`` is set: it marks the ids whose rows other ranks
+        hold.
         """
         if not any(self.placement.is_cut(part) for part in self.parts):
             return ids
@@ -174,21 +180,24 @@ class TableExchange:
 
     def __init__(self, tables: HybridTables, *, samples: int) -> None:
         self.tables = tables
-        self.samples = samples
+        self.samples = samples  # of the global batch
         # (parts, B_global): True if another rank holds the row; None: no local table is cut.
         self.is_foreign: Tensor | None = None
-        # Set at the start of the first exchange, until ``wait``; tells autograd their order.
+        # A scalar that connects the autograd node of the start of the exchange of embeddings with
+        # that of its end. ``HybridTables.start`` sets it, and ``wait`` takes it away.
         self.token: Any = None
         dim = tables.placement.dim
         bounds = [tables.find_sample_bounds(samples, rank) for rank in range(tables.world_size)]
         first, end = bounds[tables.rank]
         self._local_samples = end - first
-        # Both lists have a number of elements for each rank: those of this rank's parts for the
-        # other rank's samples, and those of the other rank's parts for this rank's samples.
-        # Embeddings are sent with the first sizes and received with the second. Gradients are sent
-        # with the second and received with the first.
-        self._local_sizes = [(end - begin) * len(tables.parts) * dim for begin, end in bounds]
-        self._remote_sizes = [
+        # For each rank, the number of elements of this rank's parts for the samples of that rank:
+        # embeddings that this rank sends to it, gradients that it receives from it.
+        self._sizes_of_local_parts = [
+            (end - begin) * len(tables.parts) * dim for begin, end in bounds
+        ]
+        # For each rank, the number of elements of that rank's parts for the samples of this rank:
+        # embeddings that this rank receives from it, gradients that it sends to it.
+        self._sizes_of_local_samples = [
             self._local_samples * len(parts) * dim for parts in tables.placement.parts
         ]
         # Of the exchange that is under way: its handle, and the buffers sent and received.
@@ -198,11 +207,12 @@ class TableExchange:
     def wait(self) -> Tensor:
         """Wait for the embeddings of all tables for this rank's samples; return (B_local, T, dim).
 
-        The token, which the start of the exchange returned, tells autograd that this end follows
-        the start.
+        The token, which the autograd node of the start returned, is an input of the node of this
+        end. So autograd runs the backward pass of this end before that of the start.
         """
         token = self.token
-        # The token's autograd node refers to this object, so keeping it would make a cycle.
+        # The token's autograd node refers to this object, so keeping the token would make a
+        # reference cycle, which Python frees late.
         self.token = None
         embeddings: Tensor = _EndExchange.apply(token, self)  # type: ignore[no-untyped-call]
         return embeddings
@@ -212,9 +222,13 @@ class TableExchange:
         # If the type is the same, ``sent`` is ``embeddings`` itself. It may be changed in place,
         # because nothing else reads ``embeddings``.
         sent = embeddings.to(self.tables.exchange_dtype).contiguous()
+        # If another rank holds the row of a sample, this rank has looked up an arbitrary row, and
+        # sends zeros in its place: the receiver adds the vectors of all parts of a table.
         self._clear_foreign_rows(sent)
         self._begin_exchange(
-            sent.view(-1), sizes_sent=self._local_sizes, sizes_received=self._remote_sizes
+            sent.view(-1),
+            sizes_sent=self._sizes_of_local_parts,
+            sizes_received=self._sizes_of_local_samples,
         )
 
     def receive_embeddings(self) -> Tensor:
@@ -235,12 +249,18 @@ class TableExchange:
         return embeddings
 
     def send_gradients(self, grad: Tensor) -> None:
-        """Begin to send gradients (B_local, T, dim) to the owners of the rows."""
-        sent = grad.new_empty(sum(self._remote_sizes))
+        """Begin to send gradients (B_local, T, dim) to the ranks that hold parts of the tables.
+
+        The gradients of a table that is cut go to all ranks that hold a part of it. Each of them
+        ignores those of rows that it does not hold.
+        """
+        sent = grad.new_empty(sum(self._sizes_of_local_samples))
         for owner, block in enumerate(self._split_by_owner(sent)):
             # ``block`` is a view of ``sent``, which this fills.
             torch.index_select(grad, 1, self.tables.get_table_numbers(owner), out=block)
-        self._begin_exchange(sent, sizes_sent=self._remote_sizes, sizes_received=self._local_sizes)
+        self._begin_exchange(
+            sent, sizes_sent=self._sizes_of_local_samples, sizes_received=self._sizes_of_local_parts
+        )
 
     def receive_gradients(self) -> Tensor:
         """Return the gradients of the local parts for the global batch, (B_global, parts, dim)."""
@@ -256,16 +276,21 @@ class TableExchange:
         Args:
             rows: vectors of this rank's parts (B_global, parts, dim).
         """
-        if self.is_foreign is None:
+        if self.is_foreign is None:  # no table of this rank is cut, so it holds all their rows
             return
         for column, part in enumerate(self.tables.parts):
             if self.tables.placement.is_cut(part):
                 rows[:, column].masked_fill_(self.is_foreign[column, :, None], 0.0)
 
     def _split_by_owner(self, flat: Tensor) -> Iterator[Tensor]:
-        """Yield the piece of each owner in a flat buffer, as (B_local, parts, dim)."""
+        """Yield a view of a flat buffer for each rank: its parts' vectors (B_local, parts, dim).
+
+        The buffer has the vectors of all ranks' parts for this rank's samples, rank by rank.
+        """
         placement = self.tables.placement
-        for parts, piece in zip(placement.parts, flat.split(self._remote_sizes), strict=True):
+        for parts, piece in zip(
+            placement.parts, flat.split(self._sizes_of_local_samples), strict=True
+        ):
             yield piece.view(self._local_samples, len(parts), placement.dim)
 
     def _begin_exchange(
@@ -299,7 +324,10 @@ class _StartExchange(Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, anchor: Tensor, exchange: TableExchange) -> Tensor:
-        """Return the token: a scalar without content that is an input of ``_EndExchange``.
+        """Begin to send the embeddings; return the token, a scalar without content.
+
+        The token is an input of ``_EndExchange``, so autograd runs the backward pass of that node
+        before the one of this node.
 
         Args:
             embeddings: of this rank's parts for the global batch (B_global, parts, dim).
@@ -312,7 +340,11 @@ class _StartExchange(Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, None, None]:
-        """Return the gradient of the embeddings of the local parts (B_global, parts, dim)."""
+        """Return the gradient of the embeddings of the local parts (B_global, parts, dim).
+
+        The argument is the gradient of the token, which has no meaning.
+        """
+        # The anchor and ``exchange`` have no gradient.
         return ctx.exchange.receive_gradients(), None, None
 
 
@@ -324,14 +356,18 @@ class _EndExchange(Function):
         """Return the embeddings of all tables for this rank's samples (B_local, T, dim).
 
         Args:
-            _token: as ``_StartExchange`` returned it; it only tells autograd the order.
+            _token: the result of ``_StartExchange``. As an input it only makes autograd run the
+                backward pass of this node before the one of ``_StartExchange``.
         """
         ctx.exchange = exchange
         return exchange.receive_embeddings()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Send the gradients of the embeddings; the token's own gradient is 0."""
+        """Begin to send the gradients of the embeddings; return 0 as the gradient of the token.
+
+        The token is a scalar without content, which connects this node with ``_StartExchange``.
+        """
         ctx.exchange.send_gradients(grads[0])
         # The gradients of the token and of ``exchange``.
         return torch.zeros((), device=grads[0].device), None

@@ -104,8 +104,8 @@ class DlrmJob:
         self.recipe = recipe
         spec = data.spec
         self.num_numerical = spec.num_numerical
-        # All ranks must place tables alike, so they need the same number: the one on which they
-        # have agreed. If the context has none, the device is asked.
+        # All ranks must place tables alike, so the worker gives each the smallest memory of any
+        # rank. A job without a worker, as in tests, asks its device.
         memory = context.memory or read_rank_memory(context.device, context.world_size)
         assert memory is not None, "every supported device reports its memory"
         self.placement = place_tables(
@@ -121,11 +121,13 @@ class DlrmJob:
         # context is where new tensors are made; the empty tensor is only asked for its device.
         with context.device.place(torch.empty(0)).device:
             self.tables: Any = self._build_tables()
+        bottom_widths, top_widths = parse_layer_widths(recipe)
         self.model = build_model(
             spec.num_numerical,
             recipe.embedding_dim,
             len(spec.cardinalities),
-            *parse_layer_widths(recipe),
+            bottom_widths,
+            top_widths,
             seed=recipe.seed,
         )
         context.device.place(self.model)  # moves the module in place
@@ -138,9 +140,11 @@ class DlrmJob:
             optimizer,
             self._compute_loss_sum,
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
-            loss_scale_window=1_000_000_000,  # as published: the scale never doubles
+            # Steps without overflow after which fp16's loss scale doubles. As published, it never
+            # does.
+            loss_scale_window=1_000_000_000,
         )
-        # These methods of the protocol are the stepper's.
+        # Two methods of ``Job``, the protocol of this class, are the stepper's.
         self.check = self.stepper.check
         self.updates = self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
@@ -163,7 +167,7 @@ class DlrmJob:
         )
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
-        """Take one step.
+        """Take one step; return the mean loss of this rank's samples, None if no batch is left.
 
         The tables are updated in the step's backward pass, not by the optimizer. So they must have
         the step's learning rate and loss scale before it starts.
@@ -180,7 +184,8 @@ class DlrmJob:
             rng = np.random.default_rng([self.recipe.seed, epoch])
             order = rng.permutation(self.steps_per_epoch)
         for raw in self._read_batches("train", order):
-            samples = len(raw.labels)
+            samples = len(raw.labels)  # of this rank; ``step_samples`` are those of all ranks
+            # Without tokens, each sample counts as one sequence.
             counts = Counts(samples=samples, sequences=samples)
             # Gradients are not accumulated: every micro-batch is a step.
             yield Batch(_make_tensors(raw), counts, raw.step_samples, closes_step=True)
@@ -206,7 +211,7 @@ class DlrmJob:
         Args:
             model: the dense part, maybe wrapped by DDP.
             numerical: of this rank's samples (B_local, num_numerical).
-            ids: of the global batch, for the columns that this rank reads (columns, B).
+            ids: of the global batch, for the tables that this rank holds (tables, B_global).
         """
         # With several ranks, ``start`` begins an exchange during which the bottom MLP runs.
         look_up = self.tables if self.context.world_size == 1 else self.tables.start
@@ -231,13 +236,20 @@ class DlrmJob:
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        """Return the AUC of the test rows; every rank takes part in all forward passes."""
+        """Return the AUC of the test rows.
+
+        Every rank takes part in all forward passes, because each pass needs the tables of all
+        ranks.
+        """
         world_size = self.context.world_size
         scores: list[Tensor] = []  # of each batch
         labels: list[Tensor] = []
-        evaluation_sum = EvaluationSum()  # only counts the rows: AUC is no sum of scores
+        # Collects the number of scored rows and a key of each, which the harness compares with the
+        # test data. It sums no scores, because AUC is not their mean.
+        evaluation_sum = EvaluationSum()
         # The model stays in train mode: it has no layer that depends on the mode.
         host_batches = ((_make_tensors(raw), len(raw.labels)) for raw in self._read_batches("test"))
+        # ``rows``: the number of a batch's rows and their keys, which ``scored_rows`` adds.
         for (numerical, batch_labels, ids), rows in read_ahead(
             scored_rows(host_batches), self.context.device, depth=self.recipe.read_ahead_batches
         ):
@@ -289,7 +301,8 @@ class DlrmJob:
 def _make_tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return numerical values, labels and category ids of a batch as tensors on the host.
 
-    Their shapes are (B_local, num_numerical), (B_local,) and (columns, B).
+    Their shapes are (B_local, num_numerical), (B_local,) and (tables, B_global). A rank looks up
+    its own tables for the samples of all ranks, so it has the ids of these tables alone.
     """
     return (
         torch.from_numpy(raw.numerical),

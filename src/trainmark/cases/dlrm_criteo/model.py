@@ -29,17 +29,21 @@ class Interaction(nn.Module):
 
     def __init__(self, num_tables: int, dim: int) -> None:
         super().__init__()
-        num_vectors = num_tables + 1
+        num_vectors = num_tables + 1  # the dense vector and an embedding of each table
         num_pairs = num_vectors * (num_vectors - 1) // 2
         self.dim = dim
         self.num_vectors = num_vectors
         self.num_features = count_features(num_tables, dim)
+        # Features: the dense vector, the dot product of each pair of vectors, zeros as padding.
         self.padding = self.num_features - dim - num_pairs
-        # Each pair once: the products below the diagonal of the (num_vectors, num_vectors) matrix.
+        # The dot products of all vectors are a matrix (num_vectors, num_vectors). For each pair,
+        # the index of its product in the flat matrix: only products below the diagonal, so that
+        # each pair occurs once.
         row, column = torch.tril_indices(num_vectors, num_vectors, -1)
         self.register_buffer("_product_of_pair", row * num_vectors + column, persistent=False)
         # The other direction: for each product of the matrix, the index of its feature. Both orders
-        # of a pair have the same one; the diagonal has none, so its 0 means nothing.
+        # of a pair have the same feature. A product on the diagonal is no feature: its index 0 is
+        # arbitrary, and the backward pass drops the gradient that is read there.
         feature = torch.zeros(num_vectors, num_vectors, dtype=torch.int64)
         pair_features = dim + torch.arange(num_pairs)
         feature[row, column] = pair_features
@@ -47,7 +51,10 @@ class Interaction(nn.Module):
         self.register_buffer("_feature_of_product", feature.view(-1), persistent=False)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
-        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim)."""
+        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim).
+
+        These are the dense vector, the dot products of all pairs of vectors, and zeros as padding.
+        """
         # Under autocast the dense vector has the lower precision, which both then use.
         embedded = embedded.to(dense.dtype)
         features: Tensor = _Interact.apply(dense, embedded, self)  # type: ignore[no-untyped-call]
@@ -62,16 +69,19 @@ class _Interact(Function):
 
     @staticmethod
     def forward(ctx: Any, dense: Tensor, embedded: Tensor, interaction: Interaction) -> Tensor:
-        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim)."""
+        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim).
+
+        These are the dense vector, the dot products of all pairs of vectors, and zeros as padding.
+        """
         dim = interaction.dim
         vectors = torch.cat([dense[:, None], embedded], 1)  # (B, num_vectors, dim)
         products = torch.bmm(vectors, vectors.mT).flatten(1)  # (B, num_vectors^2)
-        # For each pair of vectors the index of its product.
+        # For each pair of vectors, the index of its product.
         product_of_pair = cast("Tensor", interaction._product_of_pair)
         features = vectors.new_zeros(len(dense), interaction.num_features)
         features[:, :dim] = dense
         features[:, dim : dim + len(product_of_pair)] = products.index_select(1, product_of_pair)
-        # For each product the index of its feature, where ``backward`` finds its gradient.
+        # For each product, the index of its feature, where ``backward`` finds its gradient.
         ctx.save_for_backward(vectors, interaction._feature_of_product)
         return features
 
@@ -116,8 +126,9 @@ class Dlrm(nn.Module):
         top: Sequence[int],
     ) -> None:
         super().__init__()
-        assert bottom[-1] == dim
-        assert top[-1] == 1
+        # ``bottom`` and ``top`` are the output widths of the layers of each MLP.
+        assert bottom[-1] == dim, "the interaction multiplies the dense vector with embeddings"
+        assert top[-1] == 1, "the last layer gives the logit"
         self.bottom = build_mlp([num_numerical, *bottom])
         self.interaction = Interaction(num_tables, dim)
         self.top = build_mlp([self.interaction.num_features, *top], last_is_linear=True)
@@ -174,7 +185,10 @@ def build_model(
     """Return the model with weights drawn from ``seed``, the same on every rank.
 
     Args:
-        num_numerical, dim, num_tables, bottom, top: as for ``Dlrm``.
+        num_numerical: number of numerical values of a sample.
+        dim: width of an embedding row.
+        num_tables: number of embeddings of a sample.
+        bottom, top: output widths of the layers of the bottom and of the top MLP.
     """
     with torch.random.fork_rng(devices=[]):  # the host's generator is as before afterwards
         torch.manual_seed(seed)

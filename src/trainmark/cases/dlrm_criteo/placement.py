@@ -225,10 +225,11 @@ def _predict_rank(
     bottom_widths = [num_numerical, *bottom]
     top_widths = [count_features(num_tables, dim), *top]
     layers = [*pairwise(bottom_widths), *pairwise(top_widths)]
+    # Weights and biases of all layers; their gradients take the same memory.
     dense_bytes = FP32_BYTES * sum((inputs + 1) * outputs for inputs, outputs in layers)
     rows_held = sum(part.rows for part in parts)
 
-    # Bytes per sample of this rank:
+    # In the names below, bytes per sample of this rank:
     # the embeddings, from the look-up or the exchange;
     embedded = num_tables * dim * (number_bytes if has_several_ranks else FP32_BYTES)
     # what MLPs and interaction save for the backward pass;
@@ -245,14 +246,16 @@ def _predict_rank(
     row_copies = 4 if recipe.precision == "fp16" else 2
     peak_bytes = max(embedded + saved, interaction, row_copies * row_bytes)
 
-    # Freed memory that the allocator keeps: rows, and tensors that were sent. Up to torch 2.13,
-    # it keeps received tensors too; 2.15 does not, so they are not counted.
+    # Freed memory that the allocator keeps: rows that were looked up, and tensors that were sent.
+    # Up to torch 2.13 the allocator keeps received tensors too; with torch 2.15 it does not, so
+    # they are not counted.
     cached = recipe.micro_batch_size * row_bytes
     if has_several_ranks:
         cached += recipe.micro_batch_size * row_bytes * number_bytes // FP32_BYTES
     return Prediction(
-        weights=FLOAT_BYTES * dim * rows_held + dense_bytes,
-        # DDP keeps gradients in buckets. Those of a single rank are not counted.
+        weights=FP32_BYTES * dim * rows_held + dense_bytes,
+        # DDP keeps the gradients in buckets between steps. A single rank frees them after a step,
+        # so it has none at the end of the forward pass; those of its backward pass do not count.
         gradients=dense_bytes if has_several_ranks else 0,
         optimizer=0,  # plain SGD
         activations=recipe.micro_batch_size * peak_bytes,
@@ -261,8 +264,13 @@ def _predict_rank(
 
 
 def count_features(num_tables: int, dim: int) -> int:
-    """Return the width of the top MLP's input: dense vector and pairs, padded."""
-    num_pairs = num_tables * (num_tables + 1) // 2  # of ``num_tables + 1`` vectors
+    """Return the width of the top MLP's input, padded to a multiple of ``FEATURE_MULTIPLE``.
+
+    The input is the dense vector of ``dim`` numbers, and the dot product of each pair of vectors:
+    the dense one and an embedding of each table.
+    """
+    num_vectors = num_tables + 1
+    num_pairs = num_vectors * (num_vectors - 1) // 2
     width = dim + num_pairs
     padding = -width % FEATURE_MULTIPLE  # up to the next multiple
     return width + padding

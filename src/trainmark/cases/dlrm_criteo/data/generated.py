@@ -126,26 +126,31 @@ def _compute_click_probability(log_odds: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def compute_best_auc(recipe: DlrmRecipe) -> float:
-    """Return the expected AUC of the true log-odds on the recipe's test rows.
+    """Return the expected AUC of a model that knows the true log-odds of the recipe's test rows.
 
-    The expectation is over the labels of these rows: the expected number of pairs of a click and a
-    miss in the right order, divided by the expected number of all such pairs. With the labels that
-    were drawn, the AUC of the true log-odds differs by about 0.002.
+    No other scores have a higher expected AUC, because labels are drawn with these log-odds. See
+    ``compute_expected_auc``. With the labels that were drawn, the AUC of the true log-odds differs
+    by about 0.002.
     """
     return _compute_best_auc(recipe.seed)
 
 
 @cache
 def _compute_best_auc(seed: int) -> float:
-    # Cached by the seed alone, the only field that the rows depend on.
+    """Return ``compute_best_auc`` of a recipe with this seed.
+
+    The result is cached by the seed, because the test rows depend on no other field of the recipe.
+    """
     return compute_expected_auc(draw_clicks("test", seed).log_odds)
 
 
 def compute_expected_auc(log_odds: NDArray[np.float64]) -> float:
-    """Return the expected AUC of ``log_odds`` as scores if they draw the labels; ties count half.
+    """Return the expected AUC if rows are scored by the log-odds with which labels are drawn.
 
-    A pair is a row that is clicked and a row that is not, a miss. It is right if the click has the
-    higher log-odds. Rows with equal log-odds are counted together.
+    A row is a click (label 1) or a miss (label 0). A pair is a click and a miss; it is right if the
+    click has the higher log-odds, and half right if both are equal. The result is the expected
+    number of right pairs, divided by the expected number of all pairs. Rows with equal log-odds
+    are counted together.
     """
     values, value_of_row = np.unique(log_odds, return_inverse=True)
     probabilities = _compute_click_probability(values)
@@ -163,7 +168,7 @@ def compute_expected_auc(log_odds: NDArray[np.float64]) -> float:
 
 
 def generate(folder: Path, recipe: DlrmRecipe) -> None:
-    """Write both splits and ``feature_spec.yaml``."""
+    """Write the splits ``train`` and ``test``, and ``feature_spec.yaml``, into ``folder``."""
     spec = FeatureSpec.create(folder, CARDINALITIES)
     for split, files in spec.files.items():
         clicks = draw_clicks(split, recipe.seed)
@@ -174,7 +179,8 @@ def generate(folder: Path, recipe: DlrmRecipe) -> None:
             files.categories, spec.category_dtypes, clicks.categories, STRIDES, strict=True
         )
         for file, dtype, categories, stride in columns:
-            # The id of each category: only every ``stride``-th id of a table occurs.
+            # The id of each category: only every ``stride``-th id of a table occurs. So a few
+            # categories make a large table, whose column has a wider type.
             ids = np.arange(categories.max() + 1) * stride
             little_endian_ids = ids.astype(np.dtype(dtype).newbyteorder("<"))
             little_endian_ids[categories].tofile(file)

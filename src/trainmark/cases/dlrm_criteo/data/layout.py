@@ -88,9 +88,10 @@ class FeatureSpec:
 
     @property
     def changed_rules(self) -> dict[str, str]:
-        """The rules that differ from those of the published runs.
+        """The options that made this data and differ from the published runs, with their values.
 
-        A rule that they do not fix, such as the seed of the order of rows, may have any value.
+        An option that the published runs do not fix, such as the seed of the order of rows, may
+        have any value.
         """
         published = {name: str(value) for name, value in PUBLISHED_RULES.items()}
         return {
@@ -100,11 +101,14 @@ class FeatureSpec:
         }
 
     def get_row_types(self, split: str) -> dict[Path, np.dtype[Any]]:
-        """Return the type of a row in each file of a split; numerical rows have a shaped type."""
+        """Return the type of a row in each file of a split.
+
+        A row of the numerical file has several numbers, so its type is an array of float16.
+        """
         files = self.files[split]
         columns = (np.dtype(dtype).newbyteorder("<") for dtype in self.category_dtypes)
         return {
-            files.label: np.dtype("u1"),
+            files.label: np.dtype("u1"),  # 0 or 1
             files.numerical: np.dtype(("<f2", (self.num_numerical,))),
             **dict(zip(files.categories, columns, strict=True)),
         }
@@ -205,7 +209,11 @@ class _Spec(Frozen):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> _Spec:
-        """Refuse columns that differ between the parts of the file, or that cannot be read."""
+        """Refuse sections that do not agree on the columns, and columns that cannot be read.
+
+        ``channel_spec`` lists the columns by use, ``feature_spec`` has the type of each, and
+        ``source_spec`` has the files of each split.
+        """
         names = sorted(name for columns in self.columns_by_file for name in columns)
         if names != sorted(self.feature_spec):
             raise ValueError(
@@ -227,7 +235,7 @@ class _Spec(Frozen):
             if feature.dtype != "bool":
                 raise ValueError(f"{name}: columns of this channel must be bool")
         else:
-            # Other types store no categories.
+            # A categorical column must be an integer: float16 and bool store no categories.
             is_integer = feature.dtype in CATEGORY_BYTES
             max_cardinality = compute_max_cardinality(feature.dtype) if is_integer else 0
             cardinality = feature.cardinality
@@ -304,6 +312,7 @@ def write_spec(
     spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
     numerical = [f"num_{number}" for number in range(num_numerical)]
     features: dict[str, _Feature] = {}
+    # A categorical column has the name of its file.
     for table, (dtype, rows) in enumerate(zip(spec.category_dtypes, cardinalities, strict=True)):
         features[f"cat_{table}.bin"] = _Feature(dtype=dtype, cardinality=rows)  # type: ignore[arg-type]
     categorical = list(features)  # taken before the other columns are added below
@@ -317,7 +326,7 @@ def write_spec(
             columns_and_files.append(([name], file))
         sources[split] = [
             _Source(
-                type="split_binary",  # the form's name for such files
+                type="split_binary",  # the name of this kind of files in NVIDIA's DLRM
                 features=columns,
                 files=[file.relative_to(folder).as_posix()],
             )

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
     from .sources import RowRange
 
-FORMAT = 2  # of what is written, noted in the manifest
+FORMAT = 2  # version of the format that is written, noted in the manifest
 BUCKET_ROWS = 1 << 22  # rows that are sorted and written at once
 
 
 def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **options: Any) -> None:
     """Write ``data``: the files of each split, ``feature_spec.yaml`` and a manifest.
 
-    Frequencies of categories are counted over the rows of all splits. The last of several days is
-    divided into test and validation; the last seventh of a single log is the test split. The rows
-    of both keep their order.
+    Frequencies of categories are counted over the rows of all splits. If ``raw`` has several days,
+    the last one is divided into the test and the validation split. If it is a single log, its last
+    seventh is the test split, without a validation split. Training rows are shuffled; the rows of
+    the other splits keep their order.
 
     Args:
         raw: folder with day_0, day_1, … or train.txt, plain or gzip; or a single log.
@@ -46,8 +47,9 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
         options: the rules that the case declares; the defaults are those of the published runs:
 
             - frequency_threshold (15): rarer categories share id 0.
-            - log_offset (3): 3: numbers are ``log(x + 3)``, and 0 if the cell is empty or the
-              logarithm does not exist. 1: they are ``log(x + 1)``, and 0 if negative or empty.
+            - log_offset (3): with 3, the number x becomes ``log(x + 3)``, or 0 if the cell is
+              empty or the logarithm does not exist. With 1, x becomes ``log(x + 1)``, or 0 if the
+              cell is empty or x is negative.
             - seed (0): of the order of the training rows.
 
     Raises:
