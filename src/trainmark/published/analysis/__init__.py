@@ -243,7 +243,7 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     choice = choose_speed(reader, options)
     # Without a preset the key is empty, which stands for the main loss.
     loss_key = PRESETS[choice.preset].loss if choice.preset in PRESETS else ""
-    loss = reader.wanted_loss if options.keyword_loss else reader.losses.get(loss_key)
+    loss = reader.wanted_loss if options.keyword_loss else reader.last_loss_of.get(loss_key)
     extraction = _Extraction(
         choice.preset, choice.sample, loss, others=choice.others, devices=choice.devices
     )
@@ -323,12 +323,12 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
         return "use the log of a whole run, or set keyword=TEXT of a value in it"
     advice = "set keyword=TEXT, as written before the value in the log"
     # Keys that stand on several lines; if there are none, all of them.
-    repeated_keys = [key for key, count in reader.keys.most_common() if count > 1]
-    shown_keys = (repeated_keys or list(reader.keys))[:_MAX_SHOWN_KEYS]
+    repeated_keys = [key for key, count in reader.key_counts.most_common() if count > 1]
+    shown_keys = (repeated_keys or list(reader.key_counts))[:_MAX_SHOWN_KEYS]
     if not shown_keys:
         return advice
     descriptions = [
-        f"{key} ({reader.keys[key]} times, last {reader.last_value_of[key]:g})"
+        f"{key} ({reader.key_counts[key]} times, last {reader.last_value_of[key]:g})"
         for key in shown_keys
     ]
     return f"numeric keys in the log: {', '.join(descriptions)}; {advice}"

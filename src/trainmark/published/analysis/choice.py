@@ -67,7 +67,7 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
         if not _is_more_specific(plain_samples, preset_samples[best_preset], options):
             return _choose_preset(best_preset, preset_samples, plain_samples, reader)
     choice = _choose_plain(plain_samples, options)
-    recognised_presets = [name for name in PRESETS if reader.recognised[name]]
+    recognised_presets = [name for name in PRESETS if reader.num_lines_of_preset[name]]
     # Without a speed, the report still says whose log it is.
     if choice.sample is None and recognised_presets and may_choose_preset:
         choice.preset = recognised_presets[0]
@@ -193,7 +193,7 @@ def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
         kind_rank = 1
     else:  # step times or steps a second, without a batch
         kind_rank = 2
-    return kind_rank, -reader.recognised[source.preset]
+    return kind_rank, -reader.num_lines_of_preset[source.preset]
 
 
 def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
@@ -208,7 +208,7 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
     notes = []
     for name in presets:
         closing = PRESETS[name].closing
-        if not closing or not reader.recognised[name]:
+        if not closing or not reader.num_lines_of_preset[name]:
             continue
         resumed_at = reader.context.resumed_at
         has_closing = bool(_list_readings(name, reader))

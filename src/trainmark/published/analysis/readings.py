@@ -279,7 +279,7 @@ class Readings:
                 # At the first reading the work so far is NaN, and so is the work of this line.
                 work = pair.value - self._work_so_far
                 self._work_so_far = pair.value
-                return work if work > 0 else math.nan
+                return work if work > 0 else math.nan  # a counter that falls began anew
         return math.nan
 
 
@@ -289,10 +289,10 @@ class LogReader:
     Attributes:
         context: what the lines said besides values.
         readings: the values of each source.
-        recognised: number of lines that have the form of each preset.
-        losses: the last loss with each key; with an empty key, the main loss of training.
+        num_lines_of_preset: number of lines that have the form of each preset.
+        last_loss_of: the last loss with each key; with an empty key, the main loss of training.
         wanted_loss: the last number behind the user's keyword for the loss; None: there is none.
-        keys: how often each key of a number stands in the first lines.
+        key_counts: how often each key of a number stands in the first lines.
         last_value_of: the last value of each of these keys.
 
     Args:
@@ -314,9 +314,10 @@ class LogReader:
         self._ended_runs: list[EventRun] = []  # those that another run has followed
         self.context = LogContext()
         self.readings: dict[SourceKey, Readings] = {}
-        self.recognised: Counter[str] = Counter()
-        self.losses: dict[str, float] = {}
-        self.keys: Counter[str] = Counter()
+        self.num_lines_of_preset: Counter[str] = Counter()
+        self.last_loss_of: dict[str, float] = {}
+        # Of the numbers in the first lines, which are shown to the user if none of them is a speed.
+        self.key_counts: Counter[str] = Counter()
         self.last_value_of: dict[str, float] = {}
         self._sources_by_key = list_sources_by_key()
         # The empty key stands for the main loss, whatever it is called.
@@ -338,12 +339,13 @@ class LogReader:
             lines: number and text of each line.
         """
         for number, text in lines:
-            if any(mark in text for mark in FORMS):  # the text before each event: `:::MLLOG`
+            # The keys of ``FORMS`` are the texts that stand before events, such as `:::MLLOG`.
+            if any(mark in text for mark in FORMS):
                 self._ended_runs += self._events.feed(number, text)
                 continue
             if self._wanted_loss_pattern is not None and self._loss_keyword in text:
                 match = self._wanted_loss_pattern.search(text)
-                if match is not None:
+                if match is not None:  # of `1.2K`, the groups are the number and the magnitude `K`
                     self.wanted_loss = parse_number(match[1], match[2])
             self.context.notice_text(number, text)
             # The keys of the first lines are shown to the user if none of them is a speed.
@@ -359,26 +361,35 @@ class LogReader:
             self.context.notice_other_work(text, line)
 
     def _count_keys(self, line: LogLine) -> None:
-        """Count the numeric keys of a line, to show them if none is known."""
+        """Count the keys before the numbers of a line, and keep the last value of each.
+
+        They are shown to the user if no number of the log is known to be a speed or a step time.
+        """
         for pair in line.pairs:
             if pair.key:
-                self.keys[pair.key] += 1
+                self.key_counts[pair.key] += 1
                 self.last_value_of[pair.key] = pair.value
 
     def _add_line(self, line: LogLine) -> bool:
-        """Add the values and the loss of a line of training; return whether it has a value."""
-        if line.is_other_work:
+        """Add the values and losses of a line of training; return whether it has a speed or time.
+
+        A preset is the log format of a known trainer. Numbers in no such format are plain: their
+        key or unit says that they are a speed or a step time.
+        """
+        if line.is_other_work:  # of evaluation or preparation
             return False
         has_loss = self._add_loss(line)
         pairs = {pair.key: pair for pair in line.pairs}  # of a key that is repeated, the last
         presets = self._recognise_presets(line, pairs)
+        # The steps of such lines show where runs begin and end.
         if line.speeds or has_loss or presets:
             self.context.notice_values(line)
         has_progress_bar = self._add_progress_bar(line)
         preset_keys = set()
         for key in pairs.keys() & self._sources_by_key.keys():
             for source in self._sources_by_key[key]:
-                # The preset of the user counts even on lines without its signature.
+                # The preset that the user names counts even on lines without its signature, the
+                # pattern by which its lines are recognised.
                 if source.preset in presets or source.preset == self.preset:
                     self._add_form(line, pairs[key], source)
                     preset_keys.add(key)
@@ -393,19 +404,21 @@ class LogReader:
         return bool(line.speeds) or has_progress_bar
 
     def _add_loss(self, line: LogLine) -> bool:
-        """Keep the losses of a line; return whether it has one."""
+        """Keep the losses of a line as the last ones of their keys; return whether it has one."""
         if "oss" not in line.text:  # a quick test: `loss` or `Loss`
             return False
         has_loss = False
-        for key in self._loss_keys:
+        for key in self._loss_keys:  # the empty key stands for the main loss of training
             loss = line.find_loss(key)
             if loss is not None:
-                self.losses[key] = loss
+                self.last_loss_of[key] = loss
                 has_loss = True
         return has_loss
 
     def _recognise_presets(self, line: LogLine, pairs: dict[str, Pair]) -> set[str]:
         """Return the presets whose lines have the form of this one; count it for each.
+
+        A preset is the log format of a known trainer.
 
         Args:
             pairs: the numbers of the line by their keys.
@@ -415,7 +428,7 @@ class LogReader:
             # The pattern is slow: it is tried only on lines with a key of the preset.
             if not keys.isdisjoint(pairs) and SIGNATURES[name].search(line.text):
                 presets.add(name)
-        self.recognised.update(presets)
+        self.num_lines_of_preset.update(presets)
         return presets
 
     def _get_readings(self, source: Source) -> Readings:
@@ -435,10 +448,10 @@ class LogReader:
         self._add_value(line, pair, readings)
 
     def _add_form(self, line: LogLine, pair: Pair, source: Source) -> None:
-        """Add a number in a form of a preset.
+        """Add a number that stands in one of the forms in which a known trainer prints its speed.
 
-        If the form has a clock, the number is a mean since the start or a counter, and the speed
-        since its last reading is added instead.
+        Some forms have a clock: the line also prints the time since the start. Then the number is a
+        mean since the start or a counter, and the speed since its last reading is added instead.
         """
         readings = self._get_readings(source)
         form = source.form
@@ -450,14 +463,15 @@ class LogReader:
         match = re.search(rf"{re.escape(form.clock)}['\"]?\s*[:=]\s*['\"]?([^'\"\]}}]+)", line.text)
         clock_s = parse_clock(match[1].strip()) if match else None
         if clock_s is None or not math.isfinite(pair.value):
-            readings.reject(line.number, line.text)
+            readings.reject(line.number, line.text)  # it counts as malformed
             return
         # At 0 seconds a rate says nothing about the work done.
         if clock_s > 0 or form.is_counter:
             # A mean rate since the start, times the clock, is the work done until now.
             done = pair.value if form.is_counter else pair.value * clock_s
             readings.add_counter_reading(line, done, clock_s, self.context)
-        # The mean itself is kept, too: it counts if it is printed only once, and shows a resume.
+        # The mean itself is kept, too: it counts if it is printed only once, and if it falls much,
+        # it shows that the run was resumed.
         if not form.is_counter:
             readings.add_mean_rate(pair.value)
         elif clock_s > 0:
@@ -481,13 +495,15 @@ class LogReader:
         clock_s = parse_clock(match["clock"]) if match else None
         if match is None or clock_s is None:
             return False
-        quantity = Quantity("steps", "steps/s", is_weak=True)  # an iteration may be anything
+        # Weak: what the bar counts may be something else than steps.
+        quantity = Quantity("steps", "steps/s", is_weak=True)
         # Bars with different totals, such as those of training and evaluation, are two sources.
         key = f"{BAR_KEY} of {match['total']}"
         readings = self._get_readings(Source(PLAIN, key, quantity))
         done = float(match["done"])
         is_last_reading = match["done"] == match["total"]
-        # After a resume a counter does not begin at 0, so the last reading alone gives no speed.
+        # A full bar gives a speed even if no other reading of it is printed: its counter began at
+        # 0. After a resume it did not, so there the last reading alone gives no speed.
         if is_last_reading and not self.context.resumed_at:
             readings.add_last_counter_reading(line, done, clock_s, self.context)
         else:

@@ -127,17 +127,20 @@ def _apply_factor(factor: float, mean: float, *, divides: bool) -> float:
 
 
 def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> Result:
-    """Return the result of the values.
+    """Return the result of the values: a speed by the formula of a mode, another figure as it is.
+
+    A mode is a formula of the public log analyzer, such as ``batch x devices / mean``.
 
     Args:
-        keyword_given: the values were read by the user's keyword, so that without a mode the
+        keyword_given: the values were read by the user's keyword. If the user gives no mode, the
             public tool's default holds, and units of time are those of the options alone.
 
     Raises:
         UsageError: a mode without its batch size, a unit that would only rename the result, or
             ``steps_per_value`` for values that are not times.
     """
-    if options.index != _SPEED_INDEX:  # the modes are about speeds
+    # ``index`` is the kind of the figure; all modes are about speeds.
+    if options.index != _SPEED_INDEX:
         return _take_value_as_is(sample, options)
     batch: float | None = options.base_batch_size  # of one device
     is_batch_of_log = batch is None and len(sample.batches) > 0
@@ -167,7 +170,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         log_unit = "samples/s"
     unit = rule.unit or _choose_unit(log_unit, mode, options)
     how = f"mode {mode:d}: {rule.formula}"
-    # A mean of times needs no weights, and one value no mean.
+    # Only a mean of several rates depends on how they are weighted, which the report then says.
     if sample.is_rate and len(sample.values) > 1:
         how += f", {_MEANS[sample.weighted_by]}"
     value = _apply_factor(factor, sample.mean, divides=rule.divides)
@@ -175,8 +178,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
 
 
 def _take_value_as_is(sample: Sample, options: Options) -> Result:
-    """Return a memory, a largest batch or a profile: a value of the log."""
-    if options.index in _INDEXES_OF_LARGEST:  # of memory and of batches
+    """Return the result for values that are no speeds: the largest one, or their mean."""
+    if options.index in _INDEXES_OF_LARGEST:  # the values are memory or batch sizes
         name = "largest"
         value = float(sample.values.max())
     else:
@@ -193,11 +196,19 @@ def _take_value_as_is(sample: Sample, options: Options) -> Result:
 
 
 def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_given: bool) -> Mode:
-    """Return the user's mode, else the mode that fits the values."""
+    """Return the user's mode, else the mode that fits the values.
+
+    A mode is a formula of the public log analyzer by which the result follows from the values.
+
+    Args:
+        has_batch: the batch size is known, so steps can be converted to samples.
+        keyword_given: the values were read by the user's keyword.
+    """
     if options.model_mode is not None:
         return Mode(options.model_mode)
+    # The keyword is not a key of a known trainer: the default of the public log analyzer holds.
     if keyword_given and not sample.source.preset:
-        return Mode.SPEED_OF_DEVICES  # the default of the public log analyzer
+        return Mode.SPEED_OF_DEVICES
     modes = _DEFAULT_MODES_WITH_BATCH if has_batch else _DEFAULT_MODES
     return modes[sample.source.quantity.kind]
 
@@ -205,6 +216,7 @@ def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_g
 def is_of_job(sample: Sample, options: Options) -> bool:
     """Tell whether a speed counts as that of the whole job: it is not multiplied by devices."""
     quantity = sample.source.quantity
+    # A speed that is not printed as that of a device is taken as that of the job.
     # With a mode of the user, or with a keyword alone (its source has no preset), the formula of
     # the public log analyzer holds as it is.
     is_known = bool(sample.source.preset) and options.model_mode is None
@@ -212,7 +224,11 @@ def is_of_job(sample: Sample, options: Options) -> bool:
 
 
 def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -> int:
-    """Return by how many devices to multiply: 1 if the values are of the whole job already."""
+    """Return by how many devices to multiply: 1 if the result is of the whole job already.
+
+    Args:
+        is_batch_of_log: the batch size is read from the log, which prints that of all devices.
+    """
     if is_batch_of_log or is_of_job(sample, options):
         return 1
     return options.gpu_num or 1

@@ -91,7 +91,7 @@ class Sample:
 
     @property
     def mean(self) -> float:
-        """The mean, by time where the weights are known."""
+        """The mean: weighted by the time of each value if that is known, else plain."""
         if len(self.weights):
             return float(np.average(self.values, weights=self.weights))
         return float(self.values.mean())
@@ -137,7 +137,11 @@ def take_sample(
 def _take_counted_values(
     readings: Readings, run: RunValues, notes: list[str], *, skip: int
 ) -> Sample | None:
-    """Return the values of a run that count, corrected; None: there are none.
+    """Return the values of a run that count; None: there are none.
+
+    The first ``skip`` values do not count, nor do values without a batch if others have one. From a
+    value that includes an evaluation or a checkpoint, the time of that is subtracted if the log
+    prints it; else the value does not count if it is longer than usual.
 
     Args:
         notes: on the choice of the run; further notes are appended.
@@ -162,6 +166,7 @@ def _take_counted_values(
     seconds = np.frombuffer(run.seconds)[is_counted]
     work = np.frombuffer(run.work)[is_counted]
     weights, weighted_by = _compute_weights(counted, seconds, work, is_rate=is_rate)
+    # It shows how much the result changes by what is left out or corrected.
     mean_of_all = None
     if left_out or has_corrections:
         mean_of_all = float(printed_values[skip:].mean())
@@ -193,13 +198,14 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
     Such a mean begins far too high, because its clock began at the resume, and falls.
 
     Args:
-        sample: the speed from the differences of the mean's total and the clock.
+        sample: speeds since the line before, which a resume does not change: the work done since
+            then, divided by the time on the clock.
     """
     form = readings.source.form
     if form is not None and form.is_counter:
         return  # the log has the counter itself, and no mean that could mislead
     first_rate = readings.first_rate
-    # None: the form has no clock beside it.
+    # None: the log prints no mean since the start.
     if first_rate is None or first_rate <= _MIN_RESUME_RATIO * sample.mean:
         return
     sample.notes.append(
@@ -274,10 +280,12 @@ def _take_last_value(
 def _choose_run(
     readings: Readings, context: LogContext, *, skip: int
 ) -> tuple[RunValues | None, list[str]]:
-    """Return the values of the last run that has some, and notes about the other runs.
+    """Return the values of the last run that has some, and a note on each run but the last.
+
+    None: no run has more values than are skipped. A note says whether its run is the used one.
 
     Args:
-        skip: values at the beginning of a run that do not count.
+        skip: number of values at the beginning of a run that do not count.
     """
     runs = readings.runs
     if _are_epochs(context):  # all belong to one run; the caller skips its first values
@@ -302,8 +310,8 @@ def _choose_run(
 
 def _are_epochs(context: LogContext) -> bool:
     """Tell whether what looks like several runs are epochs, which all end at the same step."""
-    last_steps = [end.step for end in context.ends]
-    if len(last_steps) < 2:  # two different runs may end at one step by chance
+    last_steps = [end.step for end in context.ends]  # of all runs but the last, which may go on
+    if len(last_steps) < 2:  # one end shows nothing
         return False
     return last_steps[0] is not None and len(set(last_steps)) == 1
 
@@ -341,7 +349,7 @@ def _is_time_since_start(source: Source, values: Array) -> bool:
 def _remove_other_work(
     source: Source, values: Array, is_counted: Array, run: RunValues, notes: list[str]
 ) -> int:
-    """Correct or leave out the values that hold an evaluation or a checkpoint.
+    """Correct or leave out the values that include the time of an evaluation or a checkpoint.
 
     Args:
         values: corrected in place if the log prints how long the other work took.
@@ -358,7 +366,8 @@ def _remove_other_work(
     times = compute_costs(values, is_rate=is_rate)  # proportional is enough to compare them
     plain_times = times[is_counted & ~has_pause]
     usual_time = float(np.median(plain_times)) if len(plain_times) else None
-    pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds  # in the unit of the values
+    # The time of other work in the unit of the values; 0: the log does not print it.
+    pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds
     num_corrected = 0
     num_left_out = 0
     for index in np.flatnonzero(has_pause):
@@ -389,10 +398,11 @@ def _remove_other_work(
 def _compute_weights(
     values: Array, seconds: Array, work: Array, *, is_rate: bool
 ) -> tuple[Array, Literal["time", "work", "value"]]:
-    """Return the weight of each rate in the mean, and from what it follows.
+    """Return the weight of each rate in the mean, and what it is computed from.
 
-    The weight is the time that the rate covers, up to a common factor. There are no weights if it
-    is not known, or if the values are times.
+    The weight is the time that the rate covers, up to a common factor: the printed ``time``, or the
+    ``work`` divided by the rate. If neither is known, or if the values are times, the weights are
+    empty and the second item is ``value``: each value counts the same.
 
     Args:
         values: rates or times.
@@ -410,7 +420,10 @@ def _compute_weights(
 
 
 def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
-    """Return the values over twice the median if they take much of the time; else none."""
+    """Return how many values took over twice the median time, and their share of all time.
+
+    If their share is small, no value counts as slow.
+    """
     costs = compute_costs(values, is_rate=is_rate)
     # Few values show no usual time; rates of 0 alone have no time.
     if len(costs) < _MIN_VALUES or costs.sum() <= 0:
@@ -424,6 +437,8 @@ def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
 
 def is_rare(readings: Readings, num_step_lines: int) -> bool:
     """Tell whether a source has so few lines that they are summaries.
+
+    A single line is one even if the log has few lines of steps.
 
     Args:
         num_step_lines: lines of the source that is printed most often, once a step or interval.

@@ -89,7 +89,10 @@ class Source:
 
     @property
     def is_component(self) -> bool:
-        """Tell whether the time is that of one component of the trainer."""
+        """Tell whether the values are of the timer of one component, such as DeepSpeed's own.
+
+        Such a timer may leave out parts of a step.
+        """
         return self.form is not None and self.form.is_component
 
     @property

@@ -50,7 +50,7 @@ class LoggedSpeed(NamedTuple):
 
 
 def read_logged_speeds(logs: Sequence[Path]) -> list[LoggedSpeed]:
-    """Return what the first log with a speed prints of it; empty: none has one.
+    """Return the speeds that the first log with a speed prints; empty: no log has one.
 
     Args:
         logs: of the nodes of one run; each prints the same.
@@ -79,13 +79,16 @@ def _read_log(log: Path) -> list[LoggedSpeed]:
 
 
 def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
-    """Return the values of a sample in seconds or a second; None: their unit has no name."""
+    """Return a sample as a speed named by its unit; None: there is none, or its unit has no name.
+
+    The values become step times in seconds, or rates per second.
+    """
     if sample is None:
         return None
-    measured = sample.source.quantity
+    measured = sample.source.quantity  # its ``seconds``: length of the printed unit of time
     if measured.kind == "step_time":
         name = "step_s"
-        factor = measured.seconds / measured.steps
+        factor = measured.seconds / measured.steps  # a printed time may cover several steps
     elif measured.kind == "steps":
         name = "steps_per_second"
         factor = 1 / measured.seconds
@@ -106,9 +109,10 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
 def _collect_flops(
     lines: Iterator[tuple[int, str]], speeds: dict[str, LoggedSpeed]
 ) -> Iterator[tuple[int, str]]:
-    """Yield all lines, and add the TFLOP/s and MFU that they have to ``speeds``.
+    """Yield all lines, and add their TFLOP/s and MFU values to ``speeds``.
 
-    So two readers share one pass over a log; ``speeds`` is complete after the last line.
+    The caller reads the lines, too, so one pass over a log is enough. ``speeds`` is complete after
+    the last line.
     """
     for number, text in lines:
         yield number, text
@@ -120,18 +124,19 @@ def _collect_flops(
             if earlier is None:
                 raw = text.strip()[:_MAX_TEXT]
                 speeds[quantity] = LoggedSpeed(quantity, lines=1, values=[value], raw=raw)
-            else:
+            else:  # ``lines`` counts each value, also a second one on the same line
                 earlier.values.append(value)
                 speeds[quantity] = earlier._replace(lines=earlier.lines + 1)
 
 
 def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
-    """Yield each TFLOP/s of a device and each MFU in percent of a line of training."""
-    if line.is_other_work:
+    """Yield the name and value of each TFLOP/s and each MFU of a line of training."""
+    if line.is_other_work:  # of evaluation or preparation
         return
     for pair in line.pairs:
         if _PEAK_FLOPS.search(pair.key):  # what the device could reach, not what the run did
             continue
+        # The text before the number may name TFLOP/s, or the word behind it.
         if _TFLOPS.search(pair.key) or _TFLOPS.fullmatch(pair.following):
             yield "tflops_per_device", pair.value
         elif _MFU.search(pair.key):
@@ -139,6 +144,9 @@ def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
 
 
 def _convert_to_percent(pair: Pair) -> float:
-    """Return a share in percent; up to 1 without a percent sign it is a fraction."""
+    """Return a share in percent, whether it is printed in percent or as a fraction of 1.
+
+    A value of at most 1 is taken as a fraction unless a percent sign stands before or behind it.
+    """
     is_fraction = "%" not in pair.following and "%" not in pair.key and pair.value <= 1
     return 100 * pair.value if is_fraction else pair.value

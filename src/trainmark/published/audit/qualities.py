@@ -65,5 +65,8 @@ def _matches_pattern(word: str, pattern: str) -> bool:
 
 @cache
 def _read_table() -> dict[str, list[str]]:
-    """Return the words of ``qualities.toml`` by their kind."""
+    """Return the words of ``qualities.toml`` by kind: ``fractions``, ``others`` and ``lower``.
+
+    ``others`` are qualities on other scales, ``lower`` those whose lower value is better.
+    """
     return read_toml(Path(__file__).with_name("qualities.toml"))

@@ -73,7 +73,7 @@ _SPEED_FIGURES = {*RATES, *TOKEN_RATES, "MFU", "model_flops_per_device"}
 # How settings and headings of training programs name what a router of experts does.
 _OFF_VALUES = {"", "/", "-", "0", "0.0", "false", "no", "none", "null", "off"}
 _FORCED_KEYS = ("force_load_balanc", "forced_balanc", "force_balanc", "balanced_router")
-_FORCED_WORDS = (
+_FORCED_PHRASES = (
     "force_load_balancing",
     "forced balance",
     "force balance",
@@ -83,9 +83,9 @@ _FORCED_WORDS = (
 )
 _FORCED_VALUES = {"balanced", "forced", "uniform", "random"}
 _DROP_KEYS = ("token_drop", "capacity_factor", "drop_rate", "dropped")
-_DROP_WORDS = ("tokens dropped", "token dropping", "drops tokens", "capacity factor")
+_DROP_PHRASES = ("tokens dropped", "token dropping", "drops tokens", "capacity factor")
 _ROUTING_KEYS = ("rout", "load_balanc", "aux_loss", "dropless")
-_ROUTING_WORDS = (
+_ROUTING_PHRASES = (
     "routing",
     "router",
     "dropless",
@@ -104,7 +104,8 @@ def check_label(subjects: AuditSubjects) -> Hits:
         for note in _get_notes(subject):
             if note.code == "label_contradicts_itself":
                 yield subject, note
-        if subject.is_mixed:  # the other kind of 16 bits may be meant
+        # "Mixed precision" names neither FP16 nor BF16: one that the card has may be meant.
+        if subject.is_mixed:
             continue
         code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
         for precision in _REDUCED_PRECISIONS:  # those that older cards lack
@@ -126,19 +127,21 @@ def _get_notes(subject: AuditSubject) -> Sequence[Message]:
 
 
 def check_routing(subjects: AuditSubjects) -> Hits:
-    """Yield speeds of mixtures of experts whose router was forced, dropped tokens or is not named.
+    """Yield speeds of mixtures of experts that do not route as in training, or do not say how.
 
+    Their router was forced to balance the load, or it may have dropped tokens.
     A forced or dropping router is faster than one that trains, and its MFU counts tokens that no
     expert computed.
     """
     for subject in subjects:
         row = subject.row
-        if row is None:
+        if row is None:  # a launch, not a printed row
             continue
         model = row.model or subject.name
         if not is_mixture(model) or row.figures.keys().isdisjoint(_SPEED_FIGURES):
             continue
         settings = {}
+        # ``changes`` are the settings of the row by name, ``cells`` all its columns as printed.
         for name, value in {**row.changes, **row.cells}.items():
             settings[re.sub(r"[^a-z]+", "_", name.lower())] = value
         text = f"{row.section} {row.configuration} {row.raw}".lower()
@@ -147,14 +150,14 @@ def check_routing(subjects: AuditSubjects) -> Hits:
             _find_setting(settings, _FORCED_KEYS)
             # `routing=balanced` forces the router, `routing=top2` does not.
             or _find_setting(settings, ("rout",), accepted_values=_FORCED_VALUES)
-            or _find_word(text, _FORCED_WORDS)
+            or _find_phrase(text, _FORCED_PHRASES)
         )
-        token_drop = _find_setting(settings, _DROP_KEYS) or _find_word(text, _DROP_WORDS)
+        token_drop = _find_setting(settings, _DROP_KEYS) or _find_phrase(text, _DROP_PHRASES)
         if forced_balance:
             yield subject, message("audit_routing_forced", setting=forced_balance)
         elif token_drop:
             yield subject, message("audit_routing_drops", setting=token_drop)
-        elif not has_routing_setting and not _find_word(text, _ROUTING_WORDS):
+        elif not has_routing_setting and not _find_phrase(text, _ROUTING_PHRASES):
             yield subject, message("audit_routing_unnamed", model=model)
 
 
@@ -179,11 +182,11 @@ def _find_setting(
     return None
 
 
-def _find_word(text: str, words: Sequence[str]) -> str | None:
-    """Return the first of ``words`` that a text has; None: it has none of them."""
-    for word in words:
-        if word in text:
-            return word
+def _find_phrase(text: str, phrases: Sequence[str]) -> str | None:
+    """Return the first of ``phrases`` that is a part of a text, even of a word; None: none is."""
+    for phrase in phrases:
+        if phrase in text:
+            return phrase
     return None
 
 
@@ -193,6 +196,7 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
         # Known models train with losses that are never negative. Of other models nothing is known:
         # some losses, such as a log-likelihood of densities, may be negative.
         is_known_model = len(subject.workload.names) > 0
+        # ``printed`` has all values, ``figures`` only those above zero.
         for name, value in subject.printed.items():
             is_wrong = (
                 name in _POSITIVE_FIGURES and value <= 0 and not _is_rounded_to_zero(subject, name)
@@ -259,7 +263,7 @@ def _check_fractions(name: str, rows: Sequence[AuditSubject]) -> Hits:
     for subject, value in zip(rows, values, strict=True):
         if not 0 < value <= max_value:
             yield subject, message("audit_range", figure=name, value=value, most=max_value)
-        elif max_value > 1 >= value and len(values) > 1:  # a fraction among per cents
+        elif max_value > 1 >= value:  # a fraction among per cents
             yield subject, message("audit_unit", figure=name, value=value)
 
 
@@ -273,7 +277,7 @@ def _are_fractions(values: Sequence[float]) -> bool:
     larger = [value for value in values if value > 1]
     if len(fractions) != len(larger):
         return 2 * len(fractions) > len(values)
-    if not fractions:
+    if not fractions:  # nor larger ones: all values are negative, so wrong in either unit
         return False
     usual_fraction = median(fractions)
     if usual_fraction == 0:
@@ -314,7 +318,7 @@ def check_ordering(subjects: AuditSubjects) -> Hits:
         for above, below in pairwise(names):
             above_rate = subject.figures[above]
             below_rate = subject.figures[below]
-            # Figures with all their digits, as in our own CSV, differ by errors of their sums.
+            # Our own CSV prints all digits: nothing is rounded, but sums have small errors.
             slack = 1 + subject.compute_rounding(above, below) + _SUM_ERROR
             if below_rate > above_rate * slack:
                 rates = {"above_rate": above_rate, "below_rate": below_rate}
@@ -398,7 +402,8 @@ def _compute_sample_rate(subject: AuditSubject) -> float | None:
     """Return samples per second of all devices, from tokens if samples are not printed."""
     figures = subject.figures
     num_devices = subject.world_size
-    for name in SAMPLE_RATES:  # the rate with the least waiting first
+    # First the rate whose time includes the least besides training, such as waiting for data.
+    for name in SAMPLE_RATES:
         if name in figures:
             return figures[name]
     if num_devices and "sample/p/s" in figures:
@@ -438,6 +443,7 @@ def check_memory(subjects: AuditSubjects) -> Hits:
         # The total is the card's own size; only the used memory is a rounded measurement.
         if total and used > total * (1 + subject.compute_rounding("mem")):
             yield subject, message("audit_memory", used=used, total=total)
+        # The memory of each product that the printed name of the device can mean.
         sizes = sorted(set(subject.list_published("memory_gb")))
         if sizes and not _fits_any_card(used, total, sizes):
             yield subject, _describe_other_card(subject, total or used, sizes)
