@@ -45,7 +45,7 @@ _MAX_LINKS = 200  # rows of the table, the slowest first
 
 
 def build_acceptance_document(result: AcceptanceResult) -> Document:
-    """Return the page of an acceptance."""
+    """Return the page of an acceptance, which decides for each device or node whether it passes."""
     badge = _choose_badge(result)
     lead: list[Block] = []
     failing = result.list_names("fail")
@@ -61,9 +61,11 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
             (*_list_peer_groups(result), _build_member_table(result.members)),
         ),
         _build_links_section(result),
+        # Trainings of all comparable nodes together.
         Section(
             phrase("accept.whole"), "whole", tuple(map(_describe_whole_cluster, result.wholes))
         ),
+        # Whether devices compute the same training with the same bits.
         Section(phrase("accept.bits"), "bits", tuple(_describe_bits(result))),
         Section(phrase("accept.how_sure"), "how-sure", tuple(_describe_sensitivity(result))),
         Section(
@@ -85,7 +87,7 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
 
 
 def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
-    """Return what a terminal shows: the sentence, the tolerances, and members that do not pass."""
+    """Return what a terminal shows: summary, tolerances, each member that fails or is undecided."""
     lines: list[Phrase] = [summarize_acceptance(result), *_describe_tolerances(result)]
     lines += [
         (
@@ -103,7 +105,10 @@ def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
 
 
 def _describe_tolerances(result: AcceptanceResult) -> list[Phrase]:
-    """Return a line with the tolerances of steps and of other times; none if nothing was judged."""
+    """Return a line with the tolerances of steps and of all other quantities.
+
+    There is no line if nothing was judged.
+    """
     parts: dict[str, Phrase] = {}
     for quantity in result.quantities:
         # All quantities besides the step have the same tolerance, so the last one stands for them.
@@ -146,7 +151,7 @@ def summarize_acceptance(result: AcceptanceResult) -> Phrase:
         parts.append(
             phrase("accept.undecided", names=join_first_names(result.list_names("undecided")))
         )
-    if result.interrupted:
+    if result.interrupted:  # the name of the signal that ended it
         parts.append(phrase("accept.interrupted", signal=result.interrupted))
     return join(parts, "semicolon")
 
@@ -241,14 +246,17 @@ def _describe_slowdown(share: float) -> Phrase:
 
 
 def _build_member_grid(result: AcceptanceResult) -> Strip:
-    """Return a cell for each member, with its verdict on hover, and the number of each verdict."""
-    cells = tuple((_TONES[member.decision], _describe_member(member)) for member in result.members)
+    """Return a coloured cell for each member, and how many members have each verdict.
+
+    Hovering over a cell shows the member's verdict.
+    """
+    row = tuple((_TONES[member.decision], _describe_member(member)) for member in result.members)
     counts = Counter(member.decision for member in result.members)
     counts_in_words = (
         (term("accept_decision", decision), f" {count}") for decision, count in counts.items()
     )
-    rows = (cells,)  # all members in one row
-    return Strip(phrase("accept.members"), rows, join(counts_in_words))
+    # A strip can have several groups of cells, between which it leaves a gap; here all are in one.
+    return Strip(phrase("accept.members"), (row,), join(counts_in_words))
 
 
 def _describe_member(member: Member) -> Phrase:
@@ -285,7 +293,10 @@ def _build_member_table(members: Iterable[Member]) -> Block:
 
 
 def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
-    """Return the groups whose members are compared; nothing if there is only one."""
+    """Return a table of the groups within which members are compared; nothing for a single group.
+
+    Its last column has the versions of those packages alone in which the groups differ.
+    """
     if len(result.peer_groups) < 2:
         return []
     heads = [
@@ -309,7 +320,10 @@ def _format_interval(interval: Interval) -> str:
 
 
 def _build_links_section(result: AcceptanceResult) -> Section:
-    """Return the links as a map and a table; a section without blocks if there are none."""
+    """Return the links between pairs of members: a sentence, a table, and a map if it fits a page.
+
+    The section has no blocks if no link was measured.
+    """
     if not result.links:
         return Section(phrase("accept.links"), "links")
     blocks: list[Block] = []
@@ -348,17 +362,17 @@ def _build_heat_map(result: AcceptanceResult) -> HeatMap:
 
 
 def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
-    """Return share, tone and text on hover of the cell of two members.
+    """Return slowdown as a share, tone and text on hover of the cell of two members.
 
     Args:
-        link: of the two; None: they have none, or are the same member.
+        link: between both; None: it was not measured, or both are the same member.
     """
     if link is None:
         return None, "muted", join((a, b))
     share = link.interval.slower
-    hover = phrase("accept.heat_hover", a=a, b=b, slowdown=_describe_slowdown(share))
+    slowdown = phrase("accept.heat_hover", a=a, b=b, slowdown=_describe_slowdown(share))
     tone: Tone = "bad" if link.decision == "fail" else "plain"
-    return share, tone, (link.quantity, " ", hover)
+    return share, tone, (link.quantity, " ", slowdown)
 
 
 def _build_link_table(links: Iterable[Link]) -> Block:
@@ -384,9 +398,10 @@ def _build_link_table(links: Iterable[Link]) -> Block:
 
 
 def _describe_whole_cluster(whole: Whole) -> Paragraph:
-    """Return what was found when all comparable nodes trained together."""
-    # The groups of nodes that are slow together with other nodes. If no such group was found, the
-    # parts of the cluster that are fast by themselves; then the connection between them is slow.
+    """Return what was found when all nodes of one peer group trained together."""
+    # ``groups`` are the nodes that are slow only together with nodes outside their group.
+    # ``parts`` are the parts of the cluster that are fast by themselves, found if no group is to
+    # blame: then the connection between the parts is slow.
     node_sets = whole.groups or whole.parts
     if whole.interval is None:  # the training failed, so it has no slowdown
         share = phrase("accept_whole.failed_share")
@@ -416,7 +431,9 @@ def _describe_member_set(members: Sequence[str]) -> Phrase:
 def _describe_bits(result: AcceptanceResult) -> list[Block]:
     """Return for each product whether its devices compute the same training with the same bits."""
     return [
-        # ``control``: whether devices that trained twice got the same result both times.
+        # ``control`` is the outcome: ``deterministic`` if each device got the same result in two
+        # trainings, ``not_deterministic``, ``no_majority`` (no result is that of most devices), or
+        # ``not_measured``.
         Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
         for bits in result.bits
     ]
@@ -425,10 +442,12 @@ def _describe_bits(result: AcceptanceResult) -> list[Block]:
 def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
     """Return the noise of each quantity; of the step also its trend and the detectable slowdown.
 
-    A link that is slower by the detectable slowdown is found with a probability of 95%.
+    The trend is the share by which all pairs became slower during the acceptance. A link that is
+    slower by the detectable slowdown is found with a probability of 95%.
     """
     blocks: list[Block] = []
-    if result.baseline is not None:  # times alone were compared with it, not with those of peers
+    # With a baseline, times of members measured alone are compared with it, not with their peers.
+    if result.baseline is not None:
         blocks.append(Paragraph(phrase("accept.baseline", name=result.baseline)))
     for quantity in result.quantities:
         blocks.append(

@@ -35,7 +35,7 @@ def is_number(cell: str) -> bool:
 
 
 def are_numbers(column: Sequence[str]) -> bool:
-    """Return whether a column holds a number, and nothing else in the cells that are filled."""
+    """Return whether a column has cells with text, and each of those is a number."""
     filled = [cell for cell in column if cell]
     return bool(filled) and all(map(is_number, filled))
 
@@ -103,25 +103,27 @@ def format_quality(value: float | None, *, target: float | None = None) -> str:
 
 
 def format_quality_and_target(value: float | None, target: float | None) -> str:
-    """Return a quality with its target, ``0.8026/0.802``; alone where there is no target."""
+    """Return a quality with its target, ``0.8026/0.802``; the quality alone without a target."""
     if value is None or target is None:
         return format_quality(value)
     return f"{format_quality(value, target=target)}/{target:g}"
 
 
 def format_memory(used_bytes: float | None, total_bytes: float | None) -> str:
-    """Return used/total in GiB, one decimal each; used alone where the total is not known."""
+    """Return used/total in GiB, one decimal each; used alone if the total is not known."""
     if used_bytes is None:
         return NOTHING
     used = f"{used_bytes / GIB:.1f}"
     return used if total_bytes is None else f"{used}/{total_bytes / GIB:.1f}"
 
 
-def scale(largest: float, unit: str) -> tuple[float, str]:
-    """Return the divisor for a readable unit, and that unit.
+def choose_readable_unit(largest: float, unit: str) -> tuple[float, str]:
+    """Return the divisor that converts values to a readable unit, and that unit.
 
     Args:
-        largest: the largest of the values in ``unit``.
+        largest: the largest absolute value, in ``unit``. It is at least 1 in the readable unit, if
+            a unit is small enough.
+        unit: of the values, for example ``bytes``; one without a readable unit is kept.
     """
     scales = _SCALES.get(unit, ((1.0, unit),))
     if largest == 0:  # all values are 0, which any unit would show
@@ -138,8 +140,9 @@ def scale_to_unit(values: Sequence[float | None], unit: str) -> tuple[list[str],
     A value that is None has the text ``NOTHING``.
     """
     largest = max((abs(value) for value in values if value is not None), default=0.0)
-    factor, name = scale(largest, unit)
-    return [format_rate(None if value is None else value / factor) for value in values], name
+    divisor, readable_unit = choose_readable_unit(largest, unit)
+    texts = [format_rate(None if value is None else value / divisor) for value in values]
+    return texts, readable_unit
 
 
 def format_short_count(value: int) -> str:
@@ -150,6 +153,6 @@ def format_short_count(value: int) -> str:
     return str(value)
 
 
-def count(value: int) -> str:
-    """Return a count in comma-separated groups of three."""
+def format_integer(value: int) -> str:
+    """Return an integer with commas between groups of three digits: ``1,234,567``."""
     return f"{value:,}"

@@ -89,18 +89,19 @@ def draw_sides() -> Spec:
 
 
 def draw_over_time(
-    *, axis: Phrase, scale: Spec, member: Phrase, names: Sequence[str], is_band: bool
+    *, axis: Phrase, scale: Spec, member: Phrase, has_several_members: bool, is_band: bool
 ) -> Spec:
-    """Return readings over time: a line for each name, or a band from the lowest to the highest.
+    """Return readings of devices or hosts over time: a line for each, or a band for many of them.
 
     A row of the dataset ``lines`` is a reading: its time ``s``, its value ``v``, and in ``of`` the
-    name of its line.
+    name of its line. A row of the dataset ``measured`` is the time of the measured steps, which is
+    shaded: its start ``from`` and its end ``to``.
 
     Args:
         axis: title of the time axis.
         scale: of the values, as Vega-Lite takes it.
-        member: title of the legend: what a line belongs to.
-        names: of the lines; empty: there is one line, or a band.
+        member: title of the legend, which says what a line belongs to: a device, or a host.
+        has_several_members: whether to draw a line for each of several devices or hosts.
         is_band: whether the lines are the lowest, the median and the highest reading of many.
     """
     value = {
@@ -121,7 +122,7 @@ def draw_over_time(
     }
     if is_band:
         lines = _draw_band(value)
-    elif names:
+    elif has_several_members:
         lines = [_draw_member_lines(member)]
     else:
         lines = [{"data": {"name": "lines"}, "mark": {"type": "line", "color": "var(--accent)"}}]
@@ -136,8 +137,14 @@ def draw_over_time(
 
 
 def _draw_band(value: Spec) -> list[Spec]:
-    """Return the area between the lowest and the highest reading, and the median as a line."""
-    # Makes columns of the three lines: the fields ``lowest``, ``median`` and ``highest``.
+    """Return the area between the lowest and the highest reading, and the median as a line.
+
+    Args:
+        value: encoding of a reading, with axis and scale.
+    """
+    # A row of the dataset is one reading: its time ``s``, its value ``v``, and in ``of`` whether it
+    # is the lowest, median or highest at that time. This makes one row of each time, with the
+    # fields ``lowest``, ``median`` and ``highest``.
     columns = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
     area = {
         "data": {"name": "lines"},
@@ -149,17 +156,19 @@ def _draw_band(value: Spec) -> list[Spec]:
         "data": {"name": "lines"},
         "transform": columns,
         "mark": {"type": "line", "color": "var(--accent)"},
+        # Without axis and scale: layers of a chart share them.
         "encoding": {"y": {"field": "median", "type": "quantitative", "title": None}},
     }
     return [area, median]
 
 
 def _draw_member_lines(member: Phrase) -> Spec:
-    """Return a line for each member, distinguished by colour and dashes.
+    """Return a line for each device or host, distinguished by colour and dashes.
 
     Args:
-        member: title of the legend.
+        member: title of the legend, which says what a line belongs to.
     """
+    # ``of`` is the field with the name of the device or host.
     name = {"field": "of", "type": "nominal", "title": member, "sort": None}
     return {
         "data": {"name": "lines"},
@@ -223,14 +232,17 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
 def draw_history(*, has_changes: bool) -> Spec:
     """Return the speed of each series over time, with its change points as dashed lines.
 
+    A series is the launches of one work.
+
     Args:
         has_changes: whether there are change points.
     """
-    # Formats of the axis' labels, by the largest unit of time that begins at the label.
+    # Formats of the axis' labels, by the largest unit of time that begins at the label: a label at
+    # the start of a month shows the month, one at the start of an hour the time of day.
+    months = dict.fromkeys(("month", "quarter"), "%Y-%m")
     days = dict.fromkeys(("week", "date", "day"), "%m-%d")
     hours = dict.fromkeys(("hours", "minutes"), "%H:%M")
     seconds = dict.fromkeys(("seconds", "milliseconds"), "%H:%M:%S")
-    months = dict.fromkeys(("month", "quarter"), "%Y-%m")
     time = {
         "field": "started",
         "type": "temporal",

@@ -44,10 +44,10 @@ TABLE_ROWS = 12
 # Colours of verdicts, as names of the page's style; all others are "rest".
 _VERDICT_COLOURS = {"faster": "good", "better": "good", "slower": "bad", "worse": "bad"}
 _LONG_S = 600.0  # axes of longer times are in minutes
-_SMOOTHED_FROM = 40  # steps; the loss of fewer is drawn without smoothing
-# A smoothed value is the mean of this share of all steps, but of at least so many steps.
-_SMOOTHED_SHARE = 0.02
-_MIN_SMOOTHED = 5
+_MIN_STEPS_TO_SMOOTH = 40  # the loss of fewer steps is drawn without smoothing
+# A smoothed value is the mean over a window of this share of all steps, but of at least so many.
+_SMOOTHING_WINDOW_SHARE = 0.02
+_MIN_SMOOTHING_WINDOW = 5
 MAX_SIDES = 7  # lines of one chart, for each of which there is a colour
 # Of each quantity: name of the chart, unit, how many of the record's units that is, scale.
 _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
@@ -70,10 +70,11 @@ def chart_telemetry(record: Record) -> Section:
 
 
 def chart_step_time(record: Record) -> Chart | None:
-    """Return the step time in ms, the warm-up shaded; None for fewer than two."""
+    """Return the step time in ms, the warm-up shaded; None for fewer than two known times."""
     values = _read_step_times_ms(record)
     title = phrase("chart.step_time")
     scale: Spec = {"zero": False}
+    # If one time is far above the others, a linear axis would show one spike and a flat line.
     # ``initial`` is for a run without steps.
     if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
         title = phrase("chart.log", title=title)
@@ -89,7 +90,7 @@ def chart_step_time(record: Record) -> Chart | None:
 
 
 def _read_step_times_ms(record: Record) -> NDArray[np.float64]:
-    """Return the time of each step in ms, NaN where it is not known."""
+    """Return the time of each step in ms, NaN instead of 0: a logarithmic axis cannot show 0."""
     values = np.asarray(record.steps.time_ns, np.float64) / 1e6
     values[values <= 0] = np.nan
     return values
@@ -110,11 +111,15 @@ def chart_loss(record: Record) -> Chart | None:
     return _chart_curve("loss", title, values, drawn, data=data)
 
 
-def _choose_smoothing_window(steps: int) -> int:
-    """Return how many steps a smoothed value is the mean of, an odd number; 0: none is drawn."""
-    if steps < _SMOOTHED_FROM:
+def _choose_smoothing_window(num_steps: int) -> int:
+    """Return over how many steps a smoothed value is averaged, an odd number; 0: no smoothing.
+
+    Args:
+        num_steps: of the run.
+    """
+    if num_steps < _MIN_STEPS_TO_SMOOTH:
         return 0
-    window = max(_MIN_SMOOTHED, int(steps * _SMOOTHED_SHARE))
+    window = max(_MIN_SMOOTHING_WINDOW, int(num_steps * _SMOOTHING_WINDOW_SHARE))
     return window if window % 2 == 1 else window + 1  # odd, so that it has a step in its middle
 
 
@@ -132,7 +137,7 @@ def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np
     stops = np.minimum(places + half + 1, len(values))
 
     def sum_in_windows(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-        # Differences of running sums, so that a million steps take no longer than their number.
+        # Differences of running sums: the time does not depend on the length of the window.
         running = np.concatenate([[0.0], np.cumsum(terms)])
         sums: NDArray[np.float64] = running[stops] - running[starts]
         return sums
@@ -143,15 +148,16 @@ def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np
 
 
 def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
-    """Return a value of a case over the steps of its rows; None for fewer than two.
+    """Return a value that a case's job reported, over its steps; None for fewer than two values.
 
     Args:
-        rows: what the job reported at each step, ``step`` included.
-        shown: the value: its key in the rows, and the name of the chart.
+        rows: what the job reported, a row for each step that it reported on, which is in ``step``.
+        shown: which value: ``value`` is its key in a row, ``name`` the title of its chart.
     """
     values = np.asarray([row[shown.value] for row in rows], np.float64)
     steps = [row["step"] for row in rows]
-    drawn = chart_specs.draw_loss(is_smoothed=False)  # looks like a loss: one plain line
+    # A plain line over the steps, as that of a loss.
+    drawn = chart_specs.draw_loss(is_smoothed=False)
     return _chart_curve(f"trend_{shown.value}", shown.name, values, drawn, steps, data={})
 
 
@@ -186,10 +192,10 @@ def _chart_curve(
     data: dict[str, list[dict[str, Any]]],
     **described: Any,
 ) -> Chart | None:
-    """Return the chart of values by step, thinned, with a table; None for fewer than two.
+    """Return the chart of values by step, thinned, with a table; None for fewer than two values.
 
     Args:
-        name: of the chart; ``described.<name>`` is its description.
+        name: of the chart; the text ``described.<name>`` is its description.
         values: NaN where there is none.
         drawn: the specification, without data.
         steps: of the values; empty: 1, 2, 3 and so on.
@@ -201,28 +207,32 @@ def _chart_curve(
         return None
     value_steps = steps or range(1, len(values) + 1)
     description = phrase(
-        # A case's own values, see `chart_case_curve`, share one description.
+        # ``trend_…`` names the chart of a value that a case defines; all those share one text.
         "described.trend" if name.startswith("trend_") else f"described.{name}",
-        n=cells.count(len(values)),
+        n=cells.format_integer(len(values)),
         first=f"{finite_values[0]:.4g}",
         last=f"{finite_values[-1]:.4g}",
         **described,
     )
+    # Of so many neighbouring steps, the chart shows the smallest and the largest value.
     bucket_size = compute_bucket_size(len(values))
     note: Phrase = ""
     if bucket_size > 1:
-        note = phrase("chart.note", stretch=cells.count(bucket_size))
+        note = phrase("chart.note", stretch=cells.format_integer(bucket_size))
     datasets = {"steps": _build_rows(values, value_steps)} | data
     table = _summarize_stretches(values, value_steps)
     return Chart(name, title, description, drawn, datasets, table, note)
 
 
 def _build_rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, Any]]:
-    """Return values by step as a chart takes them, thinned; null where there is none."""
+    """Return values by step as rows of a chart's dataset, thinned; None for one that is not finite.
+
+    Values are rounded to six significant digits.
+    """
     rows = []
-    for place, value in thin_values(values):
+    for index, value in thin_values(values):
         rounded = float(f"{value:.6g}") if math.isfinite(value) else None
-        rows.append({"step": steps[place], "value": rounded})
+        rows.append({"step": steps[index], "value": rounded})
     return rows
 
 
@@ -246,6 +256,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
                 {
                     "name": f"{letter} {figure.name}",
                     "ratio": figure.ratio,
+                    # Ends of the ratio's interval; None: too few launches for an interval.
                     "low": figure.low,
                     "high": figure.high,
                     "said": verdict_names[figure.verdict],
@@ -256,7 +267,8 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     ratios = [row["ratio"] for row in rows]
     title = phrase("compare.ratios")
     scale: Spec = {"zero": False}
-    # 1 is among the values, because the axis also shows a line at 1, where both sides are equal.
+    # A wide range of ratios needs a logarithmic axis. 1 belongs to the range, because the axis also
+    # shows a line at 1, where both sides are equal.
     if max(*ratios, 1) >= _LOG_RATIO_OF_SIDES * min(*ratios, 1):
         title = phrase("chart.log", title=title)
         scale = {"type": "log", "base": 2}
@@ -382,7 +394,7 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
         axis=axis,
         scale=scale,
         member=phrase(f"time.{kind}-of"),
-        names=[line.of for line in lines] if len(lines) > 1 and not is_summary else [],
+        has_several_members=len(lines) > 1 and not is_summary,
         is_band=is_summary,
     )
     shades = []
@@ -408,7 +420,8 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
     """Return the lowest and the highest reading of a quantity, and where and when it was highest.
 
     Args:
-        lines: as ``_chart_quantity`` takes them.
+        lines: of the quantity, one for each device or host; or three, which summarize many of them
+            by the lowest, the median and the highest reading.
     """
     first_line = lines[0]
     # text_name: the quantity's name in keys of texts. factor: units of the readings in one `unit`.
@@ -464,13 +477,19 @@ def _collect_highest_readings(record: Record, *, of_host: bool, quantity: str) -
 
 
 def _summarize_stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
-    """Return the least, median and greatest value of each of up to twelve stretches of steps."""
+    """Return the least, median and greatest value in each stretch of neighbouring steps.
+
+    The steps are cut into stretches of about the same length, at most ``TABLE_ROWS`` of them.
+
+    Args:
+        values: of the steps, NaN where there is none.
+    """
     rows = []
-    places = np.arange(len(values))
-    for part in np.array_split(places, min(TABLE_ROWS, len(values))):
-        first = cells.count(steps[part[0]])
-        last = cells.count(steps[part[-1]])
-        finite_values = values[part][np.isfinite(values[part])]
+    all_indices = np.arange(len(values))
+    for indices in np.array_split(all_indices, min(TABLE_ROWS, len(values))):
+        first = cells.format_integer(steps[indices[0]])
+        last = cells.format_integer(steps[indices[-1]])
+        finite_values = values[indices][np.isfinite(values[indices])]
         percentiles: list[float | None] = [None, None, None]
         if len(finite_values):
             percentiles = np.percentile(finite_values, (0, 50, 100)).tolist()

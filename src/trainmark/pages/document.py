@@ -209,7 +209,7 @@ class Columns:
 
     @property
     def has_text(self) -> bool:
-        """Whether it has a block besides charts, which a terminal does not draw."""
+        """Whether it has a block that is not a chart. A terminal draws no charts."""
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
@@ -271,7 +271,7 @@ class Section:
 
     @property
     def has_text(self) -> bool:
-        """Whether it has a block besides charts, which a terminal does not draw."""
+        """Whether it has a block that is not a chart. A terminal draws no charts."""
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
@@ -334,7 +334,8 @@ class Document:
     def groups(self) -> list[tuple[bool, list[Section]]]:
         """Groups of neighbouring sections, each with whether a page shows it as a grid.
 
-        A grid shows only the headings of folded sections. The other sections are shown whole.
+        A grid has only the headings of folded sections, until a reader opens them. A folded section
+        that is open from the start is shown whole, as is one that is not folded.
         """
         grouped = groupby(self.sections, lambda section: section.folded and not section.is_open)
         return [(is_grid, list(sections)) for is_grid, sections in grouped]

@@ -51,13 +51,17 @@ _MAX_PAIRS = 28  # that are listed; eight devices have so many
 
 
 def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
-    """Return the verdict, then the figures that it is based on, then other differences.
+    """Return the verdict, the figures that it is based on, and what a reader must know of them.
+
+    These are the quality, the trust in each side, excluded launches, and differences of the work,
+    the machine and the software.
 
     Args:
-        b: name of side B in headings.
+        b: name of side B in headings and sentences.
     """
     tone: Tone = "good"
-    # other_world: the numbers of ranks differ, so only the efficiency of scaling is known.
+    # INCONCLUSIVE: too much noise, or too little data. other_world: the numbers of ranks differ, so
+    # only the efficiency of scaling is known.
     if result.verdict in (*INCONCLUSIVE, "other_world"):
         tone = "warn"
     elif result.verdict in REGRESSIONS:
@@ -70,15 +74,14 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         last_headings = translate_headings("interval", "launches", "compare.said")
         columns = (name_heading, "A", b, unit_heading, f"{b}/A", *last_headings)
         shown.append(build_table(columns, map(_build_row, result.figures)))
-    quality = result.quality
-    if quality:
-        shown.append(Paragraph(_name_side(quality, b)))
+    if result.quality:  # how many launches of each side reached their target
+        shown.append(Paragraph(_name_side(result.quality, b)))
     sides = (("A", result.a), (b, result.b))
     for name, side in sides:
-        marks = grade_line(side.trust, side.verification)
+        trust = grade_line(side.trust, side.verification)
         if side.is_witnessed:  # a user's own program ran
-            marks = join((marks, phrase("division.witnessed")))
-        line = join((phrase("trust.of", side=name), marks), "colon")
+            trust = join((trust, phrase("division.witnessed")))
+        line = join((phrase("trust.of", side=name), trust), "colon")
         shown.append(Paragraph(line, TONES[side.trust.grade]))
     reasons = _list_reasons(result)
     if reasons:
@@ -86,6 +89,8 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
             build_table([phrase("compare.doubts", side=side) for side in ("A", b)], reasons)
         )
     if not result.scaling:
+        # in_pairs: launches of both sides alternated. apart: they did not, so a change of the
+        # machine in between appears as a difference.
         shown.append(Paragraph(phrase(f"compare.{'in_pairs' if result.paired else 'apart'}")))
     shown += [
         Paragraph(
@@ -94,32 +99,36 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         for name, side in sides
         for launch in side.left_out
     ]
-    if result.allowed:
+    if result.allowed:  # differences of the work that the user permitted by name
         shown.append(Paragraph(phrase("compare.allowed"), "warn"))
         shown.append(_build_facts_table(result.allowed, b))
-    if result.differences:
+    if result.differences:  # of machine and software
         shown.append(Paragraph(phrase("compare.differences")))
         shown.append(_build_facts_table(result.differences, b))
     return shown
 
 
 def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
-    """Return a row for each fact in which two sides differ.
+    """Return a table with a row for each fact of work, machine or software in which sides differ.
 
     Args:
-        facts: with the values that the launches of a side have, each once.
+        facts: each with the distinct values among the launches of side A, and of side B.
         b: name of side B in the heading.
     """
 
-    def describe(values: Sequence[Any]) -> Phrase:
+    def join_values(values: Sequence[Any]) -> Phrase:
+        # None: no launch of the side reported the fact. ``or_none`` names a reported empty value.
         return join(map(or_none, values), "semicolon") if values else None
 
-    rows = [(term("work", fact.name), describe(fact.a), describe(fact.b)) for fact in facts]
+    rows = [(term("work", fact.name), join_values(fact.a), join_values(fact.b)) for fact in facts]
     return build_table((phrase("compare.fact"), "A", b), rows)
 
 
 def _list_reasons(result: Comparison) -> list[list[Phrase]]:
-    """Return a row for each reason to doubt a side: its text for side A, and for side B."""
+    """Return a row for each reason to doubt a side: its text for side A, and for side B.
+
+    The text is None for a side to which the reason does not apply.
+    """
     reasons_of_a = {reason.code: shorten(reason) for reason in result.a.trust.reasons}
     reasons_of_b = {reason.code: shorten(reason) for reason in result.b.trust.reasons}
     codes = list(dict.fromkeys([*reasons_of_a, *reasons_of_b]))  # each once
@@ -141,12 +150,14 @@ def build_scaling(scaling: Scaling) -> list[Block]:
             interval = count_in_words("launches", 1)
         throughput = (cells.format_rate(rate.mean), " (", interval, ")")
         efficiency = f"{world.efficiency:.1%}"
+        # The efficiency's interval. There is none if a world has a single launch, and none of the
+        # smallest world, to which the others are compared.
         if world.low is not None and world.high is not None:
             efficiency += f" ({world.low:.1%} – {world.high:.1%})"
         rows.append([world.name, rate.launches, world.samples_per_rank, throughput, efficiency])
     names = (phrase(f"scaling.{name}", unit=scaling.unit) for name in _SCALING_COLUMNS)
     doubts = [Paragraph(doubt, "warn") for doubt in scaling.doubts]
-    # The efficiency is relative to the first world.
+    # The efficiency is relative to the first world, which is the smallest.
     explanation = Paragraph(phrase("scaling.means", first=scaling.worlds[0].name))
     return [build_table(names, rows), *doubts, explanation]
 
@@ -191,8 +202,8 @@ def _scale_values(judgement: Judgement) -> Message:
             values[name] = value
     if "unit" in args and values:
         largest = max(abs(value) for value in values.values())
-        factor, unit = cells.scale(largest, str(args["unit"]))
-        args |= {name: value / factor for name, value in values.items()}
+        divisor, unit = cells.choose_readable_unit(largest, str(args["unit"]))
+        args |= {name: value / divisor for name, value in values.items()}
         args["unit"] = unit
     return Message(judgement.message.code, args)
 

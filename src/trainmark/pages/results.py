@@ -195,7 +195,7 @@ def _format_cell(value: Any) -> str:
 def list_remarks(listing: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
     """Yield the lines below the table: how many launches were left out, and files not read."""
     if len(listing.rows) < listing.total:
-        total = cells.count(listing.total)
+        total = cells.format_integer(listing.total)
         yield translate(phrase("terminal.listed", shown=len(listing.rows), total=total), lang)
     for path, reason in failed:
         yield f"{path}: {render(reason, lang)}"

@@ -122,7 +122,7 @@ def _list_count_rows(record: Record) -> list[list[Phrase]]:
         if count is not None:
             note_key = f"count_note.{name}"
             note = phrase(note_key) if note_key in TEXTS else ""
-            rows.append([term("count", name), cells.count(count), "", note])
+            rows.append([term("count", name), cells.format_integer(count), "", note])
     return rows
 
 
@@ -174,9 +174,9 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
     rows = (
         (
             point.epoch + 1,  # records count epochs from 0
-            cells.count(point.step),
+            cells.format_integer(point.step),
             cells.format_quality(point.value, target=record.quality.target),
-            cells.count(point.samples),
+            cells.format_integer(point.samples),
         )
         for point in history[-_MAX_EVALUATIONS:]
     )
@@ -213,7 +213,7 @@ def build_printed_speeds(record: Record) -> Section | None:
             cells.format_rate(comparison.measured),
             cells.NOTHING if comparison.measured is None else f"{comparison.change:+.1%}",
             "" if comparison.reason is None else translate_message(record, comparison.reason),
-            cells.count(comparison.speed.lines),
+            cells.format_integer(comparison.speed.lines),
         )
         for comparison in comparisons
     ]

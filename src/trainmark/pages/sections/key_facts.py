@@ -58,7 +58,7 @@ def _describe_batch(record: Record) -> Phrase:
         factors.append(str(accumulated))
     if ranks > 1:
         factors.append(str(ranks))
-    total = cells.count(micro_batch * accumulated * ranks)
+    total = cells.format_integer(micro_batch * accumulated * ranks)
     if len(factors) == 1:
         return total
     return phrase("key.batch_of", total=total, factors=" x ".join(factors))

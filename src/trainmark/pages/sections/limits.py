@@ -432,7 +432,7 @@ def _format_work_value(value: object) -> Phrase:
     if isinstance(value, bool):
         return phrase("fact.yes" if value else "fact.no")
     if isinstance(value, int):
-        return cells.count(value)
+        return cells.format_integer(value)
     if not value:
         return or_none(None)
     # The origin of the data is a word to translate; every other value is shown as it is.

@@ -309,8 +309,8 @@ def _describe_data(record: Record) -> Phrase:
     data = record.plan.data
     details = phrase(
         "general.data",
-        train=cells.count(data.train_samples),
-        eval=cells.count(data.eval_samples),
+        train=cells.format_integer(data.train_samples),
+        eval=cells.format_integer(data.eval_samples),
         layout=data.layout,
         content=data.content_id,
     )
@@ -322,10 +322,10 @@ def _describe_parameters(record: Record) -> Phrase:
     parameters = count_parameters(record)
     job = record.environment.get("job") or {}
     num_trained = job.get("trainable_parameters")
-    counted = or_unknown(parameters and cells.count(parameters))
+    counted = or_unknown(parameters and cells.format_integer(parameters))
     if num_trained in (None, parameters):  # not reported, or all
         return counted
-    return phrase("parameters.trained", all=counted, trained=cells.count(num_trained))
+    return phrase("parameters.trained", all=counted, trained=cells.format_integer(num_trained))
 
 
 def _describe_kernels(used: Mapping[str, str]) -> Phrase:

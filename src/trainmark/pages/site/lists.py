@@ -297,8 +297,8 @@ def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> 
 def build_list_page(runs: Sequence[Run], links: Links) -> str:
     """Return the list of the newest runs."""
     newest_runs = runs[:MAX_ROWS]
-    total = cells.count(len(runs))
-    counted = phrase("site.counted", shown=cells.count(len(newest_runs)), total=total)
+    total = cells.format_integer(len(runs))
+    counted = phrase("site.counted", shown=cells.format_integer(len(newest_runs)), total=total)
     rows = [
         _build_row(run, links, settings)
         for run, settings in zip(newest_runs, _list_differing_settings(newest_runs), strict=True)
