@@ -62,7 +62,7 @@ def format_rate(value: float | None) -> str:
 
 
 def format_rounded(value: float, digits: int = 3) -> str:
-    """Return a value with so many significant digits, never as a power of ten."""
+    """Return a value with so many significant digits; a large one not as a power of ten."""
     rounded = float(f"{value:.{digits}g}")
     if rounded == 0:
         return "0"
@@ -146,7 +146,7 @@ def scale_to_unit(values: Sequence[float | None], unit: str) -> tuple[list[str],
 
 
 def format_short_count(value: int) -> str:
-    """Return a large count with three significant digits: ``610``, ``12.7k``, ``67.0M``."""
+    """Return a count, from 1000 with three significant digits: ``610``, ``12.7k``, ``67.0M``."""
     for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{format_rounded(value / factor)}{letter}"
