@@ -468,12 +468,14 @@ def _check_memory_of_one_card(rows: Sequence[AuditSubject]) -> Hits:
 
 
 def _fits_any_card(used: float, total: float, sizes: Sequence[float]) -> bool:
-    """Tell whether a card of one of these sizes has the printed total, or room for the used memory.
+    """Tell whether a card of one of these sizes can have the memory that a row prints.
+
+    The printed total must be one of the sizes. Without a total, the used memory must fit in one.
 
     Args:
         used: memory in GiB; 0: not printed.
         total: memory in GiB; 0: not printed.
-        sizes: published sizes of the cards, in GB or GiB.
+        sizes: published memory of each product that the device's name can mean, in GB or GiB.
     """
     # GiB and GB differ by 7%, and drivers reserve some memory.
     if total:
@@ -508,8 +510,8 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     epochs = subject.workload.epochs or subject.read_setting("epochs") or 0
     rate = subject.figures.get("p_whole", 0.0)
     args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": samples_per_pass}
-    # Rules decide by the fewest samples, which allow for a start-up; messages show the product of
-    # the two printed figures.
+    # The tests below use `min_samples`, from which a start-up time is taken off. The messages show
+    # `max_samples`, the product of the two figures as printed.
     passes = subject.max_samples / samples_per_pass
     if not epochs:  # not printed: only an impossible number of passes is reported
         if subject.min_samples > _MAX_PASSES * samples_per_pass:
@@ -521,6 +523,8 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
         return
     args["epochs"] = round(epochs)
     times = subject.max_samples / expected_samples
+    # If every rank counted the samples of all ranks, there are `world_size` times as many, or a
+    # whole multiple of that.
     times_per_rank = _find_multiple_of_ranks(times, subject.world_size)
     # The second test is for the type checker: without a world size, ``times_per_rank`` is None.
     if times_per_rank is not None and subject.world_size:
@@ -536,14 +540,13 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
 
 
 def _find_multiple_of_ranks(times: float, world_size: int | None) -> int | None:
-    """Return n if a factor is about n times the number of ranks; None: it is no such multiple.
+    """Return n if ``times`` is about n times the number of ranks; None: it is no such multiple.
 
-    Then each rank may have counted the samples of all ranks, n times each: the published rows of
-    DLRM count them twice on each device. If n is large, any factor is near such a multiple, so that
-    it explains nothing.
+    Such a multiple has a likely cause: each rank counted every sample of all ranks n times. In the
+    published rows of DLRM n is 2. A large n is refused: any number is near a large multiple.
 
     Args:
-        times: factor by which the samples trained are more than expected.
+        times: the counted samples divided by the expected ones.
         world_size: number of ranks; None: not known.
     """
     if not world_size:
@@ -560,7 +563,8 @@ def check_peak(subjects: AuditSubjects) -> Hits:
     for subject in subjects:
         flop_rate = subject.estimate_device_flops()
         bound = subject.find_bound()
-        # A rate may be a little above the peak: clocks may be, and FLOPs are counted, not measured.
+        # A correct rate may be a little above the peak: the clock may be higher than the one for
+        # which the peak is published, and FLOPs are counted, not measured.
         if bound is None or flop_rate <= _MAX_PEAK_RATIO * bound.flops:
             continue
         args = {
@@ -573,7 +577,7 @@ def check_peak(subjects: AuditSubjects) -> Hits:
         if subject.precision == "fp32" and flop_rate <= tf32_tflops * 1e12:
             yield subject, message("audit_tf32", tf32=tf32_tflops, device=subject.device, **args)
         else:
-            # Sure: the peak is from a vendor's document, so the row is wrong, and not the peak.
+            # If the peak is from a vendor's document, the row is wrong; else the peak may be.
             code = "audit_peak" if bound.is_sure else "audit_peak_unsure"
             yield subject, message(code, precision=bound.precision, device=subject.device, **args)
 

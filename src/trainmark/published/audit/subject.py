@@ -134,8 +134,8 @@ class AuditSubject:
     row: Row | None = None
 
     @property
-    def changes(self) -> Mapping[str, str]:
-        """The batch, recipe and other settings of a row."""
+    def settings(self) -> Mapping[str, str]:
+        """The settings that a row prints, by name, such as batch and learning rate."""
         return self.row.changes if self.row else {}
 
     @property
@@ -153,22 +153,25 @@ class AuditSubject:
 
     @property
     def sequence(self) -> int | None:
-        """Tokens of a sample; if the row does not print them, a lower bound."""
-        printed = find_sequence_length(self.changes)
+        """Tokens of a sample, or a lower bound if the row does not print them; None: not known."""
+        printed = find_sequence_length(self.settings)
         if printed is not None:
             return parse_sequence_length(printed)
         standard = self.workload.sequence_length
         if standard is None:
             return None
-        # Otherwise the run may have used shorter samples, but hardly any below the minimum.
-        return standard if self._has_standard_settings else min(standard, MIN_SEQUENCE)
+        if self._has_standard_settings:
+            return standard
+        # The run may have used shorter samples than the standard ones, but hardly shorter ones than
+        # `MIN_SEQUENCE`.
+        return min(standard, MIN_SEQUENCE)
 
     @property
     def _has_standard_settings(self) -> bool:
         """Whether settings that a row does not print are the standard ones.
 
-        They are if it is of a known case, or of a form that lists the changes of each row in a
-        column ``fix_hp``: its changed hyper-parameters.
+        They are if the row is of a known case. They also are if its table has a column ``fix_hp``,
+        which lists all settings that each row changed.
         """
         if self.row is None:
             return False
@@ -176,14 +179,15 @@ class AuditSubject:
 
     @property
     def work_settings(self) -> tuple[tuple[str, str], ...]:
-        """The settings of a row in a foreign table, without batch and learning rate.
+        """The settings by which rows of one table may differ in their work.
 
-        A row of a form with a column ``fix_hp``, which lists the changes of each row, has none:
-        such rows differ only in batch and learning rate.
+        They are all but batch and learning rate, which may be tuned to the number of devices. Empty
+        in a table with a column ``fix_hp``, which lists changed settings: its rows are taken to
+        differ only in batch and learning rate.
         """
         if self.row is None or "fix_hp" in self.row.cells:
             return ()
-        settings = ((name, x) for name, x in self.changes.items() if name not in _TUNED_SETTINGS)
+        settings = ((name, x) for name, x in self.settings.items() if name not in _TUNED_SETTINGS)
         return tuple(sorted(settings))
 
     @property
@@ -202,29 +206,35 @@ class AuditSubject:
 
     def read_setting(self, name: str) -> float | None:
         """Return the value of a setting; None: the row lacks it, or it is not a whole number."""
-        text = self.changes.get(name, "")
+        text = self.settings.get(name, "")
         return float(text.replace(",", "")) if _WHOLE_NUMBER.fullmatch(text) else None
 
     def get_last_digit_unit(self, name: str) -> float:
-        """Return the place value of a printed figure's last digit: 0.1 of ``23.4``, 1 of ``0``."""
+        """Return the place value of a printed figure's last digit: 0.1 of ``23.4``, 1 of ``23``.
+
+        It is 0 if the row does not print the figure, or prints it without digits.
+        """
         text = self.row.figures[name].raw if self.row and name in self.row.figures else ""
         match = _NUMBER_WITH_DECIMALS.search(text.replace(",", ""))
         return _get_place_value(match) if match else 0.0
 
     def compute_rounding(self, *names: str) -> float:
-        """Return by what share rounding may have changed these printed figures, added up.
+        """Return the sum of the relative errors that rounding may cause in these printed figures.
 
-        A figure may be wrong by half a unit of its last digit, an approximate one by a whole unit:
-        ``~4 hours``.
+        A figure may be wrong by half a unit of its last digit; one that is marked as approximate,
+        ``~4 hours``, by a whole unit. A figure that the row does not print adds nothing.
+
+        Args:
+            names: of the figures.
         """
         readings = self.row.figures if self.row else {}
         total = 0.0
         for name in names:
             if name not in readings:
                 continue
-            text = readings[name].raw.replace(",", "")
+            text = readings[name].raw.replace(",", "")  # without separators of thousands
             match = _NUMBER_WITH_DECIMALS.search(text)
-            if match is None or float(match[0]) == 0:  # the share of 0 is not defined
+            if match is None or float(match[0]) == 0:  # 0 has no relative error
                 continue
             is_approximate = text.strip().startswith(_APPROXIMATE_MARKS)
             num_units = 1.0 if is_approximate else 0.5
@@ -241,20 +251,24 @@ class AuditSubject:
         return peaks.find_products(self.device or "")
 
     def lacks_precision(self, precision: str) -> bool:
-        """Tell whether the peaks of the device are known, and none is in this precision."""
-        has_known_peaks = False
+        """Tell whether no product that the device's name can mean computes in this precision.
+
+        False if too little is known of the products.
+        """
+        is_any_complete = False
         for product in self._products:
             # `also` lists precisions that the product has, but whose peak is not published.
             if f"{precision}_tflops" in product or precision in product.get("also", ()):
                 return False
-            # A product with only one peak may have others that nobody has entered.
+            # An entry is taken for complete if it has both of these peaks. One with a single peak
+            # may lack others that nobody has entered.
             if "fp32_tflops" in product and "fp16_tflops" in product:
-                has_known_peaks = True
-        return has_known_peaks
+                is_any_complete = True
+        return is_any_complete
 
     @property
     def has_data_sheet(self) -> bool:
-        """Whether the figures of the device come from a vendor's document or data sheet."""
+        """Whether a vendor's document or data sheet has the figures of a product of this name."""
         return any(product["evidence"] in _DATA_SHEET_LEVELS for product in self._products)
 
     def list_dense_peaks(self) -> list[float]:
@@ -315,13 +329,13 @@ class AuditSubject:
         """
         # From the least waiting to the most; True: the figure is of all devices together.
         candidates = (
-            ("p_core", True),
-            ("p_train", True),
+            ("p_core", True),  # samples a second of training, without waiting for data
+            ("p_train", True),  # samples a second of training
             ("token/p/s", False),
             ("sample/p/s", False),
-            ("p_train_tokens", True),
-            ("p_whole", True),
-            ("final_result", True),
+            ("p_train_tokens", True),  # tokens a second of training
+            ("p_whole", True),  # samples a second of training with evaluations
+            ("final_result", True),  # samples or tokens a second
         )
         figures = self.figures
         for name, is_total in candidates:
@@ -332,7 +346,7 @@ class AuditSubject:
                 return DeviceRate(name, value)
             if self.world_size:
                 return DeviceRate(name, value / self.world_size)
-        return DeviceRate("token/p/s", 0.0)  # any figure: there is no throughput
+        return DeviceRate("token/p/s", 0.0)  # no throughput: the name has no meaning then
 
     def estimate_device_flops(self) -> float:
         """Return the model FLOP/s that a device reached at least; 0: not known.
@@ -421,7 +435,7 @@ def group_subjects(
 
 
 def view_record(record: Record, place: str) -> AuditSubject:
-    """Return the subject of an audit that a record is.
+    """Return a record in the form in which the rules of an audit read it.
 
     Args:
         place: file or folder from which the record was read, as findings name it.
@@ -430,10 +444,10 @@ def view_record(record: Record, place: str) -> AuditSubject:
 
 
 def view_row(row: Row) -> AuditSubject:
-    """Return the subject of an audit that a printed row is."""
+    """Return a printed row in the form in which the rules of an audit read it."""
     figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
     name = row.case or row.model or row.file  # rows without a name count as one model of their file
-    # The page claims what it prints, even if the reader has found another precision.
+    # The page claims what its column prints, even if the importer has found another precision.
     printed_precision = row.cells.get("precision") or row.precision or ""
     words = re.findall(r"[a-z]+\d*", printed_precision.lower())
     precision_words = [word for word in words if word in _PRECISION_BY_WORD]
@@ -442,6 +456,7 @@ def view_row(row: Row) -> AuditSubject:
     return AuditSubject(
         file=row.file,
         line=row.line,
+        # With the model's name: only rows of one model in a table are compared with each other.
         table=(row.file, row.table, name),
         configuration=row.configuration,
         name=name,
@@ -456,12 +471,15 @@ def view_row(row: Row) -> AuditSubject:
 
 
 def _find_workload(row: Row) -> Workload:
-    """Return what is known of a row's model; if it trains adapters, with their FLOPs as well."""
+    """Return what is known of a row's model.
+
+    If the row trains adapters, its possible FLOPs per parameter include those of adapters.
+    """
     workload = find_row_workload(row)
     if not workload.parameters or not trains_adapters(row):
         return workload
-    factors = workload.flops_per_parameter
-    # The other factors stay: a page may count with them all the same.
-    if FLOPS_ADAPTERS_TRAINED not in factors:
-        factors = (*factors, FLOPS_ADAPTERS_TRAINED)
-    return workload.model_copy(update={"flops_per_parameter": factors})
+    flops_per_parameter = workload.flops_per_parameter
+    # The listed FLOPs stay possible: a page may compute with them all the same.
+    if FLOPS_ADAPTERS_TRAINED not in flops_per_parameter:
+        flops_per_parameter = (*flops_per_parameter, FLOPS_ADAPTERS_TRAINED)
+    return workload.model_copy(update={"flops_per_parameter": flops_per_parameter})

@@ -47,7 +47,7 @@ _WIDTH_PER_LAYER = 32
 _SIZE_TOLERANCE = 0.25  # of a size in a name: models called 7b have 6.7e9 to 8.5e9 parameters
 _MIN_SIBLINGS = 2  # similar rows that must agree before another one is wrong
 _SIBLING_TOLERANCE = 0.03  # of MFU over throughput in similar rows, besides the rounding
-_TIME_FIGURES = {"e2e_time", "train_time", "step_time", "sample/p/s", *TOKEN_RATES, *RATES}
+_TIMES_AND_RATES = {"e2e_time", "train_time", "step_time", "sample/p/s", *TOKEN_RATES, *RATES}
 # Bytes of a number; TF32 stands between 16 and 32 bits, as its speed does.
 _PRECISION_WIDTHS = {
     "fp8": 1,
@@ -121,9 +121,9 @@ def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...
     figures = []
     for subject in line:
         for name, value in sorted(subject.figures.items()):
-            if name != "mem_total":  # which is the same in all rows of a card
+            if name != "mem_total":  # it is the same in all rows of a card: it identifies none
                 figures.append((subject.precision, name, value))
-    has_time_or_rate = any(name in _TIME_FIGURES for _, name, _ in figures)
+    has_time_or_rate = any(name in _TIMES_AND_RATES for _, name, _ in figures)
     return tuple(figures) if has_time_or_rate and len(figures) > 1 else ()
 
 
@@ -137,7 +137,7 @@ def _is_same_text(first: AuditSubject, other: AuditSubject) -> bool:
 def _describe_printed_work(subject: AuditSubject) -> object:
     """Return all that a row prints of its work and no measurement; equal for the same work."""
     section = subject.row.section if subject.row else ""
-    return subject.name, section, subject.configuration, subject.precision, subject.changes
+    return subject.name, section, subject.configuration, subject.precision, subject.settings
 
 
 def check_ratios(subjects: AuditSubjects) -> Hits:
@@ -170,7 +170,7 @@ def _get_card_key(subject: AuditSubject) -> Hashable | None:
 def _get_setup(subject: AuditSubject) -> object:
     """Return the number of devices and nodes of a row, and its settings."""
     num_nodes = subject.row.nnodes if subject.row else None
-    return subject.world_size, num_nodes, sorted(subject.changes.items())
+    return subject.world_size, num_nodes, sorted(subject.settings.items())
 
 
 def _compute_figure_ratios(a: AuditSubject, b: AuditSubject) -> list[float]:
@@ -201,6 +201,7 @@ def check_scaling(subjects: AuditSubjects) -> Hits:
                 "audit_scaling",
                 figure=figure,
                 world_size=subject.world_size,
+                # `fewer` and `fewer_rate` are those of the other row, even if it has more devices.
                 fewer=other.world_size,
                 rate=rate,
                 fewer_rate=other_rate,
@@ -210,10 +211,12 @@ def check_scaling(subjects: AuditSubjects) -> Hits:
 
 
 def _get_scaling_key(subject: AuditSubject) -> Hashable | None:
-    """Return a key that rows share if they differ only in the number of devices.
+    """Return a key that rows share if their throughputs can be compared across device counts.
 
-    None: the row lacks the number of devices or a throughput.
+    Such rows may also differ in batch and learning rate. None: the row lacks the number of devices
+    or a throughput.
     """
+    # Rates of different figures include different waiting, or count different things.
     figure, rate = subject.find_device_rate()
     if not subject.world_size or rate <= 0:
         return None
@@ -226,7 +229,11 @@ def _get_device_rate(subject: AuditSubject) -> float:
 
 
 def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool:
-    """Tell whether the rate of more devices is too high or too low for that of fewer."""
+    """Tell whether the row with more devices is too fast or too slow for the other one.
+
+    It is too fast if each of its devices is much faster than one of the other row, and too slow if
+    all its devices together are slower than all of the other row.
+    """
     # Rows without a number of devices are in no group: the defaults are for the types alone.
     fewer, more = sorted((subject, other), key=lambda row: row.world_size or 0)
     world_ratio = (more.world_size or 0) / (fewer.world_size or 1)
@@ -236,7 +243,8 @@ def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool
     # The factor by which rounding of the two printed rates may change their ratio.
     slack = 1 + sum(row.compute_rounding(row.find_device_rate().figure) for row in (fewer, more))
     batch_ratio = _read_device_batch(more) / _read_device_batch(fewer)
-    # A larger batch may be faster, or slower if it hardly fits in memory.
+    # The factor by which the difference in batch may change the rate of a device, up or down: a
+    # larger batch may be faster, or slower if it hardly fits in memory.
     batch_gain: float = max(batch_ratio, 1 / batch_ratio) ** _BATCH_GAIN
     # Among more devices, each may be somewhat faster: its caches hold a larger share of its work.
     is_device_too_fast = rate_ratio > _MAX_GAIN * slack * batch_gain
@@ -329,11 +337,13 @@ def _get_max_samples(subject: AuditSubject) -> float:
 def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     """Tell whether the two rows cannot have trained the same number of samples.
 
-    End-to-end time includes an unknown start-up time. Several numbers of samples are tried: each
-    implies a start-up time in both rows. The rows agree if these are similar for one of them.
+    Samples are time times throughput, but end-to-end time includes an unknown start-up time. So
+    several numbers of samples are tried. Each implies one start-up time for each row. The rows
+    agree if any number implies similar start-up times.
     """
     rows = (subject, other)
     min_samples = max(0.0, subject.min_samples, other.min_samples)
+    # Rounding of the printed times and of `p_whole`, the samples a second of the whole run.
     rounding = sum(row.compute_rounding("e2e_time", "train_time", "p_whole") for row in rows)
     max_samples = min(row.max_samples for row in rows) * (SAME_WORK_RATIO + rounding)
     if min_samples > max_samples:
@@ -342,7 +352,8 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     # Start-up times of one table may differ by a factor, and by these seconds besides: a constant,
     # and the time of the samples that the longer run may have trained more or fewer.
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
-    first_candidate = min_samples / SAME_WORK_RATIO  # numbers within this ratio count as equal
+    # Numbers within this ratio count as equal: one a little below `min_samples` is still possible.
+    first_candidate = min_samples / SAME_WORK_RATIO
     for index in range(_NUM_CANDIDATES + 1):
         # The candidates are spread evenly from the first one to the largest number.
         candidate = first_candidate + (max_samples - first_candidate) * index / _NUM_CANDIDATES
@@ -356,9 +367,11 @@ def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float)
     """Return the seconds that a row had for its start if it trained this number of samples.
 
     Args:
-        min_samples: the fewest samples that it can have trained. Its start-up took no longer than
-            they allow, although ``samples`` may be a little below them.
+        samples: may be a little below ``min_samples``: they count as equal then.
+        min_samples: the fewest samples that the row can have trained. The start-up time that they
+            imply is the longest that is possible.
     """
+    # Samples a second of the whole run.
     rate = subject.figures["p_whole"]
     start_s = max(0.0, subject.seconds - samples / rate)
     max_start_s = max(0.0, subject.seconds - min_samples / rate)
@@ -366,7 +379,10 @@ def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float)
 
 
 def check_precisions(subjects: AuditSubjects) -> Hits:
-    """Yield rows that are 1.5 times as fast in a wider precision as in a narrower one."""
+    """Yield rows that are over 1.5 times as fast as a row of the same line in a narrower precision.
+
+    A line of a table with a column for each precision gives a row for each of them.
+    """
     for line in group_subjects(subjects, _get_line_key):
         candidates = [
             subject
@@ -374,6 +390,7 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
             if subject.precision in _PRECISION_WIDTHS and _get_device_rate(subject) > 0
         ]
         for wide, narrow in permutations(candidates, 2):  # both orders: the wider one is sought
+            # All candidates have a precision: the defaults are for the types alone.
             wide_bytes = _PRECISION_WIDTHS[wide.precision or ""]
             narrow_bytes = _PRECISION_WIDTHS[narrow.precision or ""]
             wide_rate = wide.find_device_rate()
@@ -390,7 +407,8 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
 def check_mfu(subjects: AuditSubjects) -> Hits:
     """Yield rows whose MFU does not follow from their throughput by any published peak.
 
-    An MFU that follows only if tokens count whose experts were dropped is yielded too.
+    A mixture of experts may drop tokens, whose experts compute nothing. A row whose MFU follows
+    only if these FLOPs are counted is yielded too, with another message.
     """
     for subject in subjects:
         published_peaks = subject.list_dense_peaks()
@@ -403,7 +421,7 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
         computed_share = _get_computed_share(subject)
         if _has_peak_in(ranges, published_peaks, factor=computed_share):
             continue
-        if _has_peak_in(ranges, published_peaks):  # only if dropped tokens count
+        if _has_peak_in(ranges, published_peaks):  # only with the FLOPs of dropped tokens
             conflict = message(
                 "audit_mfu_dropped",
                 mfu=subject.figures["MFU"],
@@ -412,20 +430,23 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
             )
             yield subject, conflict
         else:
-            # The message calculates with one peak: the highest that may be meant.
+            # The message calculates with one peak: the highest of the declared precisions. TF32,
+            # which is last, is taken only if they have none.
             yield subject, _describe_mfu_conflict(subject, published_peaks[0])
     for rows in group_subjects(subjects, _get_mfu_key):
         yield from _check_mfu_of_siblings(rows)
 
 
 def _get_computed_share(subject: AuditSubject) -> float:
-    """Return the share of a token's FLOPs that were computed; dropped experts compute none.
+    """Return the share of the FLOPs of a row's tokens that were computed.
 
-    It is 1 if the row states no dropped tokens, or if the size of the experts is not known.
+    A mixture of experts may drop tokens, whose experts compute nothing. The share is 1 if the row
+    states no dropped tokens, or if the size of the experts is not known.
     """
     workload = subject.workload
     if workload.expert_parameters is None:
         return 1.0
+    # Billions of the parameters that a token uses: those of its experts, divided by all of them.
     return 1 - subject.dropped_share * workload.expert_parameters / workload.parameters[0]
 
 
@@ -518,7 +539,8 @@ def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
     Args:
         peak: in FLOP/s.
     """
-    # Of several possible numbers the first: that in the model's name.
+    # The workload lists several possible values of both. The first number of parameters is that in
+    # the model's name.
     billions = subject.workload.parameters[0]
     flops_per_parameter = subject.workload.flops_per_parameter[0]
     token_rate = _get_device_token_rate(subject)
@@ -542,13 +564,18 @@ def _get_mfu_key(subject: AuditSubject) -> Hashable | None:
     has_both = "MFU" in subject.figures and _get_device_token_rate(subject) > 0
     if not subject.table or not has_both:
         return None
-    sequence_length = subject.changes.get("seq_length")
-    parameters = subject.changes.get("parameters")
+    sequence_length = subject.settings.get("seq_length")
+    parameters = subject.settings.get("parameters")
     return subject.table, subject.device, subject.precision, sequence_length, parameters
 
 
 def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
-    """Yield the row whose ratio of MFU to throughput differs from that of all similar rows."""
+    """Yield the row whose ratio of MFU to throughput differs from that of all other rows.
+
+    Args:
+        rows: of one table, model, device, precision and sequence length, so that the ratio should
+            be the same in all.
+    """
     if len(rows) < _MIN_SIBLINGS + 1:  # too few others to tell which ratio is usual
         return
     for subject in rows:

@@ -118,7 +118,7 @@ def find_workload(case: str | None, model: str) -> Workload:
 
 
 def _add_case_data(workload: Workload) -> Workload:
-    """Return the workload with the number of samples that its case publishes."""
+    """Return the workload with the size of the data set, which its case's references state."""
     if workload.case is None:
         return workload
     samples = reference.read_references(workload.case).samples_per_pass
@@ -126,9 +126,10 @@ def _add_case_data(workload: Workload) -> Workload:
 
 
 def find_row_workload(row: Row) -> Workload:
-    """Return what is known of a row's model by its name, its column of parameters or its size.
+    """Return what is known of a row's model; an empty workload if nothing is.
 
-    The size may be in the name: ``qwen3_8b``.
+    If ``workloads.toml`` does not list the model, only its number of parameters is known: from a
+    column of the row, or from the name: ``qwen3_8b``.
     """
     listed_workload = find_workload(row.case, row.model)
     if listed_workload.names:
@@ -136,9 +137,10 @@ def find_row_workload(row: Row) -> Workload:
     num_parameters = read_parameter_count(row.changes.get("parameters", ""))
     if not num_parameters:
         num_parameters = read_parameter_count(row.model)
-    # Of a mixture of experts, only the parameters that compute each token count.
-    has_unknown_share = is_mixture(row.model) and not _ACTIVE_PARAMETERS.search(row.model)
-    if num_parameters is None or has_unknown_share:
+    # FLOPs follow from the parameters that a token uses. In a mixture of experts a token uses only
+    # some, and their number is known only if the name has it: `30b-a3b`.
+    is_used_number_unknown = is_mixture(row.model) and not _ACTIVE_PARAMETERS.search(row.model)
+    if num_parameters is None or is_used_number_unknown:
         return Workload()
     factor = FLOPS_ADAPTERS_TRAINED if trains_adapters(row) else FLOPS_ALL_TRAINED
     return Workload(parameters=(num_parameters / _BILLION,), flops_per_parameter=(factor,))
@@ -174,13 +176,14 @@ def count_unknown_models(rows: Iterable[Row]) -> UnknownModels:
 def read_parameter_count(text: str) -> float | None:
     """Return the number of parameters in a name or a cell; None: there is none.
 
-    Forms: ``qwen3_8b``, ``7 B``, ``6658859008``. Of ``30b-a3b`` the 3e9 that compute a token count.
+    Forms: ``qwen3_8b``, ``7 B``, ``6658859008``. ``30b-a3b`` gives 3e9, the parameters that a token
+    uses. ``8x7b`` gives None: it does not say how many a token uses.
     """
     active = _ACTIVE_PARAMETERS.search(text)
     if active:
         return float(active[1]) * _BILLION
     if _EXPERTS_TIMES_SIZE.search(text):
-        return None  # how many parameters compute a token is not known
+        return None
     size = _SIZE_WITH_UNIT.search(text.replace("_", " "))
     if size:
         return float(size[1]) * (_BILLION if size[2].lower() == "b" else _MILLION)
@@ -193,15 +196,21 @@ def read_parameter_count(text: str) -> float | None:
 
 def is_mixture(model: str) -> bool:
     """Tell whether a model is a mixture of experts: a token needs only some of its parameters."""
+    # Only mixtures have sizes such as `8x7b` and `30b-a3b`.
+    has_mixture_size = _EXPERTS_TIMES_SIZE.search(model) or _ACTIVE_PARAMETERS.search(model)
+    # A name of a mixture may have several words (`deepseek v3`), so that the joined words are
+    # searched.
     name = " ".join(split_words(model))
-    has_sizes = _EXPERTS_TIMES_SIZE.search(model) or _ACTIVE_PARAMETERS.search(model)
-    return bool(has_sizes) or any(word in name for word in _read_document()["mixtures"])
+    has_mixture_name = any(mixture in name for mixture in _read_document()["mixtures"])
+    return bool(has_mixture_size) or has_mixture_name
 
 
 def trains_adapters(row: Row) -> bool:
-    """Tell whether a row, its settings or the headings above it say that adapters are trained.
+    """Tell whether a row says that only adapters are trained.
 
-    They do if they name a method such as LoRA, or if fewer than half of the parameters are trained.
+    It does if fewer than half of its parameters are trained. It also does if its model, settings or
+    configuration, the headings above it or its file have a word of ``adapters`` in
+    ``workloads.toml``, such as ``lora``.
     """
     settings = " ".join(f"{name} {value}" for name, value in row.changes.items())
     row_words = split_words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
@@ -232,7 +241,7 @@ def parse_sequence_length(text: str) -> int | None:
 
 @cache
 def list_workloads() -> list[Workload]:
-    """Return the models of ``workloads.toml``, those of which only the size is known last."""
+    """Return the models of ``workloads.toml``: first the full entries, then the list ``sizes``."""
     entries = (*_read_document()["workload"], *_read_document()["sizes"])
     return [Workload.model_validate(entry) for entry in entries]
 

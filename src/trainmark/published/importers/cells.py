@@ -125,7 +125,10 @@ def _read_values(text: str, cell: str, column: Column) -> Mapping[str, float | N
 
 
 def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple[Column, str]:
-    """Return the column of the figure that the unit in a cell decides, and the cell's result.
+    """Return the column as the unit in a cell defines it, and the text of the cell's value.
+
+    The header has no unit, so the unit in the cell decides which figure it is. The value of a
+    formula is behind its last ``=``.
 
     Args:
         column: whose header has no unit.
@@ -135,7 +138,8 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
     """
     result = cell.rpartition("=")[2].strip()
     seconds = _parse_duration(result)
-    # `1h22min` and `03:19:59` are no number with a unit behind it; `82min` is, and is read below.
+    # `1h22min` has two parts with a unit, `03:19:59` has none. `82min` has one: it is a number with
+    # a unit, and is read below.
     if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:
         seconds_column = make_unit_column(column.header, column.name, SECONDS)
         return seconds_column, repr(seconds)  # the duration as a number
@@ -152,7 +156,7 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
         if divides_by_devices:
             unit = replace(unit, per_device=True)
     figure_column = make_unit_column(column.header, column.name, unit)
-    # A memory is read with the unit of its column behind it: here the cell has the unit already.
+    # `_read_values` puts the unit of the column behind a memory: here the cell has it already.
     if figure_column.cell_kind == "memory":
         figure_column = replace(figure_column, printed_unit=None)
     return figure_column, result
@@ -164,6 +168,8 @@ def _read_figure(cell: str, column: Column) -> float:
     Raises:
         CellError: the cell is not a number, or has a unit that measures something else.
     """
+    # `column.unit` is the unit of the result, `printed_unit` the one in the header, and `cell_unit`
+    # the one that cells may repeat.
     if column.unit == "s":
         seconds = _parse_duration(cell)
         if seconds is not None:
@@ -184,6 +190,7 @@ def _read_figure(cell: str, column: Column) -> float:
         unit = parse_unit(text_behind)
         if unit is None or not _is_same_quantity(unit, column):
             raise _make_error(cell, column)
+    # Both factors convert to the same base unit: seconds, bytes, work a second.
     if unit is not None and unit.factor != column.unit_factor:
         value = value * unit.factor / column.unit_factor
     if not math.isfinite(value):
@@ -196,9 +203,11 @@ def _is_same_quantity(unit: Unit, column: Column) -> bool:
     expected = column.cell_unit
     if expected is None:
         return False
+    # `work` is what a rate counts: samples, tokens or steps.
     if unit.quantity != expected.quantity or unit.work != expected.work:
         return False
-    # A cell may leave out that a rate is that of one device, but not add it.
+    # A cell may leave out that a rate is that of one device if the column says it. A cell must not
+    # say it if the column does not.
     return expected.per_device or not unit.per_device
 
 
@@ -233,7 +242,7 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
     """Parse a number with a unit.
 
     Args:
-        units: factor of each allowed unit to the base unit.
+        units: factor of each allowed unit to the base unit; the key ``""`` allows no unit.
 
     Raises:
         CellError: the text is not a number with one of these units.
