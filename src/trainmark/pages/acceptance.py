@@ -207,7 +207,7 @@ def _name_unit(result: AcceptanceResult) -> Phrase:
 
 
 def _choose_badge(result: AcceptanceResult) -> str:
-    """Return the verdict on all members together: a member that fails decides it.
+    """Return the verdict on all members together, or ``interrupted``; a member that fails decides.
 
     Without members nothing was measured, which is no pass.
     """
@@ -221,7 +221,7 @@ def _choose_badge(result: AcceptanceResult) -> str:
 
 
 def join_first_names(names: Sequence[Phrase]) -> Phrase:
-    """Join names with commas; of more than ``_MAX_NAMED``, the first and the number of others."""
+    """Join names with commas: the first ``_MAX_NAMED``, then the number of those left out."""
     shown = list(names[:_MAX_NAMED])
     if len(names) > _MAX_NAMED:
         shown.append(phrase("accept.and_more", n=len(names) - _MAX_NAMED))

@@ -299,7 +299,9 @@ def chart_overlays(
     *,
     prefix: str = "sides",
 ) -> list[Chart]:
-    """Return losses, step times and qualities of several runs, in one chart each.
+    """Return a chart of losses, one of step times and one of qualities, with a curve of each run.
+
+    A chart is left out if fewer than two runs have its curve.
 
     Args:
         sides: the launches of each run, by the run's short name. The first launch with a curve is
