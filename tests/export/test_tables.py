@@ -97,12 +97,13 @@ def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path)
 
 def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
     (tmp_path / "file").touch()  # nothing can be written below a file
+    _, other = write_two_ranks(tmp_path / "other", run_id="other")
     for form, args, reported in (
         ("parquet", (), "-o FILE"),  # it cannot be printed
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
-        # The same run twice.
-        ("perflog", (run[1],), "2 runs do not fit into one log"),
+        ("perflog", (other,), "2 runs do not fit into one log"),
+        ("csv", (run[1],), "the same run is given twice"),
     ):
         code, out, err = cli("export", run[1], *args, "--to", form)
         assert (code, out) == (2, "")

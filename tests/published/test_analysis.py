@@ -225,6 +225,19 @@ def test_unit_does_not_rename_what_the_log_counts(log):
     # Mode -1: the values are speeds of a device, in any unit; None: the log decides.
     with pytest.raises(UsageError, match="counts samples/s"):
         analyze_speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
+    # Values per minute, which a preset converts to values per second, and a keyword does not.
+    minutes = log("".join(f"step {n} loss 2 speed: {600 + n} samples/min\n" for n in range(3)))
+    of_preset = {"keyword": "", "preset": "auto", "model_mode": -1}
+    converted = analyze_speed(minutes, **of_preset).record
+    assert converted.UNIT == "samples/s"
+    assert f"{converted.FINAL_RESULT:.3f}" == "10.017"
+    of_keyword = {"keyword": "speed:", "model_mode": -1}
+    for unit in (None, "samples/min"):
+        kept = analyze_speed(minutes, **of_keyword, ips_unit=unit).record
+        assert (kept.FINAL_RESULT, kept.UNIT) == (601, "samples/min")
+    for options, unit in ((of_keyword, "samples/s"), (of_preset, "samples/min")):
+        with pytest.raises(UsageError, match="is not the unit of the log"):
+            analyze_speed(minutes, **options, ips_unit=unit)
     # If the log names no unit, that of the option counts.
     with_unit = analyze_speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None)
     assert with_unit.record.UNIT == "tokens/s"

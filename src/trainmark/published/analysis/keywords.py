@@ -225,7 +225,10 @@ class KeywordReader:
         self.unit = other_unit[1] if other_unit else ""
         if self.quantity is None or self.quantity.kind == "step_time":
             return  # times have no unit of a rate, and their mean needs no weights
-        self.unit = self.quantity.unit or self.unit  # a known unit outweighs the word
+        if self.quantity.seconds == 1:
+            self.unit = self.quantity.unit or self.unit  # a known unit outweighs the word
+        else:  # the values are not converted to rates per second
+            self.unit = pair.unit
         for other in pairs:
             quantity = read_quantity(other.key, other.unit, other.following)
             if quantity is not None and quantity.kind == "step_time" and other.key:

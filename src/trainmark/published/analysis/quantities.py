@@ -313,6 +313,12 @@ def normalize_rate_unit(unit: str) -> str:
     return "tokens/s" if rate_unit == "words/s" else rate_unit
 
 
+def find_rate_seconds(unit: str) -> float | None:
+    """Return the seconds of a rate's unit of time, 60 of ``samples/min``; None: not known."""
+    rate = _RATE.fullmatch(" ".join(split_words(unit)))
+    return None if rate is None else _SECONDS_BY_WORD[rate["time"]]
+
+
 @lru_cache(maxsize=4096)
 def is_step_counter(key: str) -> bool:
     """Tell whether a number is that of a step: its key ends in ``step``, ``iter`` and the like.

@@ -11,7 +11,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.errors import UsageError
-from trainmark.published.analysis.quantities import STEPS_UNIT, normalize_rate_unit
+from trainmark.published.analysis.quantities import (
+    STEPS_UNIT,
+    find_rate_seconds,
+    normalize_rate_unit,
+)
 from trainmark.record.index_record import round_result
 
 if TYPE_CHECKING:
@@ -257,6 +261,12 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     return scale
 
 
+def _is_same_rate(wanted: str, log_unit: str) -> bool:
+    """Tell whether two units of rates count the same, in the same time."""
+    is_same_time = find_rate_seconds(wanted) == find_rate_seconds(log_unit)
+    return is_same_time and normalize_rate_unit(wanted) == normalize_rate_unit(log_unit)
+
+
 def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
     """Return the unit of the result: the user's, else that of the log.
 
@@ -267,7 +277,7 @@ def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
         UsageError: the user's unit would only rename what the log counts.
     """
     wanted = options.ips_unit
-    if wanted and log_unit and normalize_rate_unit(wanted) != normalize_rate_unit(log_unit):
+    if wanted and log_unit and not _is_same_rate(wanted, log_unit):
         rule = f"the log counts {log_unit}, and ips_unit does not convert values"
         fix = "remove ips_unit, or read step times with model_mode=-2 and base_batch_size=N"
         raise UsageError(
