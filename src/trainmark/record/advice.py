@@ -61,6 +61,8 @@ def _advise_on_program(cause: Cause, plan: Plan) -> Message:
     code = f"fix_program.{general.code.removeprefix('fix.')}"
     if code not in MESSAGES:  # the general advice applies to programs, too
         return general
+    # Ranks that the launcher starts itself print into its log. Else each node has a log, whose
+    # number the user fills in for ``<N>``.
     return message(
         code,
         log="log.node<N>.txt" if plan.node_processes else "log.launcher.txt",

@@ -73,7 +73,8 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
     # ``samples``: what each rank trained in a step, added up over ranks. ``global_samples``: what
-    # each rank says that all ranks train in that step; a mark if ranks say different numbers.
+    # each rank says that all ranks train in that step; ``RANKS_DISAGREE`` if they say different
+    # numbers.
     differing_steps = np.flatnonzero(series.samples != series.global_samples)
     if len(differing_steps):
         step = int(differing_steps[0])
@@ -83,6 +84,7 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
             yield message("step_samples_differ_over_ranks", step=step + 1)
         else:
             yield message("samples_of_step", step=step + 1, samples=samples, step_samples=declared)
+    # The global batch: a step may have fewer samples, but not more.
     recipe = plan.recipe
     max_samples = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
     large_steps = np.flatnonzero(series.samples > max_samples)
@@ -111,7 +113,7 @@ def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 def _check_tokens(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Yield that sequences have more tokens, padding included, than the recipe's length allows."""
-    length = plan.recipe.get("seq_length")
+    length = plan.recipe.get("seq_length")  # None: the case's recipes have no such field
     counts = run.counts
     tokens, sequences = counts.tokens_padded, counts.sequences
     if length and tokens > sequences * length:
@@ -119,7 +121,11 @@ def _check_tokens(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 
 def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare what ranks scored with each other, with the validation data and with training."""
+    """Compare the ranks' evaluations with each other, the validation data and the training rows.
+
+    Ranks share the rows of an evaluation and sum their scores, so all report the same quality and
+    the same number of rows.
+    """
     # The reports of all ranks on each evaluation; None: the rank ended before.
     reports_by_evaluation = zip_longest(*(rank.evaluations for rank in run.ranks))
     for number, reports in enumerate(reports_by_evaluation, 1):
@@ -219,7 +225,11 @@ def _check_training(run: RunTimeline) -> Iterator[Message]:
 
 
 def _merge_flags(reports: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
-    """Return by name whether a flag of a parameter is true on any rank."""
+    """Return for each parameter whether its flag is true on any rank.
+
+    Args:
+        reports: of each rank, one flag by the name of the parameter. A rank may lack parameters.
+    """
     names = dict.fromkeys(name for report in reports for name in report)
     return {name: any(report.get(name, False) for report in reports) for name in names}
 
@@ -247,12 +257,12 @@ def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
             names=", ".join(list(differing_ranks)[:MAX_NAMED]),
             number=len(differing_ranks),
             parameters=len(first_sums),
-            rank=min(differing_ranks.values()),
+            rank=min(differing_ranks.values()),  # the message names only the first of these ranks
         )
 
 
 def _check_precision(run: RunTimeline) -> Iterator[Message]:
-    """Yield the torch flags of precision that a job changed after they were set."""
+    """Yield the torch flags of precision that the case changed after Trainmark had set them."""
     for rank in run.ranks:
         if rank.result.precision_changed:
             changes = ", ".join(rank.result.precision_changed)
@@ -261,6 +271,6 @@ def _check_precision(run: RunTimeline) -> Iterator[Message]:
 
 def _check_mfu(figures: Mapping[str, FigureEntry]) -> Iterator[Message]:
     """Yield that devices trained at more than their peak."""
-    mfu = figures["MFU"].value
+    mfu = figures["MFU"].value  # percent of the devices' peak; None: unknown
     if mfu is not None and mfu > 100:
         yield message("mfu_above_one", share=mfu / 100)

@@ -86,7 +86,7 @@ def find_cause(
 def find_failure(
     run: RunTimeline, target: Target | None, *, is_witnessed: bool = False
 ) -> Cause | None:
-    """Return what ended a run early, else that it missed its target.
+    """Return what ended a run early, else that it missed its target; None: neither.
 
     The order is that of cause and effect: what ends a job or stops the ranks from outside makes
     ranks fail, so that it comes before their reports.
@@ -105,7 +105,7 @@ def find_failure(
 
 
 def _find_refusal(run: RunTimeline) -> Cause | None:
-    """Return why a node did not start its ranks."""
+    """Return why a node did not start its ranks; None: no node refused to."""
     for node in run.nodes:
         refusal = node.events.get("refused")
         if refusal is not None:
@@ -148,7 +148,7 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
 
 
 def _find_stop(run: RunTimeline) -> Cause | None:
-    """Return why the ranks were stopped from outside."""
+    """Return why the ranks were stopped from outside; None: they were not."""
     stop = run.launcher.stop
     steps = run.steps
     if stop is None:
@@ -175,16 +175,22 @@ def _find_stop(run: RunTimeline) -> Cause | None:
 
 
 def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
-    """Return which ranks waited in which call, and which were missing there, by their stacks."""
+    """Return what a run did when it was stopped at its time limit.
+
+    If it still reported windows, it was training. Else the stacks of its ranks may show which of
+    them waited in which call, and which ranks had not reached that call.
+    """
     groups = _merge_groups(stop.hang)
-    # If ranks are in a collective, only these count as waiting: a rank in any other call may still
-    # compute, and is the one that they wait for.
+    # The state of ranks: in a collective, waiting in another call (``waits``), neither of these
+    # (``elsewhere``), or unknown, because they saved no stack (``silent``). If any is in a
+    # collective, only such ranks count as waiting: a rank in any other call may still compute, and
+    # is the one that they wait for.
     is_in_collective = any(group["state"] == "collective" for group in groups)
     waiting_state = "collective" if is_in_collective else "waits"
     waiting = [group for group in groups if group["state"] == waiting_state]
     missing = [group for group in groups if group["state"] != waiting_state]
     quiet_s = _measure_quiet_s(run, stop)
-    # It reported windows until the stop: nothing hung, the time limit was too short.
+    # The run reported windows until the stop: nothing hung, the time limit was too short.
     if _has_steps(run) and quiet_s < _compute_max_quiet_s(run, stop):
         text = message(
             "timed_out_training", limit_s=stop.timeout_s, steps=run.steps, quiet_s=quiet_s
@@ -204,15 +210,16 @@ def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
     return Cause(kind="timeout", message=text, stacks=stop.stacks, hang=groups)
 
 
-def _merge_groups(hang: Iterable[HangGroup]) -> list[HangGroup]:
-    """Return the ranks at each place over all nodes, the largest group first.
+def _merge_groups(groups_of_nodes: Iterable[HangGroup]) -> list[HangGroup]:
+    """Return one group of ranks for each place in the code, the largest group first.
 
     Args:
-        hang: of each node, the ranks at each place; several nodes may have ranks at one place.
+        groups_of_nodes: the groups of all nodes, each with ranks of one node; groups of several
+            nodes may be at the same place.
     """
-    # A place is a state, the call that is waited in, and the line of code.
+    # A place is what the ranks do (``state``), the call that they wait in, and the line of code.
     ranks_by_place: dict[tuple[Any, ...], list[int]] = {}
-    for group in hang:
+    for group in groups_of_nodes:
         place = (group["state"], group["call"], group["where"])
         ranks_by_place.setdefault(place, []).extend(parse_ranges(group["ranks"]))
     largest_first = sorted(ranks_by_place.items(), key=lambda item: -len(item[1]))
@@ -224,7 +231,8 @@ def _merge_groups(hang: Iterable[HangGroup]) -> list[HangGroup]:
 
 def _measure_quiet_s(run: RunTimeline, stop: Stop) -> float:
     """Return the seconds from the last window of any rank to the stop."""
-    # Times from the launch, because the clocks of machines count from different moments.
+    # ``edges_ns``: by phase, the start of its first window and the end of its last one. Times are
+    # from the launch, because the clocks of machines count from different moments.
     ends_ns = [
         end_ns - rank.launch_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()
     ]
@@ -255,7 +263,7 @@ def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
     late_window_s = _LATE_WINDOW_RATIO * max(longest_windows_s, default=0.0)
     # ``timeout_s`` is the time limit of the whole run. A part of it is allowed however fast the
     # steps are: with steps of milliseconds, the two limits above would make any short pause a hang.
-    always_allowed_s = min(_MAX_ALWAYS_ALLOWED_S, _ALWAYS_ALLOWED_SHARE * (stop.timeout_s or 0))
+    always_allowed_s = min(_MAX_ALWAYS_ALLOWED_S, _ALWAYS_ALLOWED_SHARE * stop.timeout_s)
     return max(late_step_s, late_window_s, always_allowed_s)
 
 
@@ -327,7 +335,8 @@ def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
     if exit_code >= 0:
         text = message("rank_exited", rank=rank, exit_code=exit_code)
         return Cause(kind="exit", message=text, rank=rank, exit_code=exit_code)
-    signal_name = _name_signal(-exit_code)  # a signal ended it
+    # An exit code below 0 is the number of the signal that ended the rank, with a minus.
+    signal_name = _name_signal(-exit_code)
     # The kernel's out-of-memory killer sends this signal.
     is_out_of_memory = signal_name == "SIGKILL" and run.launcher.oom_kills > 0
     kind = "oom" if is_out_of_memory else "signal"
@@ -337,16 +346,16 @@ def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
 
 
 def _name_signal(number: int) -> str:
-    """Return the name of a signal; a real-time signal has none."""
+    """Return the name of a signal; ``signal 35`` for a number without a name."""
     try:
         return signal.Signals(number).name
-    except ValueError:
+    except ValueError:  # most real-time signals have no name
         return f"signal {number}"
 
 
 def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
     """Return that events are missing, without which figures would be wrong; None: all are there."""
-    if run.launcher.ranks_ended is None:
+    if run.launcher.ranks_ended is None:  # the launcher did not write how the ranks ended
         return Cause(kind="launcher", message=message("ranks_end_unknown"))
     # Nodes whose file lacks the event that begins or the one that ends the ranks.
     silent_nodes = [
@@ -385,8 +394,8 @@ def _describe_lost_events(rank: RankTimeline) -> Message | None:
 
 
 def _find_missed_target(run: RunTimeline, target: Target | None) -> Cause | None:
-    """Return that a run did not reach a target that it was to reach."""
-    rank0 = run.ranks[0]
+    """Return that a run did not reach its target; None: it did, or it did not have to."""
+    rank0 = run.ranks[0]  # stands for all ranks, which report the same evaluations
     if target is None or not target.required or rank0.target_reached:
         return None
     last = rank0.evaluations[-1] if rank0.evaluations else None

@@ -37,6 +37,7 @@ def check_range(
     """Yield a value that is outside of its range, with the nearer end of the range.
 
     Args:
+        place: path of the value in the record, such as ``quality.history[0].step``.
         value: None: the record does not have it, and nothing is checked.
         low: lowest value that it may have.
         high: highest value that it may have.
@@ -49,12 +50,22 @@ def check_range(
 
 
 def check_at_most(place: str, value: float, high: float) -> Iterator[ComparedValue]:
-    """Yield the value, with the highest allowed one, if it is above that."""
+    """Yield a value that is too high, with the highest value that it may have.
+
+    Args:
+        place: path of the value in the record, such as ``quality.history[0].step``.
+        high: highest value that it may have.
+    """
     if value > high:
         yield ComparedValue(place, value, high)
 
 
 def check_at_least(place: str, value: float, low: float) -> Iterator[ComparedValue]:
-    """Yield the value, with the lowest allowed one, if it is below that."""
+    """Yield a value that is too low, with the lowest value that it may have.
+
+    Args:
+        place: path of the value in the record, such as ``quality.history[0].step``.
+        low: lowest value that it may have.
+    """
     if value < low:
         yield ComparedValue(place, value, low)

@@ -57,7 +57,10 @@ class CombinedScores:
 
     @property
     def distinct(self) -> int:
-        """Number of different keys on each rank, added up."""
+        """Number of different keys of the rows that a rank scored, added up over ranks.
+
+        A key that two ranks scored counts twice.
+        """
         return sum(scores.distinct for scores in self.of_ranks)
 
     @property

@@ -74,12 +74,12 @@ def list_specs(page: PageSpec) -> dict[str, FigureSpec]:
 
 def compute_figures(measurement: Measurement) -> dict[str, Figure]:
     """Return the figures that every case has, by name; those that cannot be known are None."""
-    steady = _compute_steady(measurement)
+    after_warmup = _compute_after_warmup(measurement)
     figures = {
         **_compute_times(measurement),
         **_compute_throughput(measurement),
-        **steady,
-        **_compute_device_rates(measurement, steady["model_flops_per_device"]),
+        **after_warmup,
+        **_compute_device_rates(measurement, after_warmup["model_flops_per_device"]),
         **_compute_losses(measurement),
         **_compute_replays(measurement),
         **_compute_memory(measurement),
@@ -125,6 +125,7 @@ def make_entries(
     """Return figures as a record holds them, each in its declared unit.
 
     Args:
+        page: declares the case's own figures.
         work_unit: what the case counts, such as ``samples``; stands for ``{work}`` in units.
     """
     declared = list_specs(page)
@@ -163,7 +164,11 @@ def _list_train_ns(measurement: Measurement) -> list[int]:
 
 
 def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
-    """Return rates over the whole training: with evaluation, without it, without waiting."""
+    """Return samples and tokens per second over the whole training.
+
+    Its time includes evaluations (``p_whole``), excludes them (``p_train`` and rates of tokens), or
+    excludes the waiting for data as well (``p_core``).
+    """
     ranks = measurement.ranks
     counts = measurement.counts
     # Times of each rank: of all training, without evaluation, and also without waiting for data.
@@ -177,7 +182,7 @@ def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
         busy_ns.append(training_ns - rank.total_wait_ns)
     token_rate = _compute_rate(counts.tokens, without_evaluation_ns)
     tokens_per_device = token_rate
-    if token_rate.value is not None:
+    if token_rate.value is not None:  # each rank counts as one device
         tokens_per_device = Figure(token_rate.value / len(ranks))
     elif counts.samples and not counts.tokens:  # trained on something else than tokens
         tokens_per_device = Figure(None, message("no_tokens"))
@@ -210,10 +215,11 @@ def _compute_rate(amount: float, times_ns: list[int]) -> Figure:
     return Figure(amount * NS_PER_S / longest_ns)
 
 
-def _compute_steady(measurement: Measurement) -> dict[str, Figure]:
-    """Return the figures over the steps after the warm-up."""
+def _compute_after_warmup(measurement: Measurement) -> dict[str, Figure]:
+    """Return the figures over the steps after the warm-up; None without any such step."""
     plan = measurement.plan
     steps = measurement.steps
+    # The phase ``train`` of a rank is its steps after the warm-up: sums of their times and counts.
     phases = [rank.phases["train"] for rank in measurement.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
     times = summarize_step_times(np.array(steps.time_ns[steps.warmup :], np.int64))
@@ -223,7 +229,8 @@ def _compute_steady(measurement: Measurement) -> dict[str, Figure]:
     if any(phase.steps == 0 for phase in phases):
         reason = message("rank_without_measured_step")
         return dict.fromkeys(_FIGURES_AFTER_WARMUP, Figure(None, reason))
-    # The unit is the name of a count of ``Phase``: samples, sequences or tokens.
+    # What the case counts in its result. It is the name of a field of ``Phase``: samples, sequences
+    # or tokens.
     work = sum(getattr(phase, plan.about.work_unit) for phase in phases)
     known_flops = [phase.model_flops for phase in phases if phase.model_flops is not None]
     flops_per_device = None
@@ -295,7 +302,10 @@ def find_peak(
 
 
 def _compute_percentage(rate: Figure, limit: Figure, *, note: Message | None = None) -> Figure:
-    """Return a rate in percent of another rate, which it cannot exceed."""
+    """Return a rate in percent of a limit, such as the peak of the devices.
+
+    If one of the two is unknown, the percentage is, for the same reason.
+    """
     if rate.value is None or limit.value is None:
         return Figure(None, rate.reason or limit.reason)
     return Figure(100 * rate.value / limit.value, note=note)
@@ -341,7 +351,10 @@ def _compute_replays(measurement: Measurement) -> dict[str, Figure]:
 
 
 def _compute_memory(measurement: Measurement) -> dict[str, Figure]:
-    """Return the highest use of memory, what a device has, and the allocator's peak."""
+    """Return the memory in use, the memory of a device, and the peak of its allocator.
+
+    Of a device's memory and of the allocator's peak, the greatest over ranks counts.
+    """
     devices = measurement.environment["devices"]
     totals = [device.get("memory_total_bytes") for device in devices if device]
     allocator_peaks = [rank.allocator_peak_bytes for rank in measurement.ranks]
@@ -353,14 +366,15 @@ def _compute_memory(measurement: Measurement) -> dict[str, Figure]:
 
 
 def _find_used_memory(measurement: Measurement) -> Figure:
-    """Return the sum of the processes' memory or, of devices, the highest use of any.
+    """Return the highest memory use of any device; on a CPU, the sum over the ranks' processes.
 
-    The memory of a device is read by its ranks, between windows, and by a monitor at any time: the
-    higher of both counts.
+    The memory of a device is read by its ranks, at the end of windows, and by a monitor at any
+    time: the higher of both counts.
     """
     ranks = measurement.ranks
+    # The highest reading of each rank.
     used_bytes = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
-    # On a CPU each rank reads the memory of its own process, else that of its whole device.
+    # On a CPU a rank reads the memory of its own process, else that of the whole device.
     if used_bytes and all(rank.memory_scope == "process" for rank in ranks):
         return Figure(sum(used_bytes), note=message("resident_memory_sum"))
     by_ranks = max(used_bytes, default=None)
@@ -391,10 +405,11 @@ def _compute_readings(measurement: Measurement) -> dict[str, Figure]:
 
 
 def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[Use] | Message:
-    """Return what a monitor read of each device in a phase of the run, or why it read nothing.
+    """Return what a monitor read of each device in an interval, or why readings are missing.
 
     Args:
-        interval: name of the phase, such as ``train``.
+        interval: ``run``, ``train``, or ``to_target``: from the start of the training until the
+            target was reached.
     """
     telemetry = measurement.telemetry
     if telemetry is None:
@@ -409,6 +424,7 @@ def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[
         return message("devices_unmonitored")
     device_uses = [device.over[interval] for device in telemetry.devices]
     num_monitored_ranks = sum(len(device.ranks) for device in telemetry.devices)
+    # Ranks may share a device. The devices of some ranks do not stand for those of all ranks.
     are_all_monitored = num_monitored_ranks >= len(measurement.ranks)
     if not are_all_monitored or not all(use.readings for use in device_uses):
         return message("no_reading_in_interval")
@@ -423,7 +439,7 @@ def _read_devices(
     It is None if a device did not report it: the others do not stand for all.
 
     Args:
-        device_uses: what a monitor read of each device, of one at least; or why it read nothing.
+        device_uses: what a monitor read of each device, at least one; or why it read nothing.
         highest: return the highest reading of any device instead.
     """
     if isinstance(device_uses, Message):
@@ -441,7 +457,10 @@ def _read_devices(
 
 
 def _compute_energies(measurement: Measurement) -> dict[str, Figure]:
-    """Return the energy of a sample of training, and that until the target was reached."""
+    """Return the energy of the training per sample, and the energy until the target was reached.
+
+    The name of each figure begins with ``energy`` or, if it is an estimate, ``estimated_energy``.
+    """
     per_sample = _find_energy(measurement, "train", num_parts=measurement.counts.samples)
     to_target = _find_energy(measurement, "to_target", num_parts=1)
     figures = {f"{name}_per_sample": energy for name, energy in per_sample.items()}
@@ -466,20 +485,22 @@ def _find_energy(
     telemetry = measurement.telemetry
     # What was read of each device or, for ranks on processors, of each host.
     uses = _list_device_uses(measurement, interval)
-    on_host = measurement.plan.device.vendor == "cpu"
+    on_host = measurement.plan.device.vendor == "cpu"  # ranks train on the processors of the host
     if on_host and telemetry and interval in telemetry.intervals_s:
         uses = [host[interval] for host in telemetry.hosts]
     if not num_parts:
         uses = message("nothing_trained")
     if isinstance(uses, Message):
         return {"energy": Figure(None, uses)}
-    assert telemetry is not None, "without telemetry there is a reason"
+    assert telemetry is not None, "without telemetry, the uses are a message with the reason"
     source_args: dict[str, Any] = {}  # arguments of the notes
     if not on_host:
         source_args = {"devices": len(uses), "monitor": telemetry.monitor}
+    # Why the energy of a device or host is unknown.
     reasons = [use.energy.reason for use in uses if use.energy.reason is not None]
     if not reasons:
-        # The longest time in which a counter is interpolated at the edges of the interval.
+        # Start and end of the interval lie between two readings of a counter, where it is
+        # interpolated. This is the time between these readings, of the counter where it is longest.
         between_s = max(use.energy.between_s or 0.0 for use in uses)
         joules = sum(use.energy.joules or 0.0 for use in uses)
         code = "energy_of_packages" if on_host else "energy_of_devices"
@@ -498,9 +519,13 @@ def _find_energy(
 
 
 def _estimate_energy(uses: list[Use], duration_s: float) -> tuple[float, float] | None:
-    """Return joules by the mean power, and the longest time without a reading in seconds.
+    """Return the energy in joules by the mean power, and the longest time without a reading in s.
 
     None if a device or host did not report its power, or reported it too seldom.
+
+    Args:
+        uses: readings of each device or host in the interval.
+        duration_s: length of the interval.
     """
     powers = [use.quantities["power_w"] for use in uses if "power_w" in use.quantities]
     longest_gap_s = max((power.longest_gap_s for power in powers), default=0.0)

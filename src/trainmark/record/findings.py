@@ -80,7 +80,10 @@ CODES_OF_EVENTS = {
 def find_findings(
     measurement: Measurement, figures: Mapping[str, FigureEntry], timeline: RunTimeline
 ) -> list[Message]:
-    """Return the first finding of each code: a thousand ranks may have the same in common."""
+    """Return what a reader must know besides the figures: the first finding of each code.
+
+    A thousand ranks may have the same finding, so the others are left out.
+    """
     findings: dict[str, Message] = {}
     for finding in find_in_measurement(measurement, figures):
         findings.setdefault(finding.code, finding)
@@ -96,7 +99,7 @@ def find_in_measurement(
     findings = [
         *_find_constant_loss(measurement),
         *_find_impossible_flops(figures),
-        *_find_missing_evaluation_rows(measurement),
+        *_find_wrong_evaluation_size(measurement),
         *_find_changing_evaluation_rows(measurement),
         *_find_unlike_clocks(measurement),
         *_find_slow_devices(measurement),
@@ -155,13 +158,14 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
 
 
 def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
-    """Yield that an evaluation scored rows twice, or did not report which rows it scored."""
+    """Yield that an evaluation scored rows twice, or that which rows it scored is unknown."""
     if any(rank.result.evaluation_unchecked for rank in timeline.ranks):
         yield message("evaluation_unchecked")
     # Not strict: a rank may have ended before the last evaluation.
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
         scored = combine_scores([report.scores for report in reports])
-        # ``keys``: number of scored rows that have a key. Equal rows have equal keys.
+        # ``keys``: number of scored rows that have a key; ``distinct``: of different keys on each
+        # rank. Equal rows have equal keys; of few rows, some may be equal by chance.
         if scored is None or scored.keys < _MIN_ROWS:
             continue
         if scored.distinct < _MIN_DISTINCT_SHARE * scored.keys:
@@ -191,8 +195,8 @@ def _find_impossible_flops(figures: Mapping[str, FigureEntry]) -> Iterator[Messa
         )
 
 
-def _find_missing_evaluation_rows(measurement: Measurement) -> Iterator[Message]:
-    """Compare the rows of the last evaluation with the validation data."""
+def _find_wrong_evaluation_size(measurement: Measurement) -> Iterator[Message]:
+    """Yield that the last evaluation scored fewer or more rows than the validation data has."""
     num_scored = measurement.quality.eval_samples  # None: there was no evaluation
     num_rows = measurement.plan.data.eval_samples
     if num_scored not in (None, num_rows):
@@ -201,6 +205,7 @@ def _find_missing_evaluation_rows(measurement: Measurement) -> Iterator[Message]
 
 def _find_changing_evaluation_rows(measurement: Measurement) -> Iterator[Message]:
     """Yield that evaluations did not score the same rows, as the digests of their rows show."""
+    # Without ``scored``, an evaluation did not report which rows it scored.
     digests = [point.scored["digest"] for point in measurement.evaluations if point.scored]
     if len(set(digests)) > 1:
         yield message("evaluation_rows_change", evaluations=len(digests))
