@@ -38,7 +38,7 @@ from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
 from trainmark.launch.run_dir import make_record, record_failed_planning, refuse_used
 from trainmark.pages.acceptance import build_acceptance_document
-from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
+from trainmark.pages.page import HTML_PAGE, build_documents, write_entry_pages, write_pages
 from trainmark.pages.pictures import to_notebook_html
 from trainmark.pages.rendering import render_template, to_html, to_markdown
 from trainmark.pages.repeats import build_summary
@@ -392,7 +392,7 @@ def run_entries(
             report=_ignore if quiet else end_line,
         )
         for entry in entries:
-            _write_pages_safely(write_summary, entry, show_remark=show_remark)
+            _write_pages_safely(write_entry_pages, entry, show_remark=show_remark)
 
 
 def submit_run(plan: Plan, cluster: Cluster) -> str:

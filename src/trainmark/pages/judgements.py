@@ -163,7 +163,10 @@ def build_scaling(scaling: Scaling) -> list[Block]:
 
 
 def _build_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
-    """Return the row of a figure in the table of a comparison."""
+    """Return the row of a figure in the table of a comparison of the sides A and B.
+
+    The ratio is B over A, and the interval is that of the ratio.
+    """
     (a, b), unit = cells.scale_to_unit([figure.a, figure.b], figure.unit)
     ratio = None if figure.ratio is None else f"{figure.ratio:.3f}"
     interval = None
@@ -209,7 +212,7 @@ def _scale_values(judgement: Judgement) -> Message:
 
 
 def to_json_documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[str, Any]]:
-    """Return the judgements as JSON has them."""
+    """Return the judgements as JSON has them: their fields, exit code and sentence."""
     return [
         asdict(judgement)
         | {"exit_code": judgement.exit_code, "sentence": render(_scale_values(judgement), lang)}
@@ -257,7 +260,10 @@ def describe_compliance(compliance: Compliance, lang: str) -> str:
 
 
 def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[str, str]]:
-    """Yield for each rule a mark that says whether it is obeyed, and the sentence."""
+    """Yield for each rule a mark that says whether it is obeyed, and a sentence.
+
+    The sentence says what the rule demands and what the records have.
+    """
     for rule in compliance.rules:
         mark = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
         yield mark, to_one_line(render(rule.sentence, lang))
@@ -266,7 +272,7 @@ def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[s
 def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
     """Return a row for each kind of ceiling, then what was not measured, and the links.
 
-    A row shows the size that counts (see ``_find_best_rate``), as the slowest rank measured it.
+    A row shows the fastest size, of memory the largest, as the slowest rank measured it.
 
     Args:
         document: of the command ``ceilings``, as its JSON has it.
@@ -282,25 +288,27 @@ def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
         blocks.append(build_table(columns, rows))
     blocks += _list_ceiling_remarks(document)
     blocks += _lay_out_links(document.get("links"))
-    others_share = document["others_cpu_share"] or 0.0  # None: not known
+    # The share of the cores that other programs used during the measurement; None: not known.
+    others_share = document["others_cpu_share"] or 0.0
     if others_share > BUSY_SHARE:
         blocks.append(Paragraph(phrase("ceilings.busy", share=f"{others_share:.0%}")))
     return blocks
 
 
 def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
-    """Return the row of each kind of ceiling that was measured."""
+    """Return the row of each kind of ceiling that all ranks measured."""
     rows: list[list[Phrase]] = []
     # The measurements of each rank are in the same order.
     for kinds in zip(*(rank["measurements"] for rank in document["ranks"]), strict=True):
         kind = min(kinds, key=_find_best_rate)  # a step waits for the slowest rank
-        if kind["best"] is None:  # no size was measured
+        # A rank that measured no size of the kind counts as the slowest; then there is no row.
+        if kind["best"] is None:
             continue
-        point = kind["points"][kind["best"]]  # the size that counts, see `_find_best_rate`
+        point = kind["points"][kind["best"]]  # the fastest size, of memory the largest
         rates, unit = cells.scale_to_unit(
             [point["rate"]["median"], point["rate"]["max"]], kind["unit"]
         )
-        # By how much one half of the repetitions was slower than the other.
+        # How much less time the faster half of the repetitions took than the slower half.
         swing = None if point["swing"] is None else f"{point['swing']:.1%}"
         share_of_peak = None if kind["share_of_peak"] is None else f"{kind['share_of_peak']:.1%}"
         name = _name_ceiling(kind)
@@ -336,7 +344,7 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
     if links is None:
         return
     if links["pairs"] is None:  # no pair was measured, for a reason that the document states
-        yield Paragraph(join((phrase("ceiling_kind.links"), _explain_missing_size(links)), "colon"))
+        yield Paragraph(join((phrase("ceiling_kind.links"), _get_reason(links)), "colon"))
         return
     # Pairs without a rate were skipped, or transferred wrong data; they are named below.
     measured = [pair for pair in links["pairs"] if pair["point"]["rate"]]
@@ -366,7 +374,7 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
             continue
         first, second = pair["ranks"]
         named = phrase("ceilings.link", a=first, b=second)
-        yield Paragraph(join((named, _explain_missing_size(pair["point"])), "colon"))
+        yield Paragraph(join((named, _get_reason(pair["point"])), "colon"))
 
 
 def _get_link_rate(pair: Mapping[str, Any]) -> float:
@@ -386,7 +394,7 @@ def _lay_out_link(pair: Mapping[str, Any], median_rate: float) -> list[Phrase]:
     rates, unit = cells.scale_to_unit(
         [point["rate"][name] for name in ("median", "max")], "bytes/s"
     )
-    # By how much one half of the repetitions was slower than the other.
+    # How much less time the faster half of the repetitions took than the slower half.
     swing = None if point["swing"] is None else f"{point['swing']:.1%}"
     share = f"{_get_link_rate(pair) / median_rate:.0%}"
     return [phrase("ceilings.link", a=first, b=second), *rates, unit, swing, share]
@@ -415,10 +423,15 @@ def _find_best_rate(kind: Kind) -> float:
 
 
 def _format_size(size: Sequence[int]) -> str:
-    """Return the shape of a matmul as ``4096x768x768``, or bytes as ``16 MiB``."""
+    """Return the shape of a matmul as ``4096x768x768``, or bytes as ``16 MiB``.
+
+    Args:
+        size: the three dimensions of a matmul, or one number of bytes.
+    """
     if len(size) > 1:
         return "x".join(map(str, size))
     (text,), unit = cells.scale_to_unit(size, "bytes")
+    # `:g` removes decimals that are zero: `16` instead of `16.00`.
     return f"{float(text):g} {unit}"
 
 
@@ -431,8 +444,12 @@ def _name_ceiling(kind: Kind) -> Phrase:
     return term("ceiling_kind", name)
 
 
-def _explain_missing_size(entry: Mapping[str, Any]) -> Phrase:
-    """Return why a kind or a size was not measured."""
+def _get_reason(entry: Mapping[str, Any]) -> Phrase:
+    """Return why something was not measured, or what is wrong with its result.
+
+    Args:
+        entry: a kind of ceiling, one of its sizes, or the links, as the JSON has it.
+    """
     why = entry.get("why")
     if not why:  # an older document, which has no code for the reason
         return entry["reason"]
@@ -441,18 +458,21 @@ def _explain_missing_size(entry: Mapping[str, Any]) -> Phrase:
 
 
 def _list_remarks(kind: Kind) -> list[Phrase]:
-    """Return remarks on a kind: what was not measured or is wrong, and a rate above the peak."""
+    """Return remarks on a kind of ceiling: what was not measured, wrong results, too high a rate.
+
+    A rate is too high if it is above the published peak of the device.
+    """
     lines: list[Phrase] = []
     if kind["reason"]:  # the kind does not apply here, as a precision that the device lacks
-        lines.append(join((_name_ceiling(kind), _explain_missing_size(kind)), "colon"))
+        lines.append(join((_name_ceiling(kind), _get_reason(kind)), "colon"))
     for status in ("skipped", "wrong"):
         points = [point for point in kind["points"] if point["status"] == status]
         if points:
             sizes = [
-                phrase("ceilings.point", size=_format_size(x["size"]), why=_explain_missing_size(x))
+                phrase("ceilings.point", size=_format_size(x["size"]), why=_get_reason(x))
                 for x in points
             ]
             lines.append(phrase(f"ceilings.{status}", kind=_name_ceiling(kind), points=join(sizes)))
-    if (kind["share_of_peak"] or 0) > 1:
+    if (kind["share_of_peak"] or 0) > 1:  # None: no rate was measured, or no peak is known
         lines.append(join((_name_ceiling(kind), phrase("ceilings.above")), "colon"))
     return lines

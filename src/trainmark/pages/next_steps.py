@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
-    """Return that a run on generated data was a trial, and the commands that measure real data.
+    """Return what to do after a trial, which is a run on generated data that passed.
 
-    Empty for other runs, for those that failed, and if the case is not installed here.
+    The blocks say that the run was a trial, and give the commands that prepare real data and train
+    on it. Empty if the run was not a trial, and if its case is not installed here.
     """
     plan = records[0].plan
     is_trial = plan.data.origin == "generated" and all(record.passed for record in records)

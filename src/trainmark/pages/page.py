@@ -63,10 +63,13 @@ def build_document(
 ) -> Document:
     """Return the page of one run, or of several launches of the same work.
 
+    Its badge is a word for the worst launch, such as passed or failed, and ``tone`` is the badge's
+    colour. ``doubts`` and ``reasons`` say why the figures may not be trusted.
+
     Args:
-        comparisons: other records, and rows that others published, to compare it with. None: the
-            page does not mention a comparison.
-        siblings: records of other work that are shown beside these.
+        comparisons: other records, and rows that others published, with which the page compares the
+            speed. None: the page does not mention a comparison.
+        siblings: records of other work that have pages in the same file.
         anchor_prefix: prefix of the page's anchors if several pages are in one file.
         price: of an hour on all devices.
         address: where the record is, relative to the page.
@@ -112,7 +115,9 @@ def _build_lead(
         blocks = [
             build_key_facts(record),
             tiles.build_tiles(records, price),
-            # The training and its bound are different work, so one is often among the siblings.
+            # For a mixture of experts: the same training with its experts given equal work is the
+            # bound of its speed. The two are different work, so if this page shows one of them, the
+            # other is often among the siblings.
             limits.compare_with_bound(records, [*siblings, *(comparisons or ())]),
             build_columns(
                 limits.build_time_bar(record), limits.build_rank_strip(record), comparison
@@ -158,12 +163,15 @@ def _build_repeats(records: Sequence[Record]) -> Section | None:
     if len(records) == 1:
         return None
     repeat_summary = repeats.build_summary(records)
-    # Lines have the launches' numbers in the performance table: `[1]`, `[2]` and so on.
-    launches = {f"[{number}]": record for number, record in enumerate(records, start=1)}
-    curves = charts.chart_overlays(
-        {name: [record] for name, record in launches.items()},
-        {name: record.run_id for name, record in launches.items()},
-    )
+    # Each launch is a curve of its own. Its label is its number in the performance table, `[1]`;
+    # the legend adds its run id.
+    curve_records: dict[str, list[Record]] = {}
+    legend: dict[str, Phrase] = {}
+    for number, record in enumerate(records, start=1):
+        label = f"[{number}]"
+        curve_records[label] = [record]
+        legend[label] = record.run_id
+    curves = charts.chart_overlays(curve_records, legend)
     num_passed = phrase("repeats.counted", passed=len(repeat_summary.passed), all=len(records))
     return build_folded_section(
         "repeats", *repeats.build_repeats(repeat_summary), build_columns(*curves), gist=num_passed
@@ -179,8 +187,8 @@ def build_documents(
     """Return a page for each piece of work in order of first appearance.
 
     If there are several, a page with their tables comes first: a row for each run, a table for each
-    case. A run that is given twice appears once. The page of one record alone expects that record
-    in the same folder.
+    case. A run that is given twice appears once. The page of one record alone links to the file of
+    that record, which it expects in its own folder.
 
     Args:
         comparisons: other records, and rows that others published; each page compares its work with
@@ -210,7 +218,8 @@ def build_documents(
                 x for x in comparisons if describe_printed_work(x).get("case", case) == case
             ]
         anchor_prefix = f"{number}-" if has_several else ""
-        # Of several runs each record is in a folder of its own, so their page has no address.
+        # The address of the record for the page's links. Several records are in different folders,
+        # none of which is known here, so their pages have no such link.
         address = RECORD_FILE if len(unique) == 1 else ""
         siblings = [record for record in unique.values() if record not in launches]
         pages.append(
@@ -235,11 +244,11 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
             blocks.append(curves)
         title = case_records[0].plan.about.title
         sections.append(Section(title, f"table{number}", tuple(blocks)))
-    badge, tone = summary.choose_badge(*works)
+    badge, tone = summary.choose_badge(*works)  # of the worst launch of all works
     verification = combine_verifications(records)
     return Document(
         title=phrase("overview.title", works=len(works), launches=len(records)),
-        sentence="",
+        sentence="",  # each work's own page has a sentence
         badge=badge,
         tone=tone,
         verification=phrase(f"trust.{verification}"),
@@ -254,11 +263,11 @@ def _overlay_works(
 ) -> list[Chart]:
     """Return the curves of several works of a case in one chart for each quantity.
 
-    A line is one launch of a work. It is named by its row of the table, and by the settings in
-    which the works differ.
+    Each work has one curve, that of its median launch. The legend names it by its row of the
+    performance table, its devices, and the settings in which the works differ.
 
     Args:
-        rows: of the table, in their order.
+        rows: records in the order of the rows of that table.
         prefix: begins the names of the charts.
     """
     if len(works) < 2:  # the work's own page has its curves
@@ -266,18 +275,18 @@ def _overlay_works(
     launches = [repeats.find_median_launch(work) for work in works]
     case = launches[0].plan.case
     differing = find_differing_settings((case, record.plan.recipe) for record in launches)
-    sides: dict[str, list[Record]] = {}
-    names: dict[str, Phrase] = {}
+    curve_records: dict[str, list[Record]] = {}
+    legend: dict[str, Phrase] = {}
     for record in launches:
-        row = f"[{rows.index(record) + 1}]"
+        label = f"[{rows.index(record) + 1}]"
         recipe = record.plan.recipe
         settings = {name: recipe[name] for name in differing if name in recipe}
         parts = [describe_devices(record)]
         if settings:
             parts.append(format_fix_hp(settings))
-        sides[row] = [record]
-        names[row] = join(parts)
-    return charts.chart_overlays(sides, names, prefix=prefix)
+        curve_records[label] = [record]
+        legend[label] = join(parts)
+    return charts.chart_overlays(curve_records, legend, prefix=prefix)
 
 
 def write_pages(records: Sequence[Record], folder: Path) -> None:
@@ -287,8 +296,8 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
         EnvironmentFault: the page with charts cannot be drawn here.
         OSError: a page cannot be written.
     """
-    # The Markdown pages, of the records alone, come first: they have no charts, so they are written
-    # even if charts cannot be drawn.
+    # The Markdown pages come first: they have no charts, so they are written even if charts cannot
+    # be drawn. They show the records alone; only the page with charts compares them with others.
     markdown_pages = build_documents(records)
     for lang in LANGUAGES:
         with write_atomically(folder / f"page.{lang}.md") as file:
@@ -379,11 +388,11 @@ def read_newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
         yield name, launches
 
 
-def write_summary(entry: SeriesEntry) -> None:
-    """Write the page of an entry of a plan file: all its launches, failed earlier ones too.
+def write_entry_pages(entry: SeriesEntry) -> None:
+    """Write the pages of all launches of an entry of a plan file, earlier failures included.
 
-    The page is in the folder of the newest attempt. An entry of one launch has none besides the
-    page of that launch.
+    They are written into the folder of the newest attempt. Nothing is written for an entry of one
+    launch, because that launch has its own pages.
     """
     folder = entry.run_dir
     if entry.num_launches == 1 or folder is None or not folder.exists():

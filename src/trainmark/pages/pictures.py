@@ -31,10 +31,11 @@ def list_charts(pages: Sequence[Document]) -> dict[str, Chart]:
 
 
 def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
-    """Return the chart of this name; by default the first, which is the loss of one run.
+    """Return the chart of this name; None: the first of all pages, as a rule that of the loss.
 
     Raises:
-        UsageError: there is none; the error suggests names that there are.
+        UsageError: there is no such chart; the error suggests similar names of charts. Or there is
+            no chart at all.
     """
     charts = list_charts(pages)
     if not charts:
@@ -80,8 +81,10 @@ def _build_standalone_spec(chart: Chart, lang: str) -> str:
 
     On a page, colours are variables of its style sheet; a picture by itself has no style sheet.
     """
+    # The pattern's groups are a colour's name and its value.
     colours: dict[str, str] = dict(_COLOUR.findall(read_shipped_file("base.css")))
     spec: dict[str, Any] = complete_spec(chart, lang, with_title=True)
     spec["background"] = "var(--paper)"
     text = json.dumps(spec, ensure_ascii=False, allow_nan=False)
+    # Each `var(--paper)` becomes the colour of the name, which is group 1.
     return _VARIABLE.sub(lambda match: colours[match[1]], text)

@@ -39,7 +39,10 @@ _LANGUAGE_TAGS = {"en": "en", "zh": "zh-Hans"}  # as the attribute `lang` of HTM
 def load_templates() -> Environment:
     """Return the environment of the templates.
 
-    Its filters translate phrases into the language ``lang`` with which a template is rendered.
+    A template is rendered in a language, ``lang``. The filters ``translate`` and ``md`` translate a
+    phrase into it: ``translate`` on one line, and ``md`` with the characters escaped that Markdown
+    would interpret. ``translate_in`` translates into the language that is its argument, and keeps
+    the text as it is.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 

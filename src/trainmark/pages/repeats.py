@@ -54,44 +54,49 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
             raise RecordError(what, where=record.run_id, rule=rule)
     reject_duplicates(record.run_id for record in records)
     passed = tuple(record for record in records if record.passed)
+    # The declarations of the figures: `about.page` has those that only this case has.
     specs = record_figures.list_specs(records[0].plan.about.page)
     figures: dict[str, LaunchSummary] = {}
     for name, spec in specs.items():
-        # Details are in the table of all figures only.
-        launches = None if spec.detail else summarize_figure(passed, name)
-        if launches is not None:
-            figures[name] = launches
+        if spec.detail:  # a detail is shown only in the table of all figures
+            continue
+        launch_summary = summarize_figure(passed, name)
+        if launch_summary is not None:
+            figures[name] = launch_summary
     qualities = [x.quality.value for x in passed if x.quality.value is not None]
     if qualities:
         figures[records[0].quality.metric] = summarize_launches(qualities)
     return RepeatSummary(tuple(records), passed, figures, grade_repeats(records))
 
 
-def build_repeats(repeat: RepeatSummary) -> list[Block]:
+def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
     """Return a row for each figure, then how many launches passed, and which did not.
 
-    With fewer than five launches, the range stands in place of the interval, under its own heading.
+    With fewer than five launches that passed, the ends are those of the range, not of the 95%
+    interval, and the heading says so.
     """
     rows = []
-    known_figures = repeat.records[0].figures
-    for name, launches in repeat.figures.items():
+    known_figures = repeat_summary.records[0].figures
+    for name, figure_summary in repeat_summary.figures.items():
         # The quality, which is no figure, has no unit.
         unit = known_figures[name].unit if name in known_figures else ""
         (mean, low, high), unit = cells.scale_to_unit(
-            [launches.mean, launches.low, launches.high], unit
+            [figure_summary.mean, figure_summary.low, figure_summary.high], unit
         )
-        cv = None if launches.cv is None else f"{launches.cv:.2%}"
-        rows.append((name, mean, unit, f"{low} – {high}", cv, launches.launches))
-    is_range = len(repeat.passed) < INTERVAL_MIN_LAUNCHES
+        cv = None if figure_summary.cv is None else f"{figure_summary.cv:.2%}"
+        rows.append((name, mean, unit, f"{low} – {high}", cv, figure_summary.launches))
+    is_range = len(repeat_summary.passed) < INTERVAL_MIN_LAUNCHES
     columns = translate_headings(
         "name", "mean", "unit", "range" if is_range else "interval", "cv", "launches"
     )
     blocks: list[Block] = []
     if rows:
         blocks.append(build_table(columns, rows))
-    num_passed = phrase("repeats.counted", passed=len(repeat.passed), all=len(repeat.records))
+    num_passed = phrase(
+        "repeats.counted", passed=len(repeat_summary.passed), all=len(repeat_summary.records)
+    )
     blocks.append(Paragraph(num_passed))
-    failed = [record for record in repeat.records if not record.passed]
+    failed = [record for record in repeat_summary.records if not record.passed]
     if failed:
         runs = join((x.run_id, " (", phrase(f"status.{x.status}"), ")") for x in failed)
         blocks.append(Paragraph(phrase("repeats.left_out", runs=runs)))
@@ -124,7 +129,7 @@ def average_figures(records: Sequence[Record]) -> Record:
     launches = select_passed(records)
     figures = dict(record.figures)
     for name, entry in record.figures.items():
-        mean = summarize_figure(launches, name)
-        if mean is not None:
-            figures[name] = entry.model_copy(update={"value": mean.mean})
+        launch_summary = summarize_figure(launches, name)
+        if launch_summary is not None:
+            figures[name] = entry.model_copy(update={"value": launch_summary.mean})
     return record.model_copy(update={"figures": figures})

@@ -48,23 +48,26 @@ _LAUNCH_PATH = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")
 _UNLIMITED_WIDTH = 10_000  # columns
 
 
-def to_listing_json(listing: Listing, failed: UnreadFiles) -> dict[str, Any]:
+def to_listing_json(listing: Listing, unread_files: UnreadFiles) -> dict[str, Any]:
     """Return a listing as JSON: how many there are, the runs, and what could not be read."""
-    unread = [{"file": path, "reason": asdict(reason)} for path, reason in failed]
+    unread = [{"file": path, "reason": asdict(reason)} for path, reason in unread_files]
     return {"total": listing.total, "runs": listing.as_dicts(), "unread": unread}
 
 
 def add_differing_settings(listing: Listing) -> Listing:
     """Return a listing with a column for each setting in which runs of a case and recipe differ.
 
-    These replace the columns ``recipe`` and ``settings``. The recipe is kept if the runs of a case
-    differ in it. A setting that is a column already, such as the precision, is not repeated.
+    At most the first ``_MAX_SETTINGS`` of them have a column. The columns replace ``settings``,
+    which has all settings of a run as one JSON text, and ``recipe``. The recipe is kept if the runs
+    of a case differ in it. A setting that is a column already, such as the precision, is not
+    repeated.
     """
     rows = listing.as_dicts()
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
-    kinds = [f"{row['case']} {row['recipe']}" for row in rows]  # only runs of one are compared
+    # Settings are compared only between runs of the same case and recipe.
+    kinds = [f"{row['case']} {row['recipe']}" for row in rows]
     differing = find_differing_settings(zip(kinds, recipes, strict=True))
-    # If a setting differs, there are rows; all have the same columns.
+    # `rows[0]` exists: without rows no setting differs. All rows have the same columns.
     names = [name for name in differing if name not in rows[0]][:_MAX_SETTINGS]
     # There are more pairs of case and recipe than cases only if a case has several recipes.
     has_several_recipes = len(set(kinds)) > len({row["case"] for row in rows})
@@ -119,8 +122,10 @@ def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -
         for key, values in values_by_key.items()
     }
     rows = zip(*columns.values(), strict=True)
-    if any(len("   ".join(row)) > width for row in rows):  # as wide as the table draws them
+    # The table has three spaces between the cells of a row.
+    if any(len("   ".join(row)) > width for row in rows):
         for key, texts in columns.items():
+            # Group 1: the six letters at the end of the run's folder, and the repeat, `fa3c1e/r0`.
             columns[key] = [_LAUNCH_PATH.sub(r"*\1", text) for text in texts]
     single_values: dict[str, str] = {}  # of columns that are left out, by their heading
     left_out: list[str] = []
@@ -192,12 +197,12 @@ def _format_cell(value: Any) -> str:
     return cells.NOTHING if value is None else str(value)
 
 
-def list_remarks(listing: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
-    """Yield the lines below the table: how many launches were left out, and files not read."""
+def list_remarks(listing: Listing, unread_files: UnreadFiles, lang: str = "en") -> Iterator[str]:
+    """Yield the lines below the table: how many launches of all it shows, and files not read."""
     if len(listing.rows) < listing.total:
         total = cells.format_integer(listing.total)
         yield translate(phrase("terminal.listed", shown=len(listing.rows), total=total), lang)
-    for path, reason in failed:
+    for path, reason in unread_files:
         yield f"{path}: {render(reason, lang)}"
 
 
@@ -208,6 +213,7 @@ def build_imported_table(rows: Sequence[Row]) -> Table:
         figures = []
         for name, reading in row.figures.items():
             (value,), unit = cells.scale_to_unit([reading.value], reading.unit)
+            # Without a number, the printed text is shown, such as "OOM".
             shown = reading.raw if reading.value is None else f"{value} {unit}"
             figures.append(f"{name} {shown or cells.NOTHING}".strip())
         notes = (render(note, "en") for note in row.notes)
@@ -230,7 +236,7 @@ def _format_place(entry: Row | Unread) -> str:
     return f"{entry.file}:{entry.line}" if entry.line else entry.file
 
 
-def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
+def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str:
     """Return a table with a row for each entry of a plan, then reasons, trust and folders.
 
     Settings in which the entries of a case differ have columns. An entry of which all launches
@@ -238,11 +244,13 @@ def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> st
     entries appears once. No line is wider than the screen, except those with a folder.
     """
     remarks: dict[str, list[str]] = {}
-    for entry in outcomes:
+    for entry in entries:
         sentences = []
-        if entry.reason and entry.state == "to run":  # a dry run: the reason is the case key
+        # Only a dry run leaves an entry "to run"; its reason is the key of the case that would run.
+        if entry.reason and entry.state == "to run":
             sentences.append(f"to run as {entry.reason}")
-        elif entry.reason and entry.state == "left":  # the reason itself says "stopped"
+        # "left": the series was stopped before the entry's last launch; the reason says "stopped".
+        elif entry.reason and entry.state == "left":
             sentences.append(entry.reason)
         elif entry.reason:
             sentences.append(f"{_STATES.get(entry.state, entry.state)}: {entry.reason}")
@@ -252,38 +260,43 @@ def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> st
         for words in sentences:
             remarks.setdefault(words, []).append(entry.name)
     blocks: list[Block] = [
-        _build_series_rows(outcomes, width or terminal.count_columns()),
+        _build_entry_table(entries, width or terminal.count_columns()),
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in remarks.items()),
     ]
-    for entry in outcomes:
+    for entry in entries:
         if entry.run_dir is not None:
             blocks.append(Code(f"{entry.name}: {entry.run_dir}"))
-    if all(entry.state == "skipped" for entry in outcomes):
+    if all(entry.state == "skipped" for entry in entries):
         blocks.append(Paragraph("nothing ran: this machine cannot run any run of the plan"))
     return terminal.show(blocks, width=width)
 
 
-def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
-    """Return a row for each entry; on a narrow screen without memory and interval."""
-    plans = [(entry.plan.case, entry.plan.recipe) for entry in outcomes if entry.plan]
+def _build_entry_table(entries: Sequence[SeriesEntry], width: int) -> Table:
+    """Return a row for each entry; on a narrow screen without memory and interval.
+
+    The first settings in which entries of the same case differ have columns, and the number of
+    nodes and ranks if entries differ in it.
+    """
+    plans = [(entry.plan.case, entry.plan.recipe) for entry in entries if entry.plan]
     names = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MAX_SETTINGS]
-    worlds = {f"{entry.plan.nnodes}x{entry.plan.nproc}" for entry in outcomes if entry.plan}
-    columns: dict[str, list[Phrase]] = {"run": [entry.name for entry in outcomes]}
+    worlds = {f"{entry.plan.nnodes}x{entry.plan.nproc}" for entry in entries if entry.plan}
+    columns: dict[str, list[Phrase]] = {"run": [entry.name for entry in entries]}
     if len(worlds) > 1:
         columns["nodes x ranks"] = [
             None if entry.plan is None else f"{entry.plan.nnodes}x{entry.plan.nproc}"
-            for entry in outcomes
+            for entry in entries
         ]
     for name in names:
         columns[SHORT_NAMES.get(name, name)] = [
             _format_setting_cell(entry.plan.recipe[name])
             if entry.plan and name in entry.plan.recipe
             else None
-            for entry in outcomes
+            for entry in entries
         ]
     heads = ("status", "launches", "final_result", "interval", "quality", "memory GiB")
-    entry_rows = [_build_series_row(entry) for entry in outcomes]
-    columns |= {head: [row[place] for row in entry_rows] for place, head in enumerate(heads)}
+    entry_rows = [_list_entry_results(entry) for entry in entries]
+    for place, head in enumerate(heads):
+        columns[head] = [row[place] for row in entry_rows]
     # If the table is too wide, the memory is left out, then also the interval.
     for head in ("memory GiB", "interval"):
         shown = build_table(columns, zip(*columns.values(), strict=True))
@@ -293,12 +306,18 @@ def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
     return build_table(columns, zip(*columns.values(), strict=True))
 
 
-def _build_series_row(outcome: SeriesEntry) -> list[Phrase]:
-    """Return status, launches, result, interval, quality and memory of an entry."""
-    records = outcome.records
-    state = _STATES.get(outcome.state, outcome.state)
-    launches = f"{sum(x.passed for x in records)}/{outcome.num_launches}"
-    if outcome.state not in ("passed", "finished"):  # a part of the launches has no mean to show
+def _list_entry_results(entry: SeriesEntry) -> list[Phrase]:
+    """Return status, launches, result, interval, quality and memory of an entry of a plan file.
+
+    The launches are a number of all, ``2/3``: those that passed. The figures are means over the
+    launches. They are None unless all launches passed, now or in an earlier call.
+    """
+    records = entry.records
+    state = _STATES.get(entry.state, entry.state)
+    launches = f"{sum(x.passed for x in records)}/{entry.num_launches}"
+    # "finished": all launches passed in an earlier call. In any other state launches are missing or
+    # failed, and a mean over the rest is not that of the entry.
+    if entry.state not in ("passed", "finished"):
         return [state, launches, None, None, None, None]
     result_text: Phrase = None
     interval: Phrase = None
@@ -311,7 +330,7 @@ def _build_series_row(outcome: SeriesEntry) -> list[Phrase]:
     qualities = [x.quality.value for x in records if x.quality.value is not None]
     quality = summarize_launches(qualities).mean if qualities else None
     quality_text = cells.format_quality_and_target(quality, records[0].quality.target)
-    used = summarize_figure(records, "mem")
+    used = summarize_figure(records, "mem")  # the memory in use, and all that a device has
     total = summarize_figure(records, "mem_total")
     memory = cells.format_memory(used.mean if used else None, total.mean if total else None)
     return [state, launches, result_text, interval, quality_text, memory]
@@ -341,8 +360,15 @@ def build_launch_table(records: Iterable[Record]) -> Table:
     return build_table(heads, rows)
 
 
-def to_series_json(outcomes: Sequence[SeriesEntry], *, name: str, exit_code: int) -> dict[str, Any]:
-    """Return all outcomes as one JSON document; the records of the runs have the figures."""
+def to_series_json(entries: Sequence[SeriesEntry], *, name: str, exit_code: int) -> dict[str, Any]:
+    """Return how each entry of a plan file ended, as one JSON document.
+
+    It has no figures: those are in the records of the runs.
+
+    Args:
+        name: of the plan file, as it states it.
+        exit_code: of the command that ran the entries.
+    """
     runs = [
         {
             "name": entry.name,
@@ -352,12 +378,13 @@ def to_series_json(outcomes: Sequence[SeriesEntry], *, name: str, exit_code: int
             "launches": entry.num_launches,
             "run_ids": [record.run_id for record in entry.records],
             "statuses": [record.status for record in entry.records],
-            # The folders of launches that earlier calls did: ``toy``, of a repeat ``toy/r2``.
+            # Launches of earlier calls that did not pass, by the folder of the run below the store:
+            # ``toy``; one launch of a repeat has a folder inside it: ``toy/r2``.
             "did_not_pass_before": [
                 "/".join(x.parts[-2 if entry.num_launches > 1 else -1 :])
                 for x in entry.earlier_failures
             ],
         }
-        for entry in outcomes
+        for entry in entries
     ]
     return {"plan": name, "exit_code": exit_code, "runs": runs}

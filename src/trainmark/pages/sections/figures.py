@@ -77,11 +77,12 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
 
     Args:
         cost: of a million samples or tokens, as a tile; None: the price of an hour is not known.
-        launches: number of launches over which the figures are means; counts and spans are those of
-            ``record`` alone.
+        launches: number of launches over which the figures are means; counts and spans, the parts
+            of the run's time, are those of ``record`` alone.
     """
     rows: list[list[Phrase]] = []
     unmeasured: list[tuple[Phrase, Phrase]] = []
+    # The declarations of the figures: `about.page` has those that only this case has.
     specs = record_figures.list_specs(record.plan.about.page)
     for name, entry in record.figures.items():
         if entry.value is None:
@@ -127,15 +128,18 @@ def _list_count_rows(record: Record) -> list[list[Phrase]]:
 
 
 def _list_span_rows(record: Record) -> list[list[Phrase]]:
-    """Return the row of each span of time that is not too short, with its share of the run."""
-    # The wall time is not known if no rank started.
+    """Return the row of each span of time that is not too short, with its share of the run.
+
+    The spans are the parts of the wall time of the rank that ended last.
+    """
+    # The wall time is not known if that rank never started.
     wall_ns = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
     rows: list[list[Phrase]] = []
     for name, ns in record.spans.by_name_ns.items():
         if ns < _MIN_SPAN_NS:
             continue
         share: Phrase = f"{ns / wall_ns:.1%}"
-        if not rows:  # the first row says what the share is of
+        if not rows:  # the first row says of what the share is, and names the rank
             share = phrase("spans.share", share=share, rank=record.spans.rank)
         rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", share])
     return rows
@@ -200,8 +204,9 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
 def build_printed_speeds(record: Record) -> Section | None:
     """Return the speeds that a user's program printed, each beside the measured speed.
 
-    Below the table is a line of the program's output, as it was printed. None if the program
-    printed no speed, and for a case, which is not a user's program.
+    A row also has the reason for the difference, if one is known, and the number of lines with the
+    speed. Below the table is the first of these lines, as it was printed, of the first row. None if
+    no speed was printed; only a user's own program prints any, not a case of ours.
     """
     comparisons = compare_printed(Measurement.from_record(record), record.figures)
     if not comparisons:
@@ -227,8 +232,9 @@ def build_printed_speeds(record: Record) -> Section | None:
 def build_ranks(record: Record) -> Section | None:
     """Return a row for each rank with the readings of its device, the slowest first.
 
-    Readings are of the training, or else of the run. None if there are no readings and fewer than
-    two ranks have a step time.
+    Readings are those of the training, or of the whole run if the training has none. Times are the
+    median of a step and the mean wait for data in a step, in ms. None if there are no readings and
+    fewer than two ranks have a step time.
     """
     telemetry = record.telemetry
     interval: IntervalName = "run"
@@ -238,7 +244,7 @@ def build_ranks(record: Record) -> Section | None:
     devices = telemetry.devices if telemetry else []
     for device in devices:
         for rank in device.ranks:
-            use_by_rank[rank] = device.over.get(interval)
+            use_by_rank[rank] = device.over.get(interval)  # `over`: the readings by interval
     if not use_by_rank and sum(entry.step_ns is not None for entry in record.ranks) < 2:
         return None
     rows = []
@@ -264,7 +270,7 @@ def build_ranks(record: Record) -> Section | None:
             ]
         )
     headings = translate_headings(*(f"ranks.{name}" for name in _RANK_COLUMNS))
-    table = build_table(headings, rows, short=True)
+    table = build_table(headings, rows, short=True)  # of very many ranks, the first and the last
     note = None
     if telemetry and interval in telemetry.intervals_s:
         start_s, end_s = telemetry.intervals_s[interval]

@@ -178,7 +178,7 @@ def _build_list_files(
         if file.suffix == ".css":
             text = read_shipped_file("base.css") + text
         files[f"static/{file.name}"] = text
-    listing = to_listing_json(list_runs(database), failed=[])
+    listing = to_listing_json(list_runs(database), unread_files=[])
     for launch in listing["runs"]:
         del launch["path"]  # a path of this machine means nothing to readers of the site
     files["runs.json"] = json.dumps(listing)
