@@ -81,3 +81,11 @@ def test_markdown_shows_text_literally(hostile, expected):
 def test_a_fence_outlasts_the_fences_inside():
     assert cells.choose_code_fence("plain") == "```"
     assert cells.choose_code_fence("a\n````\nb") == "`````"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(610, "610"), (12_690, "12.7k"), (999_499, "999k"), (999_500, "1.00M"), (67_000_000, "67.0M")],
+)
+def test_short_counts_have_three_digits(value, text):
+    assert cells.format_short_count(value) == text

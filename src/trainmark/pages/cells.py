@@ -148,7 +148,7 @@ def scale_to_unit(values: Sequence[float | None], unit: str) -> tuple[list[str],
 def format_short_count(value: int) -> str:
     """Return a count, from 1000 with three significant digits: ``610``, ``12.7k``, ``67.0M``."""
     for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
+        if value >= 0.9995 * factor:  # 999,500 is rounded to `1.00M`, not to `1000k`
             return f"{format_rounded(value / factor)}{letter}"
     return str(value)
 

@@ -83,7 +83,11 @@ RULES: dict[str, AuditRule] = {
     "log": AuditRule(
         rows.check_log, "error", frozenset({"log_samples_below_steps", "log_speeds_differ"})
     ),
-    "memory": AuditRule(rows.check_memory, "error", frozenset({"audit_memory_of_card"})),
+    "memory": AuditRule(
+        rows.check_memory,
+        "error",
+        frozenset({"audit_memory_of_card", "audit_memory_of_others"}),
+    ),
     "mfu": AuditRule(tables.check_mfu, "warning"),
     "ordering": AuditRule(rows.check_ordering, "error"),
     "outlier": AuditRule(rows.check_outlier, "warning"),

@@ -393,9 +393,14 @@ def _compare_batch_and_step(subject: AuditSubject) -> Hits:
     # Step time and throughput may be means over different steps.
     slack = 1 + _STEP_TOLERANCE + subject.compute_rounding("step_time")
     samples = seconds * rate
-    if samples * slack < min_batch or samples > max_batch * slack:
-        args = {"step_time": seconds, "rate": rate, "least": min_batch, "samples": samples}
-        yield subject, message("audit_batch", **args)
+    if samples * slack < min_batch:
+        bound = min_batch
+    elif samples > max_batch * slack:
+        bound = max_batch
+    else:
+        return
+    args = {"step_time": seconds, "rate": rate, "batch": bound, "samples": samples}
+    yield subject, message("audit_batch", **args)
 
 
 def _compute_sample_rate(subject: AuditSubject) -> float | None:
@@ -464,7 +469,8 @@ def _check_memory_of_one_card(rows: Sequence[AuditSubject]) -> Hits:
     for subject in rows:
         total = subject.figures["mem_total"]
         if abs(total / usual - 1) > _MEMORY_ROUNDING:
-            yield subject, _describe_other_card(subject, total / _GIB, [usual / _GIB])
+            args = {"device": subject.device, "total": total / _GIB, "usual": usual / _GIB}
+            yield subject, message("audit_memory_of_others", **args)
 
 
 def _fits_any_card(used: float, total: float, sizes: Sequence[float]) -> bool:
