@@ -25,7 +25,8 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the facts that the job must report, and the formula of the model FLOPs.
 
     Args:
-        facts: what the job reported; some sizes depend on its data or model.
+        facts: what the job reported. Sizes depend on its numbers of numerical values and of
+            embedding tables, and on the rows of these tables that each rank holds.
     """
     num_numerical = facts.get("numerical_features")
     num_tables = facts.get("tables")
@@ -34,17 +35,21 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     dim = recipe.embedding_dim
     bottom, top = parse_layer_widths(recipe)
     num_features = count_features(num_tables, dim)
-    # Inputs and outputs of each linear layer.
+    # Inputs and outputs of each linear layer of the bottom MLP and of the top MLP.
     layers = [*pairwise([num_numerical, *bottom]), *pairwise([num_features, *top])]
     weights = sum(inputs * outputs for inputs, outputs in layers)
     biases = sum(outputs for _, outputs in layers)
-    rows = sum(rank["rows"] for rank in facts["placement"])  # every row is on one rank
+    # Rows of all embedding tables: every row is on one rank.
+    rows = sum(rank["rows"] for rank in facts["placement"])
     parameters = weights + biases + rows * dim
     # FLOPs: 6 for each weight and each product of the interaction, but 4 for a weight of the first
     # layer, whose input needs no gradient. Features that only pad do not count.
-    num_vectors = num_tables + 1
-    num_pairs = num_tables * (num_tables + 1) // 2
+    num_vectors = num_tables + 1  # an embedding of each table, and the output of the bottom MLP
+    num_pairs = num_tables * (num_tables + 1) // 2  # of different vectors
+    # The features are the output of the bottom MLP (``dim``), the dot product of each pair, and the
+    # padding.
     padding_weights = (num_features - dim - num_pairs) * top[0]
+    # The interaction computes the dot products of every vector with every vector.
     products = num_vectors**2 * dim
     flops_per_sample = 6 * (weights - padding_weights + products) - 2 * num_numerical * bottom[0]
 

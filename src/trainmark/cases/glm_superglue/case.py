@@ -148,8 +148,8 @@ SEED = 10_483  # of the published runs
 def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:
     """Return the published training: AdamW 1e-5, 8 samples per device, accuracy 0.80.
 
-    The published program ends after at most 40 epochs and recomputes every block. Its schedule
-    has 4,338 steps for any number of devices: four epochs if a step has 128 samples.
+    The published program ends after at most 40 epochs and recomputes every block. Its learning rate
+    schedule has 4,338 steps for any number of devices, the default of ``lr_decay_steps``.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.
@@ -163,7 +163,7 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
         weight_decay=0.1,
         max_epochs=40,
         eval_every_epochs=None,
-        eval_every_samples=19_200,
+        eval_every_samples=19_200,  # as the published program
         eval_from_sample=100,  # a fault of the evaluation shows soon after the start
         target_value=0.80,
         checkpoint_activations=True,

@@ -112,24 +112,26 @@ def _run_stages(
 
     Args:
         db: the scratch database, in which stages leave their tables.
-        rows: number of rows of each log, in order.
+        sources: the logs by name.
+        rows: number of rows of each log, in the order of ``sources``.
         partial_folder: the data folder that is being written; it stores the results of stages.
         rules: options of ``prepare``.
     """
     report = partial_folder.report
+    # Consecutive rows of one log that belong to one split, by the number of the part.
     parts = dict(enumerate(split_rows(rows)))
     # ``run_stage`` returns the stored result if an earlier call has finished the stage.
     assign_numbers = partial(tables.assign_category_numbers, db, len(rows), rules)
-    sizes = partial_folder.run_stage("number categories", assign_numbers)
-    report(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
+    # Of each categorical column, the number of ids: the rows of its embedding table.
+    cardinalities = partial_folder.run_stage("number categories", assign_numbers)
+    report(f"tables of {', '.join(f'{cardinality:,}' for cardinality in cardinalities)} rows")
     report.begin("encoding rows", sum(rows.values()))
     for source, (name, path) in enumerate(sources.items()):
         parts_of_source = {number: part for number, part in parts.items() if part.source == source}
-        partial_folder.run_stage(
-            f"encode {name}", partial(tables.encode_rows, db, source, parts_of_source, sizes, rules)
-        )
+        encode = partial(tables.encode_rows, db, source, parts_of_source, cardinalities, rules)
+        partial_folder.run_stage(f"encode {name}", encode)
         report.advance(rows[path])
-    spec = FeatureSpec.create(partial_folder.folder, sizes)
+    spec = FeatureSpec.create(partial_folder.folder, cardinalities)
     report.begin("writing rows", sum(rows.values()))
     _write_splits(db, parts, spec, partial_folder, rules)
     return spec
@@ -152,8 +154,8 @@ def _write_splits(
     """
     report = partial_folder.report
     for split in SPLITS:
-        parts_of_split = {number: part for number, part in parts.items() if part.split == split}
-        num_rows = sum(part.end - part.start for part in parts_of_split.values())
+        part_numbers = [number for number, part in parts.items() if part.split == split]
+        num_rows = sum(parts[number].end - parts[number].start for number in part_numbers)
         partial_folder.manifest["counts"][split] = num_rows
         if f"write {split}" in partial_folder.state["stages"]:
             report.advance(num_rows)
@@ -165,14 +167,15 @@ def _write_splits(
         names = [file.name for file in spec.get_row_types("train")]
         files = [partial_folder.folder / split / name for name in names]
         files[0].parent.mkdir(exist_ok=True)
-        # The keys of other splits are row numbers; see ``tables.build_row_key``.
+        # Rows are written in the order of their keys. The keys of training rows are hashes, which
+        # shuffle them; those of other rows are row numbers within the split, which keep the order.
         num_keys = tables.KEYS if split == "train" else num_rows
         # Rows are sorted one range of keys after the other, which bounds the memory.
         key_ranges = _divide_keys(num_keys, num_rows)
         batches = (
             batch
             for keys in key_ranges
-            for batch in tables.read_encoded_rows(db, [*parts_of_split], spec, rules, keys)
+            for batch in tables.read_encoded_rows(db, part_numbers, spec, rules, keys)
         )
         write = partial(tables.write_rows, files, batches, report.advance)
         num_written = partial_folder.run_stage(f"write {split}", write)
@@ -180,11 +183,14 @@ def _write_splits(
 
 
 def _divide_keys(num_keys: int, num_rows: int) -> list[range]:
-    """Return ranges of keys, each with about ``BUCKET_ROWS`` rows, which are sorted at once.
+    """Divide the possible keys of a split into ranges that about ``BUCKET_ROWS`` rows belong to.
+
+    The caller sorts the rows of one range at a time.
 
     Args:
-        num_keys: the keys of the rows are evenly distributed in [0, num_keys).
-        num_rows: of the split, at least 1.
+        num_keys: the keys of the rows are evenly distributed in [0, num_keys); if they are hashes,
+            there are many more possible keys than rows.
+        num_rows: number of rows of the split, at least 1.
     """
     num_buckets = -(-num_rows // BUCKET_ROWS)  # rounded up
     bounds = [num_keys * bucket // num_buckets for bucket in range(num_buckets + 1)]

@@ -97,8 +97,8 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
     """Divide the rows of the sources into splits.
 
     The last of several days is cut into two halves, test and validation; an odd row belongs to the
-    validation, as in NVIDIA's preprocessing with Spark. The last seventh of a single log is the
-    test split, and there is no validation split.
+    validation, as in NVIDIA's preprocessing with Spark. A single log is Kaggle's, with seven days:
+    its last seventh is the test split, and there is no validation split.
 
     Args:
         rows: number of rows of each source, in order.

@@ -59,11 +59,12 @@ LINES = (
 def choose_memory_limit() -> int:
     """Return the database's memory limit in bytes.
 
-    It is 1 GiB for each core, at least 2 GiB, but at most half of the machine's memory.
+    It is 1 GiB for each core, because the threads of the database need memory; at least 2 GiB, but
+    at most half of the machine's memory.
     """
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    num_cores = max(2, len(os.sched_getaffinity(0)))
-    return min(machine_bytes // 2, num_cores * THREAD_BYTES)
+    num_cores = len(os.sched_getaffinity(0))
+    return min(machine_bytes // 2, max(2, num_cores) * THREAD_BYTES)
 
 
 @contextmanager
@@ -100,18 +101,20 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
 
 
 def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple[int, int]]:
-    """Read logs into their tables; yield the number of each and of its rows, in order.
+    """Read logs into their tables; yield the number of each log and the number of its rows.
+
+    The logs are yielded in the order of ``logs``, each when it is read.
 
     The database reads a plain log with all its threads, but a gzip log with a single thread;
     therefore several gzip logs are read at the same time.
 
     Args:
         db: the scratch database.
-        logs: by number of the source.
+        logs: the files by their number among all sources, with which the names of their tables end.
         threads: maximum number of logs that are read at the same time.
 
     Raises:
-        DataError: see ``read_log``.
+        DataError: a file is damaged, or a row is invalid; the error names file and row.
     """
     num_gzip = sum(is_gzip(path) for path in logs.values())
     stop = Event()
@@ -136,6 +139,9 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
 
 def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     """Read a log into its tables ``read_`` and ``counts_``; return its number of rows.
+
+    The table ``read_`` has the rows of the log in their order, ``counts_`` the number of times that
+    each value occurs in each categorical column (also the empty cell, which is null).
 
     Args:
         db: a cursor of the scratch database.
@@ -171,9 +177,11 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
 
 
 def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int]:
-    """Number the frequent categories of each column from 1; return the cardinalities.
+    """Give ids from 1 to the frequent categories of each column; return the cardinalities.
 
-    Categories are ordered by descending frequency, then by value. An empty cell is no category.
+    Ids ascend by descending frequency, then by value; they are stored in the tables ``ids_``. Rare
+    categories and empty cells share id 0. The cardinality of a column is its number of ids,
+    including 0.
 
     Args:
         rules: options of ``prepare``, of which ``frequency_threshold`` decides what is frequent.
@@ -189,7 +197,7 @@ def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int
         ids = f"SELECT value, (row_number() OVER ({order}))::INTEGER AS id {frequent}"
         db.execute(f"CREATE OR REPLACE TABLE ids_{column} AS {ids}")
         num_frequent = db.execute(f"SELECT count(*) FROM ids_{column}").fetchone()[0]
-        cardinalities.append(1 + num_frequent)  # id 0 is that of all other categories
+        cardinalities.append(1 + num_frequent)  # 1: id 0
     return cardinalities
 
 
@@ -211,9 +219,10 @@ def build_row_key(part: RowRange, rules: Rules) -> str:
 
 
 def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
-    """Group neighbouring columns so that the categories of a group fit in memory.
+    """Group neighbouring columns so that the categories of a group about fit in memory.
 
-    A column that exceeds the memory is alone or last in its group; joining it spills to disk.
+    Without its last column, a group always fits. If it does not fit with this column, joining the
+    group spills to disk.
     """
     max_entries = choose_memory_limit() // ENTRY_BYTES  # categories that fit into the memory
     groups: list[list[int]] = []
@@ -232,29 +241,32 @@ def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
 
 
 def encode_rows(
-    db: Any, number: int, parts: dict[int, RowRange], sizes: list[int], rules: Rules
+    db: Any, number: int, parts: dict[int, RowRange], cardinalities: list[int], rules: Rules
 ) -> None:
-    """Write the parts of a log with category ids; drop the rows of the log before.
+    """Copy the rows of a log, with ids instead of categories, into the table of each of its parts.
 
-    The log before is already encoded, so its space can be used again.
+    The table ``read_`` of the log before is dropped: that log is already encoded, so its space can
+    be used again.
 
     Args:
-        number: of the source.
-        parts: those of this source, by number.
-        sizes: cardinality of each categorical column.
-        rules: options of ``prepare``; they decide the order of rows, see ``build_row_key``.
+        number: of the log among the sources.
+        parts: those of this log, by their number, with which the names of their tables end.
+        cardinalities: number of ids of each categorical column.
+        rules: options of ``prepare``, of which ``seed`` decides the keys of training rows. Rows are
+            sorted by their key.
     """
     # Quoted, because the first source asks for "read_-1", which never exists.
     db.execute(f'DROP TABLE IF EXISTS "read_{number - 1}"')
     # Each group is joined by a statement of its own: all joins at once may exceed the memory.
-    groups = group_columns(sizes)
+    groups = group_columns(cardinalities)
     for part_number, part in parts.items():
         source = (
             f"(SELECT {build_row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
             f"WHERE rowid >= {part.start} AND rowid < {part.end})"
         )
         for group in groups:
-            # Id 0: the cell is empty, or its category is too rare to have an id.
+            # The tables ``ids_`` have the id of each frequent category. Id 0: the cell is empty, or
+            # its category is too rare to be there.
             ids = ", ".join(f"coalesce(ids_{k}.id, 0) AS c{k}" for k in group)
             joins = " ".join(f"LEFT JOIN ids_{k} ON rows.c{k} = ids_{k}.value" for k in group)
             # Joins lose the order of rows, so sorting once, in the last statement, is enough.
@@ -269,13 +281,14 @@ def read_encoded_rows(
 ) -> Any:
     """Return an Arrow reader of the rows of ``parts`` with keys in ``keys``, sorted by key.
 
-    Its columns are the label, 13 logarithms (double) and 26 categories in their types.
+    Its columns are the label, 13 logarithms (double) and 26 categories in their types. All rows
+    that are returned are sorted at once; ``keys`` limits their number.
 
     Args:
-        parts: their numbers.
+        parts: numbers of the parts, with which the names of their tables end.
         spec: has the types of the categories.
         rules: options of ``prepare``, of which ``log_offset`` selects the logarithm.
-        keys: not empty; only as many rows as lie in it are sorted at once.
+        keys: not empty.
     """
     # The last key is compared, not the one after it, which may be 2^64 and no UBIGINT.
     where = f"WHERE key >= {keys.start}::UBIGINT AND key <= {keys.stop - 1}::UBIGINT"
@@ -288,7 +301,7 @@ def read_encoded_rows(
         for name, dtype in zip(CATEGORIES, spec.category_dtypes, strict=True)
     ]
     columns = ", ".join(["label::UTINYINT", *logarithms, *typed_categories])
-    # Shuffled rows may have equal keys; part and row make their order unique.
+    # Shuffled rows may have equal keys; the numbers of part and row make their order unique.
     query = f"SELECT {columns} FROM ({rows}) ORDER BY key, part, row"
     return db.sql(query).to_arrow_reader(BATCH_ROWS)
 
@@ -313,7 +326,8 @@ def write_rows(
             label, *columns = (column.to_numpy() for column in batch.columns)
             logarithms = columns[:NUM_NUMERICAL]
             categories = columns[NUM_NUMERICAL:]
-            # The query has given label and categories the types of their files.
+            # The query has given label and categories the types of their files. The database has no
+            # float16, in which the numerical file stores the 13 logarithms of each row.
             arrays = [label, np.stack(logarithms, axis=1).astype("<f2"), *categories]
             for stream, array in zip(streams, arrays, strict=True):
                 stream.write(array.tobytes())

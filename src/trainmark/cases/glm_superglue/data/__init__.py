@@ -51,7 +51,8 @@ def predict(
     """Return the predicted peak memory of one rank of ``world_size`` in a step.
 
     Args:
-        choices: mean number of candidates per sample; some micro-batch has as many or more.
+        choices: mean number of candidates per sample. Every micro-batch is assumed to have this
+            mean; in fact at least one reaches or exceeds it.
         tokens: mean length of a sample's longest sequence; None or 0: ``seq_length``.
     """
     num_sequences = int(choices * recipe.micro_batch_size)
@@ -119,7 +120,11 @@ def load(folder: Path, recipe: GlmRecipe) -> GlmData:
 
 
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
-    """Return both splits of ``folder``, whose files ``layout`` lists; see ``load``."""
+    """Return both splits of ``folder``, whose files ``layout`` lists.
+
+    Raises:
+        DataError: a line, a token, the vocabulary or a sample is invalid.
+    """
     (train_file,) = layout.files["train"]
     (validation_file,) = layout.files["validation"]
     if layout.kind == HDF5.kind:
@@ -149,7 +154,7 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
 
 
 def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads and name the content.
+    """Check every file that ``recipe`` reads; return the sizes and the digest of the content.
 
     Raises:
         DataError: the first fault, with file, line or sample, rule and fix.
@@ -157,7 +162,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     layout = find_layout(folder, (JSONL, HDF5), FAULT)
     loaded = _load(layout, folder, recipe)
     for split in (loaded.train, loaded.validation):
-        # Splits of the other kind were checked when they were read; these are read on demand.
+        # Sequences of HDF5 files are read on demand. .jsonl files were checked when they were read.
         if isinstance(split, SparseExamples):
             _check_sequences(split, folder / TOKENS)
     files = [file for (file,) in layout.files.values()]  # each split has one file
@@ -179,7 +184,10 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
 
 
 def _check_sequences(split: SparseExamples, cache_folder: Path) -> None:
-    """Refuse a file of sequences with an invalid number; cache the result of the scan."""
+    """Scan all sequences of a file; refuse ids outside the model's tables, and a missing target.
+
+    The scan is slow, so its result is cached in ``cache_folder`` until the file changes.
+    """
     cache_file = cache_folder / f"{split.file.stem}.json"
     with translate_read_errors(split.file, FAULT):
         extremes = load_or_scan(
@@ -192,7 +200,7 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
     """Return the minimum of bytes that a rank needs; refuse a recipe that needs more than it has.
 
     Raises:
-        EnvironmentFault: see ``step_memory.refuse_too_little``.
+        EnvironmentFault: the memory is too small; the error names settings that fit, if any do.
     """
     train = load(folder, recipe).train
     mean_choices = float(train.num_choices.mean())
@@ -228,7 +236,10 @@ LAYERS = "transformer.layers."
 
 
 def find_checkpoint(folder: Path) -> Path:
-    """Return the file with the weights, in ``folder`` or in one of its subfolders.
+    """Return the file with the weights of the latest iteration.
+
+    A checkpoint is a folder with one subfolder for each iteration and the file ``LATEST``, which
+    contains the name of the latest. It is ``folder`` itself or a subfolder of it.
 
     Raises:
         DataError: there is no checkpoint, or there are several, or one is split over several files.
@@ -241,7 +252,7 @@ def find_checkpoint(folder: Path) -> Path:
         raise CHECKPOINT_FAULT(f"the folder contains {count} checkpoints", where=str(folder))
     (pointer_file,) = pointer_files
     with translate_read_errors(pointer_file, CHECKPOINT_FAULT), pointer_file.open("rb") as stream:
-        # The name of the subfolder with the weights; 256 bytes are more than any such name.
+        # 256 bytes are more than the name of any subfolder.
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
     file = pointer_file.parent / iteration / WEIGHTS_FILE
     # Model parallelism writes one file for each rank.
@@ -303,7 +314,8 @@ def match_weights(
         fix=SIZES_FIX,
         wrappers=("module.", "model."),  # prefixes that names in the checkpoint may have
         any_rows=POSITION_EMBEDDINGS,  # whose number of rows may differ
-        unused=lambda name: not name.startswith(LAYERS),  # only unknown layers are refused
+        # Whether a tensor without a parameter is ignored; that of an additional layer is refused.
+        unused=lambda name: not name.startswith(LAYERS),
     )
     return weights.match(stored_tensors, where=file)
 

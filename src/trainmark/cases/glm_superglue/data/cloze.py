@@ -55,9 +55,10 @@ class ClozeSamples:
         questions: list[int] = []
         choices: list[list[int]] = []
         for question in range(passages.num_questions):
+            # Answers and entities are numbers of rows of ``passages.names``.
             answers = passages.answers.get_row(question).tolist()
             wrong_entities = [
-                name for name in passages.list_entities(question) if name not in answers
+                entity for entity in passages.list_entities(question) if entity not in answers
             ]
             for answer in answers:
                 wrong_choices = wrong_entities
@@ -105,7 +106,7 @@ class ClozeExamples(Examples):
         self.tokens = passages.tokens
         self.seq_length = seq_length
         self.file = file
-        self.trim = trim
+        self.trim = trim  # pad only to the longest sequence of a batch
         self.num_choices = samples.choices.lengths
         if not passages.num_questions:
             raise DataError(
@@ -138,7 +139,8 @@ class ClozeExamples(Examples):
     def _count_tokens_with_passage(self) -> NDArray[np.int64]:
         """Return the length of each sample's longest sequence with its whole passage (samples,)."""
         first_questions = self.passages.first_question_of_passage
-        # The passage of a question is the last one that begins at the question or before it.
+        # For each sample, the passage of its question: the last one whose first question is this
+        # question or one before it.
         passages = np.searchsorted(first_questions, self.samples.questions, side="right") - 1
         num_tokens: NDArray[np.int64] = (
             self.passages.texts.lengths[passages] + self._count_tokens_without_passage()
@@ -169,16 +171,17 @@ class ClozeExamples(Examples):
         """Return the sequences of one sample, one for each candidate."""
         passages = self.passages
         question = int(self.samples.questions[row])
+        # Answers and choices are numbers of rows of ``passages.names``.
         answers = set(passages.answers.get_row(question).tolist())
         return [
             self._build_sequence(
                 text=passages.texts.get_row(passages.find_passage(question)),
                 left=passages.query_halves.get_row(2 * question),
                 right=passages.query_halves.get_row(2 * question + 1),
-                name=passages.names.get_row(name),
-                correct=name in answers,
+                name=passages.names.get_row(choice),
+                correct=choice in answers,
             )
-            for name in self.samples.choices.get_row(row).tolist()
+            for choice in self.samples.choices.get_row(row).tolist()
         ]
 
     def _build_sequence(
@@ -202,7 +205,8 @@ class ClozeExamples(Examples):
         max_text = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
         text = text[:max_text]
         mask_position = 1 + len(text) + len(left)
-        separator = mask_position + len(right) + 2  # index of the start token of the answer
+        # Index of the answer's start token, after the mask, ``right`` and the end of the context.
+        separator = mask_position + 1 + len(right) + 1
         ids = np.concatenate(
             [
                 [special.first],

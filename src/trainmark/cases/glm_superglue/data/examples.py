@@ -81,19 +81,21 @@ class ChoiceBatch:
     @property
     def max_choices(self) -> int:
         """Maximum number of candidates of a sample, to which scores are padded."""
+        # ``slot`` is the index of each sequence's candidate in its sample.
         return int(self.slot.max()) + 1
 
     @property
     def first_ids(self) -> NDArray[np.int64]:
-        """Ids of each sample's first sequence (B, S), which identify the sample."""
+        """Token ids of each sample's first sequence (B, S), by which samples are told apart."""
+        # ``slot`` is the index of each sequence's candidate in its sample.
         first_ids: NDArray[np.int64] = self.ids[self.slot == 0]
         return first_ids
 
     def split_sequences(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield batches of at most ``max_sequences`` consecutive sequences.
 
-        A sample may extend over several of them; ``samples`` and ``owner`` keep their meaning in
-        the whole batch.
+        The candidates of a sample may be in several batches. The number ``samples`` and the indices
+        of samples in ``owner`` still refer to the whole batch.
         """
         width = self.ids.shape[1]
         for first in range(0, len(self.ids), max_sequences):
@@ -112,6 +114,7 @@ class ChoiceBatch:
                 owner=self.owner[part],
                 slot=self.slot[part],
                 correct=self.correct[part],
+                # Tokens and sequences are counted from the first one of the part.
                 target_rows=self.target_rows[targets] - first * width,
                 target_ids=self.target_ids[targets],
                 target_owner=self.target_owner[targets] - first,
@@ -133,7 +136,10 @@ class Examples(ABC):
 
     @property
     def num_shortened(self) -> int | None:
-        """Number of samples with a shortened passage; None: not known."""
+        """Number of samples with a shortened passage; None: not known.
+
+        A subclass that shortens passages itself returns the number.
+        """
         return None
 
     def __len__(self) -> int:
@@ -206,14 +212,14 @@ def _lay_out_sequences(
         correct=np.fromiter((item.correct for item in sequences), np.bool_, len(sequences)),
         target_rows=target_rows + target_owner * width,  # counted from the batch's first token
         target_ids=np.concatenate([item.target_ids for item in sequences]).astype(np.int64),
-        target_owner=target_owner,
+        target_owner=target_owner,  # index of each target's sequence
     )
 
 
 def order_by_choices(
     num_choices: NDArray[np.int64], sharding: Sharding, epoch: int
 ) -> NDArray[np.int64]:
-    """Return an order of an epoch in which ranks get similar numbers of candidates at a time.
+    """Return an order of an epoch that gives ranks similar numbers of candidates per micro-batch.
 
     The cost of a step on a rank depends on the number of candidates of its samples, and the slowest
     rank determines the step time.
@@ -244,12 +250,14 @@ def order_by_choices(
 
 
 def _order_by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:
-    """Return the samples in the order in which ``Sharding`` divides a step: rank, then micro-batch.
+    """Return the samples in an order in which ``Sharding`` makes each group a micro-batch.
 
-    The last step of an epoch may have fewer groups, and is followed by the rows that fill no group.
-    ``Sharding`` gives each rank an equal, contiguous share of all these rows. The shares need not
-    begin where groups do, so no order of groups would match them: the groups stay as they are, and
-    the last step is not balanced.
+    ``Sharding`` gives each rank a contiguous share of a step and divides this share into
+    micro-batches. So the samples of each step are ordered by rank, then by micro-batch.
+
+    Groups that do not fill a step stay as they are. The caller appends the samples that do not fill
+    a group, and both are the last step of the epoch. The shares of its ranks need not begin where a
+    group does, so no order would make its groups micro-batches: the last step is not balanced.
 
     Args:
         groups: the samples of all ranks in each micro-batch (groups, samples of a group).

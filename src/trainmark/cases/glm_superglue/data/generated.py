@@ -109,10 +109,10 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
             rule="a checkpoint must be in the data folder; generated data has none",
             fix="use init=random, or add --data",
         )
-    for split_number, (split, count) in enumerate(PASSAGES.items()):
+    for split_number, (split, num_passages) in enumerate(PASSAGES.items()):
         # The split's number is part of the seed, so that the splits differ.
         rng = np.random.default_rng([recipe.seed, split_number])
-        lines = (json.dumps(draw_passage(rng, number)) + "\n" for number in range(count))
+        lines = (json.dumps(draw_passage(rng, number)) + "\n" for number in range(num_passages))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "model").mkdir()
     tokens = "\n".join(list_tokens()) + "\n"

@@ -64,15 +64,22 @@ class SparseFile:
         self.position = _Matrix(hdf5_file, "position")
         self.target = _Matrix(hdf5_file, "target")  # the token id to predict at each position
         self.logit_mask = _Matrix(hdf5_file, "logit_mask")  # 1 where ``target`` counts, else 0
+        # The index in each sequence at which its answer block begins.
         self.separators = _Matrix(hdf5_file, "mask").read_all_rows().reshape(-1)
         # First sequence of each sample, and the one after its last: (samples, 2).
         self.sample_bounds = _Matrix(hdf5_file, "choice_start_end").read_all_rows()
-        self._refuse_unequal_lengths()
+        self._refuse_contradictions()
         self.num_choices: Numbers = np.diff(self.sample_bounds).reshape(-1)
+        # The indices of each sample's right candidates, which only the file of the evaluation split
+        # lists. In training the first candidate is right.
         self.answers = self._read_answers(hdf5_file, self.num_choices) if evaluation else None
 
-    def _refuse_unequal_lengths(self) -> None:
-        """Refuse arrays with different numbers of sequences, or samples that do not cover them."""
+    def _refuse_contradictions(self) -> None:
+        """Refuse arrays that contradict each other.
+
+        All must have the same number of sequences, a separator must be inside its sequence, and
+        each sequence must belong to exactly one sample.
+        """
         sequences, columns = self.text.shape
         for name, shape, expected in (
             ("target", self.target.shape, (sequences, columns)),
@@ -105,6 +112,7 @@ class SparseFile:
             hdf5_file: the open file.
             counts: number of candidates of each sample (samples,).
         """
+        # The answers of all samples, one after the other, and the range of each sample's answers.
         answers = _Matrix(hdf5_file, "answer_idx").read_all_rows().reshape(-1)
         bounds = _Matrix(hdf5_file, "answer_start_end").read_all_rows()
         if bounds.shape != (len(counts), 2):
@@ -136,7 +144,8 @@ class SparseFile:
             DataError: a sequence has no target, or a row of a matrix is invalid.
         """
         with translate_read_errors(self.file, _make_fault), self.file.open("rb") as stream:
-            digest = hash_stream(stream).hexdigest()  # of the file, so the same for both results
+            # ``Extremes`` needs a digest of what was scanned: that of the file, for both results.
+            digest = hash_stream(stream).hexdigest()
         token_extremes: list[int] = []  # minima and maxima of all blocks
         position_extremes: list[int] = []
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
@@ -162,6 +171,9 @@ class SparseFile:
 class SparseExamples(Examples):
     """One split, read from its file on demand.
 
+    Args:
+        evaluation: whether the file lists the right candidates; in training the first is right.
+
     Raises:
         DataError: see ``SparseFile``, or the sequences are longer than the recipe's.
         EnvironmentFault: the library that reads HDF5 is not installed.
@@ -184,7 +196,9 @@ class SparseExamples(Examples):
                 fix=f"set seq_length={columns}",
             )
         self.num_choices = self.stored.num_choices
-        if not evaluation:  # the first candidate is the right one, the wrong ones follow
+        # In training, a sample's first candidate is right. The recipe limits the number of wrong
+        # candidates after it.
+        if not evaluation:
             self.num_choices = np.minimum(self.num_choices, 1 + recipe.max_wrong_choices)
 
     def refuse_ids_outside_tables(self, extremes_by_name: Mapping[str, Extremes]) -> None:
@@ -231,7 +245,8 @@ class SparseExamples(Examples):
         is_target = stored.logit_mask.read_rows(first, end)
         # The file of the training split lists no answers: the first candidate is right.
         right_candidates = [0] if stored.answers is None else stored.answers[row].tolist()
-        # Checked again: only the check before the run scans the file, and a rank reads it later.
+        # The check before the run has scanned the file, but a rank reads it later, when it may have
+        # changed.
         if not 0 <= text.min() <= text.max() < self.vocab_size or not is_target.any(1).all():
             raise DataError(
                 f"the token ids range from {text.min()} to {text.max()}",
@@ -288,6 +303,8 @@ class _Matrix:
             self.is_sparse = hasattr(stored, "keys")  # a group; a plain data set has no keys
             is_valid = True
             if self.is_sparse:
+                # ``data`` has the stored elements of all rows, one row after the other, ``indices``
+                # the column of each, and ``indptr`` the index in both at which each row begins.
                 self.shape = tuple(np.ravel(stored.attrs["h5sparse_shape"]).tolist())
                 self.data = stored["data"]
                 self.indices = stored["indices"]
@@ -431,6 +448,7 @@ def copy_as_csr(source: Path, target: Path) -> None:
     h5py = import_extra("h5py", where=source)
     with _open_file(source) as raw, h5py.File(target, "w") as output:
         for name, matrix in raw.items():
+            # Plain data sets, which have no keys, and CSR groups are copied as they are.
             if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":
                 raw.copy(name, output)
                 continue
@@ -465,4 +483,5 @@ def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
     order = np.argsort(rows, kind="stable")  # stable: the columns of a row stay sorted
     output["data"] = matrix["data"][()][order]
     output["indices"] = columns[order]
+    # The index at which the elements of each row begin, and their total number at the end.
     output["indptr"] = compute_starts(np.bincount(rows, minlength=num_rows))

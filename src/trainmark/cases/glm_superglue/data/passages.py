@@ -173,6 +173,7 @@ class Passages:
     @property
     def num_questions(self) -> int:
         """Number of questions of all passages."""
+        # After the first question of the last passage, the array ends with the total.
         return int(self.first_question_of_passage[-1])
 
     def find_passage(self, question: int) -> int:
@@ -180,7 +181,8 @@ class Passages:
         return int(np.searchsorted(self.first_question_of_passage, question, side="right")) - 1
 
     def list_entities(self, question: int) -> range:
-        """Return the entities of a question's passage as rows of ``names``."""
+        """Return the numbers of the rows of ``names`` with the entities of a question's passage."""
+        # The names of a passage are its entities, then the right answers that are no entities.
         passage = self.find_passage(question)
         first = int(self.first_name_of_passage[passage])
         return range(first, first + int(self.num_entities[passage]))
@@ -221,9 +223,9 @@ class Passages:
 
 
 def compute_digest(*files: Path) -> str:
-    """Return the sha256 of the contents of files, in this order."""
-    # Cached arrays have this digest in their name. It includes ``FORMAT``, so that arrays of an
-    # earlier form are not read.
+    """Return a sha256 of ``FORMAT`` and of the contents of the files, in this order."""
+    # Cached arrays have this digest in their name. With ``FORMAT`` in it, arrays that an earlier
+    # version of this program cached in another form are not read.
     digest = sha256(f"glm_superglue {FORMAT}".encode())
     for file in files:
         with translate_read_errors(file), file.open("rb") as stream:
