@@ -89,8 +89,10 @@ class EventChecks:
     _numbers: dict[str, float] = field(default_factory=dict)  # settings, by the name of the event
     _max_samples: _SamplesAtLine = field(default=_SamplesAtLine(0.0, 0))
     _latest_time: _TimeAtLine = field(default=_TimeAtLine(-math.inf, 0))
-    _at_last_step: _Progress = _NO_PROGRESS  # at the event with the most steps
-    _at_last_epoch: _Progress = _NO_PROGRESS  # at the event with an epoch and the most samples
+    # At the event with the most steps.
+    _progress_at_max_steps: _Progress = _NO_PROGRESS
+    # Of the events that state an epoch, at the one with the most samples.
+    _progress_at_max_samples: _Progress = _NO_PROGRESS
 
     def feed(self, event: Event) -> None:
         """Add an event; facts that it lacks are skipped."""
@@ -116,7 +118,10 @@ class EventChecks:
             self._latest_time = _TimeAtLine(event.time_s, event.line)
 
     def _feed_samples(self, event: Event) -> None:
-        """Keep the samples of an event, and add a contradiction if they fall."""
+        """Keep the samples, steps and epochs until an event if they are the highest so far.
+
+        Samples below those of an earlier event are a contradiction.
+        """
         samples = event.samples
         highest = self._max_samples
         if samples < highest.samples:
@@ -134,13 +139,13 @@ class EventChecks:
             if key in event.metadata:
                 steps = float(event.metadata[key])
                 break
-        epoch = event.metadata.get("epoch_num")  # from 0
+        epoch = event.metadata.get("epoch_num")  # from 0; the epoch that goes on counts whole
         epochs = float(epoch) + 1 if epoch is not None else 0.0
         # Only the highest counts are compared: late lines and restarts repeat lower ones.
-        if steps > self._at_last_step.steps:
-            self._at_last_step = _Progress(steps, samples, epochs)
-        if epochs and samples > self._at_last_epoch.samples:
-            self._at_last_epoch = _Progress(steps, samples, epochs)
+        if steps > self._progress_at_max_steps.steps:
+            self._progress_at_max_steps = _Progress(steps, samples, epochs)
+        if epochs and samples > self._progress_at_max_samples.samples:
+            self._progress_at_max_samples = _Progress(steps, samples, epochs)
 
     def _add_once(self, code: str, **arguments: float) -> None:
         """Add a contradiction unless there is one with this code: the first one shows the fault."""
@@ -163,23 +168,26 @@ class EventChecks:
         return [*self.contradictions, *(x for x in comparisons if x is not None)]
 
     def list_unchecked(self, speeds: Speeds, world_size: int | None) -> list[str]:
-        """Return which of samples, batch and times the run states only once.
+        """Return which of samples, batch and times cannot be checked.
+
+        The run states these facts only once, so there is nothing to compare them with.
 
         Args:
             world_size: devices of the run; None: not known.
         """
         has_both_speeds = bool(speeds.logged) and speeds.measured is not None
         has_batch = "global_batch_size" in self._numbers
-        has_steps = has_batch and self._at_last_step.steps > 0
-        has_epochs = "train_samples" in self._numbers and self._at_last_epoch.epochs > 0
+        has_steps = has_batch and self._progress_at_max_steps.steps > 0
+        has_epochs = "train_samples" in self._numbers and self._progress_at_max_samples.epochs > 0
         has_planned_batch = self._compute_planned_batch(world_size) is not None
         unchecked = []
-        # Each of these checks compares the samples with something else.
+        # Samples are compared with steps times batch, with epochs, and with speed times seconds.
         if not (has_steps or has_epochs or has_both_speeds):
             unchecked.append("samples")
+        # The batch is compared with samples per step and with micro-batch x accumulation x devices.
         if has_batch and not has_steps and not has_planned_batch:
             unchecked.append("batch")
-        if not has_both_speeds:
+        if not has_both_speeds:  # times are compared only as part of a speed
             unchecked.append("times")
         return unchecked
 
@@ -191,7 +199,7 @@ class EventChecks:
         """
         batch = self._numbers.get("global_batch_size", 0.0)
         accumulated = self._numbers.get("gradient_accumulation_steps", 1.0)
-        steps, samples, epochs = self._at_last_step
+        steps, samples, epochs = self._progress_at_max_steps
         if not batch or not steps:
             return None
         is_above = samples > (steps + 1) * batch  # programs count steps from 0 or from 1
@@ -209,7 +217,7 @@ class EventChecks:
         """
         train_samples = self._numbers.get("train_samples", 0.0)  # of one epoch
         batch = self._numbers.get("global_batch_size", 0.0)
-        _, samples, epochs = self._at_last_epoch
+        _, samples, epochs = self._progress_at_max_samples
         if not train_samples or samples <= epochs * (train_samples + batch):
             return None
         return message("log_samples_and_epochs", samples=samples, epochs=epochs, rows=train_samples)

@@ -93,7 +93,10 @@ class EventRun:
 
     @property
     def speed(self) -> float | None:
-        """The mean speed as logged, else all samples over all seconds; None: not known."""
+        """Samples a second; None: not known.
+
+        It is the mean of the logged speeds, else all samples divided by all seconds.
+        """
         if self.speeds:
             return sum(self.speeds) / len(self.speeds)
         return self.speed_of_intervals
@@ -107,7 +110,7 @@ class EventRun:
         return self.checks.find_contradictions(self._speeds, world_size)
 
     def list_unchecked(self, world_size: int | None) -> list[str]:
-        """Return which of samples, batch and times the log states only once.
+        """Return which of samples, batch and times cannot be checked: the log states them once.
 
         Args:
             world_size: devices of the run; None: not known.
@@ -116,12 +119,15 @@ class EventRun:
 
     @property
     def _speeds(self) -> Speeds:
-        """The logged speeds, and the samples and seconds of all intervals."""
+        """The logged speeds, and the samples and seconds of all training between evaluations."""
         return Speeds(self.speeds, self.samples, self.seconds)
 
     @property
     def speed_of_intervals(self) -> float | None:
-        """Samples divided by seconds over all intervals; None: not known."""
+        """Samples divided by seconds over all intervals; None: not known.
+
+        The intervals are the stretches of training between evaluations.
+        """
         return self._speeds.measured
 
     def is_start_of_next_run(self, event: Event) -> bool:
@@ -155,9 +161,10 @@ class EventRun:
         self._is_training = self._is_training or name in _TRAINING_EVENTS
         self.checks.feed(event)
         if name in {"STEP_END", "tracked_stats"}:
-            self.loss = event.totals.get("loss", self.loss)
-        if "case" in event.totals:
-            self.facts.setdefault("case", event.totals["case"])  # the first event names the run
+            self.loss = event.named_values.get("loss", self.loss)
+        if "case" in event.named_values:
+            # The first event names the run.
+            self.facts.setdefault("case", event.named_values["case"])
         if name in END_EVENTS:
             self._add_end(event)
         elif name in WORDS["mlperf"]:  # events that state one fact, by the header of its column
@@ -172,9 +179,9 @@ class EventRun:
     def _add_time(self, event: Event) -> None:
         """Add what an event says about time and samples.
 
-        An interval runs from ``block_start`` to ``block_stop`` in MLPerf logging. In PerfLog it
-        runs from one STEP_END to the next; the first STEP_BEGIN, and the first after EVALUATE,
-        begin one, too.
+        An interval is a stretch of training. It runs from ``block_start`` to ``block_stop`` in
+        MLPerf logging; a ``block_start`` inside it is skipped. In PerfLog it runs from one STEP_END
+        to the next; the first STEP_BEGIN, and the first after EVALUATE, begin one, too.
         """
         name = event.name
         if name == "block_start":
@@ -191,8 +198,8 @@ class EventRun:
             self._trained_samples = event.samples
         elif name == "EVALUATE":
             self._interval_start = None  # the time until the next STEP_BEGIN does not count
-        elif name == "tracked_stats" and "throughput" in event.totals:
-            self.speeds.append(float(event.totals["throughput"]))
+        elif name == "tracked_stats" and "throughput" in event.named_values:
+            self.speeds.append(float(event.named_values["throughput"]))
 
     def _end_interval(self, end: _Instant) -> None:
         """Add the seconds and samples of the interval that ends; none if its start is not known.
@@ -200,6 +207,7 @@ class EventRun:
         Raises:
             ValueError: it ends before it begins; the line of the end then counts as malformed.
         """
+        # An interval whose start is not known counts as one without duration.
         start = self._interval_start or end
         if end < start:  # by time; at the same time by samples
             raise ValueError("an interval ends before it begins")
@@ -210,7 +218,7 @@ class EventRun:
         """Keep the event that ends the run."""
         if self.has_ended:  # the first end counts; the checks report a second one
             return
-        self.facts |= event.totals  # those of the end outweigh what the run stated before
+        self.facts |= event.named_values  # those of the end outweigh what the run stated before
         self.has_ended = True
         self.line = event.line
         self.raw = event.text
@@ -227,7 +235,10 @@ class EventReader:
 
     @property
     def open_runs(self) -> list[EventRun]:
-        """The last run of each form of events, which may still go on."""
+        """The last run of PerfLog events and the last of MLPerf events, if the log has them.
+
+        Lines that are not read yet may continue them.
+        """
         return list(self._runs.values())
 
     def feed(self, number: int, line: str) -> Iterator[EventRun]:
@@ -238,7 +249,7 @@ class EventReader:
         Args:
             number: of the line, from 1.
         """
-        for mark in FORMS:
+        for mark in FORMS:  # `[PerfLog]` and `:::MLLOG`: the runs of each are kept apart
             if mark not in line:
                 continue
             run = self._runs.setdefault(mark, EventRun(mark, first_line=number))
@@ -251,7 +262,7 @@ class EventReader:
                     continue
                 if run.is_start_of_next_run(event):
                     run.is_aborted = not run.has_ended
-                    # A run without an end has no line of its end: its row stands at its start.
+                    # The line of a run is that of its end; without an end, that of its start.
                     run.line = run.line or run.first_line
                     yield run
                     run = EventRun(

@@ -20,7 +20,7 @@ class Event(NamedTuple):
         line: number of its line in the log, from 1.
         text: the whole line.
         value: what the event states: a number, a text, or an object of several values.
-        totals: the value if that is an object, else empty.
+        named_values: the values of that object by their names; empty: the value is no object.
         metadata: the other fields of the event, such as its time.
     """
 
@@ -28,7 +28,7 @@ class Event(NamedTuple):
     text: str
     name: str
     value: Any
-    totals: dict[str, Any]
+    named_values: dict[str, Any]
     metadata: dict[str, Any]
 
     @property
@@ -37,35 +37,40 @@ class Event(NamedTuple):
 
         Raises:
             LookupError: the event has no time.
+            ValueError, TypeError: its time is not a number.
         """
         return float(self.metadata["time_ms"]) / 1000
 
     @property
     def samples(self) -> float:
         """Samples trained until this event; NaN: it does not say."""
-        # In PerfLog among the totals, in MLPerf logging among the metadata.
-        count = self.totals.get("num_trained_samples", self.metadata.get("samples_count"))
+        # PerfLog has the number in the value of the event, MLPerf logging in the metadata.
+        count = self.named_values.get("num_trained_samples", self.metadata.get("samples_count"))
         return math.nan if count is None else float(count)
 
 
 def parse_event(number: int, line: str, mark: str) -> Event:
-    """Return the event behind a mark; raises one of ``MALFORMED``.
+    """Return the event of a line: the JSON object behind the mark ``[PerfLog]`` or ``:::MLLOG``.
 
     Args:
         number: of the line in the log.
-        mark: text before the event in the line.
+        mark: text before the object.
+
+    Raises:
+        LookupError, ValueError, TypeError, AttributeError: the text behind the mark is not a JSON
+            object, or the object does not name the event.
     """
     document = from_json(line.partition(mark)[2])
     # Programs write the time and other facts into the metadata or beside it.
     metadata = (document.get("metadata") or {}) | document
     value = document.get("value")
-    totals = value if isinstance(value, dict) else {}
+    named_values = value if isinstance(value, dict) else {}
     name = document.get("event") or document["key"]  # in PerfLog, or in MLPerf logging
-    return Event(number, line.rstrip("\r\n"), name, value, totals, metadata)
+    return Event(number, line.rstrip("\r\n"), name, value, named_values, metadata)
 
 
 def find_time_s(event: Event) -> float | None:
-    """Return the seconds of an event; None: it does not say."""
+    """Return the time of an event in seconds; None: the event has none, or it is not a number."""
     try:
         return event.time_s
     except MALFORMED:

@@ -52,9 +52,10 @@ class Imported:
 
 
 def read_files(places: Sequence[Path]) -> Imported:
-    """Return the rows of files and folders.
+    """Return the rows of files and folders, and the parts of them that could not be read.
 
-    In a folder, all files are read except for hidden ones and those of runs that have a record.
+    In a folder, hidden files are not read, nor files of runs with a record: these are this
+    program's own runs, not results of others.
 
     Raises:
         UsageError: there is no such file or folder.
@@ -67,7 +68,9 @@ def read_files(places: Sequence[Path]) -> Imported:
         for path in _list_files(place) if place.is_dir() else [place]:
             # A name may have bytes that are not UTF-8, which JSON could not represent.
             name = os.fsencode(path).decode("utf-8", "replace")
-            page = Page(file=name, form="")  # the reader that is chosen for the file sets the form
+            # A page holds what all rows of the file share. Its form, such as `csv`, is not known
+            # before a reader is chosen, which sets it.
+            page = Page(file=name, form="")
             entries_of_file = list(_read_file(path, page))
             if not entries_of_file:
                 reason = message("file_without_results")
@@ -78,7 +81,10 @@ def read_files(places: Sequence[Path]) -> Imported:
 
 
 def _list_files(place: Path) -> Iterator[Path]:
-    """Yield each file below a folder that is to be read; a link to a folder is not followed."""
+    """Yield each file below a folder that is to be read; a link to a folder is not followed.
+
+    Hidden files are left out, and those of this program's own runs: they are not results of others.
+    """
     for path in sorted(place.rglob("*")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
         # The record of a run is in its folder, or in `r1` if the run has several launches.
@@ -102,7 +108,7 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     suffix = path.suffix.lower()
     text = _decode(content)
     reader = _READERS.get(suffix)
-    # A page may quote lines of a log: only a file of another suffix is searched for them.
+    # A Markdown, CSV or JSON file may quote lines of a log: its content is not searched for them.
     if suffix == ".log" or (reader is None and _LOG_MARK.search(content)):
         yield from logs.read_log(path, page)  # line by line, so it may be of any size
     elif len(content) > MAX_BYTES:
@@ -110,11 +116,11 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     elif text is None:
         yield page.make_unread_file(message("file_is_no_text"))
     elif reader is not None:
-        # The folders of a collection of pages name vendor and model.
+        # Collections of results name vendor and model by their folders.
         yield from reader(text, _add_folder_names(page, path))
     elif text.startswith("{"):  # JSON in a file of another suffix, such as `.txt`
         yield from json_records.read_json(text, page)
-    elif _TABLE_MARK.search(text):  # a page in a file of another suffix
+    elif _TABLE_MARK.search(text):  # a Markdown table in a file of another suffix
         yield from read_page(text, page)
     else:
         yield page.make_unread_file(message("file_of_unknown_form"))
@@ -133,7 +139,11 @@ def _decode(content: bytes) -> str | None:
 
 
 def _add_folder_names(page: Page, path: Path) -> Page:
-    """Return a page with the facts in its folders' names: ``VENDOR/MODEL-FRAMEWORK/README.md``."""
+    """Return a page with vendor, model and framework by its path.
+
+    The path has the form ``VENDOR/MODEL-FRAMEWORK/README.md``; if its vendor is not a known one,
+    the page is returned unchanged.
+    """
     folder = path.absolute().parent
     model, _, framework = folder.name.partition("-")
     vendor = folder.parent.name.casefold()
@@ -143,9 +153,10 @@ def _add_folder_names(page: Page, path: Path) -> Page:
 
 
 def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
-    """Yield a row for each line below the headers, which are this program's or those of pages.
+    """Yield a row for each line below the headers: those of this program's CSV, or any others.
 
-    If the file is malformed, or its commas may mean two things, no row is yielded but the reason.
+    If the file is malformed, or its commas may be decimal commas or separators of thousands, only
+    the reason is yielded.
     """
     page = replace(page, form="csv")
     lines = re.split(r"\r?\n", text)

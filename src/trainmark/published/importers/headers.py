@@ -131,7 +131,10 @@ class Column:
 
     @property
     def cell_unit(self) -> Unit | None:
-        """The unit that its cells may repeat behind their number; None: they have none."""
+        """The unit that its cells may repeat behind their number; None: they have none.
+
+        It is the unit in the header, else the one in which records have the figure.
+        """
         if self.printed_unit is not None:
             return self.printed_unit
         unit = parse_unit(self.unit)
@@ -151,11 +154,11 @@ def read_headers(
     """Return the column of each header.
 
     Args:
-        rows: the cells below, which tell a number of GPUs from their name, and a unit from a
-            metric.
-        unknown_role: role of columns with an unknown header: ``unknown``; ``quality`` for
-            references of a case, which may have qualities of their own; ``ignored`` in forms whose
-            other headers are all known.
+        rows: the cells below. They decide what a header with two meanings means: ``GPU`` may head
+            names or numbers of GPUs, ``metric`` may head qualities or units.
+        unknown_role: role of columns with an unknown header: ``unknown``; ``quality`` for the
+            published results that a case names for comparison, which may have qualities of their
+            own; ``ignored`` in forms whose other headers are all known.
         is_inference: the headings above the table say that nothing is trained: rates and times
             are not figures of training.
     """
@@ -170,8 +173,8 @@ def read_headers(
 def _name_inference_figure(column: Column) -> Column:
     """Return a column of a table of inference; a figure gets a name with the word ``inference``.
 
-    So it is not taken for a figure of training. Figures without a unit, such as a loss, keep their
-    name.
+    By this name it is not taken for a figure of training. Figures that have a unit neither in the
+    header nor in their cells, such as a loss, keep their name.
     """
     if column.role != "figure" or not (column.has_unit_in_cells or column.printed_unit):
         return column
@@ -185,13 +188,17 @@ def _name_inference_figure(column: Column) -> Column:
         name = f"inference {name}"
     if column.printed_unit is None:
         return replace(column, name=name)
+    # A new column: unit and kind of cells are no longer those of the figure of training.
     return replace(
         make_unit_column(column.header, name, column.printed_unit), precision=column.precision
     )
 
 
 def _assign_target(columns: list[Column]) -> list[Column]:
-    """Return columns in which a target belongs to the quality, if there is only one quality."""
+    """Return columns whose targets have the name of the table's quality, if it has only one.
+
+    By this name, the target is that of the quality.
+    """
     qualities = {column.name for column in columns if column.role == "quality"}
     if len(qualities) != 1:
         return columns
@@ -208,6 +215,7 @@ def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
     texts = [strip_markup(cell) for cell in cells if not is_without_value(cell)]
     if not texts:
         return column
+    # `GPU` or `GPUs` may head names, the role `device`, or numbers of GPUs, the role `devices`.
     are_counts = all(_COUNT.fullmatch(text) for text in texts)
     if column.role == "device" and are_counts:
         return replace(column, role="devices")
@@ -227,7 +235,9 @@ def read_header(header: str, *, unknown_role: str = "unknown") -> Column:
     """Return the column of one header, without a look at its cells.
 
     Args:
-        unknown_role: as in ``read_headers``.
+        unknown_role: role of the column if its header is unknown: ``unknown``, ``quality`` or
+            ``ignored``; with ``ignored``, an unknown header is still read if it has a unit or
+            begins with ``final``.
     """
     # Without arrows, marks of footnotes and emphasis.
     text = re.sub(r"\s+", " ", _SIGNS.sub(" ", strip_markup(header)).strip("*` ")).strip()
@@ -242,7 +252,7 @@ def read_header(header: str, *, unknown_role: str = "unknown") -> Column:
     if key in _EXACT_SETTINGS:
         return _make_setting_column(header, text, _EXACT_SETTINGS[key])
     name, unit = split_unit(text)
-    # If all other headers are known, only `final_…` and headers with a unit are still read.
+    # If unknown headers are ignored, only `final_…` and headers with a unit are still read.
     if unknown_role == "ignored" and not key.startswith("final") and unit is None:
         return Column(header, unknown_role)
     precisions = find_precisions(text)
@@ -285,7 +295,7 @@ def _make_setting_column(header: str, text: str, name: str) -> Column:
     """Return the column of a setting.
 
     Args:
-        text: the header without marks.
+        text: the header without arrows, marks of footnotes and emphasis.
         name: of the setting; ``other``: its name is the text.
     """
     multiple = _MULTIPLE.search(header)
@@ -317,13 +327,14 @@ def split_unit(text: str) -> _SplitHeader:
             return _SplitHeader(re.sub(r"\s+", " ", name).strip(" -,"), unit)
     # Brackets without a unit belong to the name; they are put behind it again.
     bracketed = " ".join(match.strip() for match in _BRACKETS.findall(text))
-    body = _BRACKETS.sub(" ", text).partition("@")[0].strip()  # `ms/iter @ step 10`
+    # What is behind `@` is neither name nor unit: `ms/iter @ step 10`.
+    body = _BRACKETS.sub(" ", text).partition("@")[0].strip()
     words = re.split(r"(?<=[a-zA-Z0-9])_(?=[a-zA-Z])|[ ,]+", body)  # `time_ms` has two words
     max_words = min(_MAX_UNIT_WORDS, len(words))
     for num_words in range(max_words, 0, -1):  # the longest end of the header that is a unit
         tail = " ".join(words[-num_words:])
         unit = parse_unit(tail)
-        # One letter may be anything: `dataset M`.
+        # One letter behind other words may be anything: `dataset M`.
         is_clear = len(tail) > 1 or tail == "%" or num_words == len(words)
         if unit is not None and is_clear:
             name = " ".join(words[:-num_words]).removesuffix(" in").strip(" -,:")
@@ -363,7 +374,14 @@ def _classify_header(header: str, name: str, unit: Unit | None, unknown_role: st
 
 
 def _find_figure_column(header: str, name: str, unit: Unit | None) -> Column | None:
-    """Return the column of a figure or quality; None: neither unit nor words say that it is one."""
+    """Return the column of a figure or quality; None: neither unit nor words say that it is one.
+
+    Args:
+        header: as printed.
+        name: the header without its unit and precision.
+    """
+    # The header with its unit is not a known one; its name alone may be: `train_time` of
+    # `train_time (h)`.
     meaning = _KNOWN_HEADERS.get(normalize_header(name))
     # A header of the role ``other`` says what is run or on which device, not how fast.
     if unit is not None and meaning is not None and meaning.role != "other":
@@ -395,8 +413,11 @@ def _make_column_by_name(header: str, name: str, unknown_role: str) -> Column:
 def _find_setting(name: str) -> str | None:
     """Return the setting that a header names; None: it names none.
 
-    A header names a setting if it has one of the setting's phrases, or if without text in brackets
-    it is one of its exact names.
+    A header that has a phrase of a setting, such as ``batch size``, names this setting. Short
+    words, such as ``bs``, name a setting only if the header has no other words outside brackets.
+
+    Args:
+        name: the header without its unit and precision.
     """
     phrases_by_setting: dict[str, list[str]] = WORDS["settings"]["phrases"]
     for setting, phrases in phrases_by_setting.items():
@@ -473,15 +494,19 @@ def _find_figure(name: str, unit: Unit) -> str | None:
 def _find_time_figure(name: str, unit: Unit) -> str | None:
     """Return the figure that the name of a time means; None: it is another time, or no time."""
     if unit.quantity == "time":
-        for phrases, figure in _TIME_FIGURES:
-            if has_phrase(name, _PHRASES[phrases]):
+        for kind, figure in _TIME_FIGURES:  # the first kind counts whose phrases the name has
+            if has_phrase(name, _PHRASES[kind]):
                 return figure
     return None
 
 
 def _find_memory_figure(name: str) -> str | None:
-    """Return ``mem`` or ``mem_total`` by the name of a memory; None: it is another memory."""
+    """Return ``mem``, the used memory of a device, or ``mem_total``, all that a device has.
+
+    None: the name is that of another memory, such as the host's or that of activations.
+    """
     if has_phrase(name, _PHRASES["total_memory"]):
         return "mem_total"
-    is_used = has_phrase(name, _PHRASES["memory"])
-    return "mem" if is_used and not has_phrase(name, _PHRASES["not_memory"]) else None
+    is_memory = has_phrase(name, _PHRASES["memory"])
+    is_other_memory = has_phrase(name, _PHRASES["not_memory"])
+    return "mem" if is_memory and not is_other_memory else None

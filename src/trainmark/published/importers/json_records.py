@@ -53,8 +53,9 @@ _MAX_RAW = 1000  # characters of the file's text
 def read_json(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield the rows of JSON text, and what cannot be read.
 
-    The text is one document with objects in it, or has an object a line. That an object has no
-    figure is reported only for the first such object of a file.
+    The text is one document with objects in it, or has an object a line. Files hold many objects
+    that are no results. So of all reports that an object has no figure or nothing that names its
+    row, or that a document has no object, only the first is yielded.
     """
     has_reported = False
     for entry in _read_text(text, page):
@@ -97,7 +98,14 @@ def _read_lines(text: str, page: Page) -> Iterator[Row | Unread]:
 
 
 def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator[Row | Unread]:
-    """Yield the rows of a parsed document that begins in line ``number``."""
+    """Yield the rows of a parsed document that begins in line ``number``.
+
+    A record of one case, the form that collections of results import, has fixed keys, by which it
+    is recognised. Keys of any other object are read as the headers of a table.
+
+    Args:
+        raw: text of the document.
+    """
     records = list(_flatten_objects(document))
     if not records:
         yield page.make_unread(number, "row", message("json_without_objects"), raw[:_MAX_RAW])
@@ -111,8 +119,9 @@ def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator
 def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
     """Yield the objects of a document that are rows, each with the scalars of those around it.
 
-    An object in a list is a row. An object under a key is a part of the object around it; if
-    several parts have the same keys, each is a row, and its key names the model.
+    An object in a list is a row. An object under a key is a part of the object around it. If any
+    two parts have a key in common, they are taken for results of different models: each part is a
+    row, and its key names the model.
     """
     if isinstance(document, list):
         for item in document:
@@ -178,7 +187,7 @@ def _read_object(
             continue
         row_path = path
         rank_match = _KEY_WITH_RANK.fullmatch(name)
-        if rank_match:  # each rank has a row of its own
+        if rank_match:  # `throughput:3` is of rank 3; each rank has a row of its own
             name, rank = rank_match.groups()
             row_path = f"{path}:{rank}"
         values_by_path.setdefault(row_path, {})[_make_header(name, path)] = value
@@ -215,9 +224,10 @@ def _make_shared_header(key: str) -> str:
 
 
 def _make_header(name: str, path: str) -> str:
-    """Return a key as a header: its words, with the unit that a known program documents.
+    """Return the words of a key as a header; keys of SuperBench get their unit, too.
 
-    SuperBench prints keys without units, ``throughput_train_fp16``, which ``columns.toml`` lists.
+    SuperBench prints keys without units, such as ``throughput_train_fp16``; its documentation
+    has the units. ``columns.toml`` lists its keys with them.
 
     Args:
         name: the part of the key behind its path.
@@ -257,7 +267,11 @@ def _read_values(
 def _read_case_record(
     record: dict[str, Any], page: Page, number: int, raw: str
 ) -> Iterator[Row | Unread]:
-    """Yield the row of a record of one case, or why it cannot be read."""
+    """Yield the row of a record of one case, or why it cannot be read.
+
+    Args:
+        record: with the keys of an ``IndexRecord``, the form that collections of results import.
+    """
     try:
         _refuse_wrong_keys(record)  # raises a UsageError
         parsed = parse_record(record)
@@ -271,7 +285,7 @@ def _read_case_record(
 
 
 def _refuse_wrong_keys(record: dict[str, Any]) -> None:
-    """Raise a UsageError if a record of one case has unknown keys, or lacks required ones."""
+    """Raise a UsageError if a record has keys that IndexRecord lacks, or lacks required ones."""
     unknown = record.keys() - _CASE_RECORD_KEYS
     missing = _REQUIRED_KEYS - record.keys()
     if unknown:
@@ -283,10 +297,11 @@ def _refuse_wrong_keys(record: dict[str, Any]) -> None:
 def _read_index_record(
     record: IndexRecord, page: Page, number: int, raw: str
 ) -> Iterator[Row | Unread]:
-    """Yield a record of one case as a row; a failed job has no figure."""
+    """Yield the row of a record, which has one figure of one case; a failed job has no figure."""
     values = {key: str(value) for key, value in asdict(record).items() if value is not None}
     values["configuration"] = values.pop("model_name")
-    # A name in another form stays the label; its model is not known.
+    # `nlp_gpt_mp_bs8_fp16_1` has model, batch size and precision. A name in another form is only
+    # the label of the row.
     name_parts = _RECORD_NAME.fullmatch(record.model_name)
     if name_parts:
         values["fix_hp"] = f"bs={name_parts['bs']}"  # the header of changed settings
@@ -297,9 +312,10 @@ def _read_index_record(
     del values["gpu_num"]  # as a column, it would be split into machines by a guess
     printed_result = values.pop("FINAL_RESULT")
     result = "/" if record.JOB_FAIL_FLAG else printed_result  # "/": no value
+    # `index` is a code for what the result is: a speed, a memory, a profile or the largest batch.
     if INDEXES[record.index] == "mem":
         values["mem"] = f"{result} {record.UNIT}"
-    elif INDEXES[record.index] == "speed":  # rows have no figure for other indexes
+    elif INDEXES[record.index] == "speed":  # rows have no figure for the others
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
     page = replace(page, form="index", model=record.model_name, notes=notes)

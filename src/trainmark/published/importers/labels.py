@@ -67,18 +67,22 @@ class Label(NamedTuple):
 def read_label(label: str, config_file: str = "", world_of_columns: str = "") -> Label:
     """Return the device and world that a label names, with a note if it contradicts itself.
 
-    The world is the number of machines, and of devices of each: ``1x8``.
+    The world is the number of machines, and of devices of each. It is read from the label, ``1x8``,
+    else from other columns of the row, else from the name of the configuration file, else from
+    words or counts in the label: ``四机32卡``, ``8x A100``.
 
     Args:
-        config_file: name of the configuration file, which may have the world, too.
-        world_of_columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
-            It counts if the label has none, and before that of the file's name.
+        label: the name of a row: ``A100 1 node x 8 (1x8)``.
+        config_file: name of the configuration file: ``config_A100x1x8.py``; empty: none.
+        world_of_columns: the world in other columns: ``(1x8)``; empty: none.
     """
     text = _ROW_NUMBER.sub("", strip_markup(label)).replace("×", "x")  # without `[1] ` before it
     world_in_label = _WORLD.search(text) or _BARE_WORLD.search(text)  # in brackets, or not
     printed_world = world_in_label or _WORLD.fullmatch(world_of_columns)
     head = text[: world_in_label.start()].rstrip() if world_in_label else text  # before the world
-    counting_words = _find_counting_words(head, printed_world)  # such as `四机32卡`
+    # `四机32卡`: four machines, 32 cards.
+    counting_words = _find_counting_words(head, printed_world)
+    # Its groups: the device, the number of machines, the number of devices of each.
     file_name = _CONFIG_FILE_NAME.fullmatch(strip_markup(config_file))
     device = _read_device(head, counting_words, printed_world, file_name)
     if printed_world:
@@ -106,15 +110,17 @@ def _read_device(
     printed_world: re.Match[str] | None,
     file_name: re.Match[str] | None,
 ) -> str:
-    """Return the device before the words or the world, else that of the file; empty: none.
+    """Return the device in a label or in the name of the configuration file; empty: none.
 
-    A label without either may name anything, so it is not taken for a device.
+    In the label it is the text before the words that count machines and cards, else before the
+    world. A label without such words and without a world may name anything, so it is not taken for
+    a device.
 
     Args:
         head: the label before its world.
-        counting_words: the words in it that count machines and cards.
-        printed_world: the world in the label or in other columns.
-        file_name: a match of ``_CONFIG_FILE_NAME``.
+        counting_words: the words in it that count machines and cards: ``2 nodes x 8``.
+        printed_world: the world in the label or in other columns: ``(2x8)``.
+        file_name: parts of the configuration file's name: device, machines, devices of each.
     """
     device = ""
     if counting_words:
@@ -122,15 +128,18 @@ def _read_device(
     elif printed_world:
         device = head.strip(_SEPARATORS_OF_WORLD)
     if not device and file_name and _PRODUCT_NAME.fullmatch(file_name[1]):
-        device = file_name[1]  # what the file's name has before the world
+        device = file_name[1]
     return device
 
 
 def _find_counting_words(head: str, printed_world: re.Match[str] | None) -> re.Match[str] | None:
     """Return the words that count machines and cards: ``四机32卡``, ``16卡``, ``2 nodes x 8``.
 
+    The first group is the number of machines, empty if it is not printed; the second is that of
+    cards.
+
     Args:
-        head: text of the label before its world in brackets.
+        head: text of the label before its world.
         printed_world: this world, numbers of machines and of devices of each; None: there is none.
     """
     if printed_world:
@@ -144,10 +153,15 @@ def _find_counting_words(head: str, printed_world: re.Match[str] | None) -> re.M
 
 
 def _count_nodes_and_cards(counting_words: re.Match[str]) -> tuple[int, int]:
-    """Return the machines and cards that words count, as numbers or numerals: ``四机``."""
+    """Return the machines and cards that words count, as digits or as a numeral: ``四``, four.
+
+    Args:
+        counting_words: its groups are the number of machines, empty if it is not printed, and that
+            of cards.
+    """
     nodes_text, cards_text = counting_words.groups()
     cards = _NUMERALS.get(cards_text) or int(cards_text)
-    if not nodes_text:  # as few machines as hold the cards
+    if not nodes_text:  # a guess: about 8 cards in each machine
         return divide_into_machines(cards)[0], cards
     return _NUMERALS.get(nodes_text) or int(nodes_text), cards
 
@@ -155,7 +169,8 @@ def _count_nodes_and_cards(counting_words: re.Match[str]) -> tuple[int, int]:
 def _read_counting_words(counting_words: re.Match[str]) -> tuple[int, int]:
     """Return the machines that words count, and the cards of each.
 
-    More than 8 cards are those of all machines: ``四机32卡``.
+    More than 8 cards are taken for those of all machines: ``四机32卡``, four machines and 32 cards,
+    has 8 in each.
     """
     nodes, cards = _count_nodes_and_cards(counting_words)
     is_total = cards > _MAX_PER_MACHINE and nodes > 0 and cards % nodes == 0
