@@ -148,6 +148,11 @@ CONTRADICTIONS = {
         set_numbers((0, 65)),
         "sequence 0 (counted from 0) has its separator at 65",
     ),
+    "separator behind the answer": (
+        "mask/data",
+        set_numbers((1, 64)),  # the end of the padding
+        "sequence 1 (counted from 0) has its separator at 64, behind its last target",
+    ),
     "token outside": ("text/data", set_numbers((0, 128)), "the numbers range from 0 to 128"),
     "position outside": ("position/data", set_numbers((0, 65)), "the numbers range from 0 to 65"),
     # The first bound, 0, is not stored: numbers 1 to 4 belong to samples 1 and 2.

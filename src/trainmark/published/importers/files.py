@@ -180,7 +180,7 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
     head, *body = table_lines or [TableLine(number=1, cells=[], raw="")]
     if delimiter != "," and _has_unclear_commas(text, head, body):
         reason = message("csv_with_decimal_commas", delimiter=delimiter)
-        yield page.make_unread(line=1, kind="table", reason=reason, raw=head.raw)
+        yield page.make_unread(line=head.number, kind="table", reason=reason, raw=head.raw)
         return
     is_own_csv = set(head.cells) >= _OWN_CSV_COLUMNS
     # This program's own CSV has columns that are not read, which are not reported as unknown.

@@ -141,7 +141,8 @@ class SparseFile:
         Their names are ``text``, which includes the targets, and ``position``.
 
         Raises:
-            DataError: a sequence has no target, or a row of a matrix is invalid.
+            DataError: a sequence has no target or its separator behind it, or a row of a matrix is
+                invalid.
         """
         with translate_read_errors(self.file, _make_fault), self.file.open("rb") as stream:
             # ``Extremes`` needs a digest of what was scanned: that of the file, for both results.
@@ -150,12 +151,26 @@ class SparseFile:
         position_extremes: list[int] = []
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
             end = min(first + BLOCK_SEQUENCES, len(self.separators))
-            has_target = self.logit_mask.read_rows(first, end).any(1)
+            is_target = self.logit_mask.read_rows(first, end).astype(bool)  # (sequences, columns)
+            has_target = is_target.any(1)
             if not has_target.all():
                 raise _make_fault(
                     f"sequence {first + int(has_target.argmin())} (counted from 0) has no target",
                     where=f"{self.file}, logit_mask",
                     rule="every sequence must have a target",
+                )
+            last_targets = is_target.shape[1] - 1 - is_target[:, ::-1].argmax(1)
+            is_behind = self.separators[first:end] > last_targets
+            if is_behind.any():
+                number = first + int(is_behind.argmax())
+                raise _make_fault(
+                    f"sequence {number} (counted from 0) has its separator at "
+                    f"{self.separators[number]}, behind its last target",
+                    where=f"{self.file}, mask",
+                    rule=(
+                        "the tokens before the separator see each other, so it must not lie "
+                        "behind the answer"
+                    ),
                 )
             text = self.text.read_rows(first, end)
             target = self.target.read_rows(first, end)
