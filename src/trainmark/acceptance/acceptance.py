@@ -48,7 +48,8 @@ def plan_acceptance(
     """Check the options and return what would be measured, with the plans to save; write nothing.
 
     Args:
-        dry_run: it is only shown; data that this machine cannot see is then not checked.
+        dry_run: the caller only shows what would be measured. Data that this machine cannot see is
+            then not checked.
 
     Raises:
         UsageError: the options do not fit.
@@ -77,7 +78,7 @@ def plan_acceptance(
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()
     node = make_node_name(socket.gethostname())
-    # Teams on one node: of all devices, of a pair, and of a single one.
+    # Nodes, and devices of each, of every team: all devices, a pair, and a single one.
     worlds = [(1, nproc), (1, min(2, nproc)), (1, 1)]
     plans = resolve_plans(request, worlds, dry_run=dry_run)
     acceptance = Acceptance(
@@ -103,7 +104,7 @@ def prepare_acceptance(
             compared with their peers.
 
     Raises:
-        UsageError: the options do not fit, or not those of the earlier session.
+        UsageError: the options contradict each other, or differ from the earlier session's.
         EnvironmentFault: too few devices, or the folder cannot be used.
         DataError: the data cannot be trained on.
     """
@@ -165,10 +166,12 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
 def conclude(
     acceptance: Acceptance, *, interrupted: str | None
 ) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
-    """Judge what was measured so far.
+    """Judge all devices by what all sessions measured so far.
 
     Args:
-        interrupted: name of the signal that ended the measurement; None: none did.
+        acceptance: ``worse_by`` of its request is the allowed slowdown of the training step,
+            ``rates_worse_by`` that of any other quantity.
+        interrupted: name of the signal that ended the measurement; None: no signal did.
 
     Returns:
         The result, and the pairs that are to be measured again; a pair that is to be measured
@@ -191,6 +194,7 @@ def conclude(
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
     member_of = {name: name for name in product_of_device}  # each device is itself a member
+    # The same training must give the same numbers, bit by bit, on all devices of a peer group.
     judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     result = AcceptanceResult(

@@ -82,10 +82,14 @@ class _HeartbeatStop:
 
     @property
     def signal_name(self) -> str | None:
-        """Name of the signal that asks to stop; None before one came."""
+        """Name of the signal that asks to stop; None before one came.
+
+        If the launcher is gone, it is set to ``SIGHUP``.
+        """
         is_stopped = self._request.signal_name is not None
         if not is_stopped and self._heartbeat is not None and self._heartbeat.is_lost():
-            self._request.signal_name = "SIGHUP"  # as if the launcher's terminal had closed
+            # As if the launcher's terminal had closed.
+            self._request.signal_name = "SIGHUP"
         return self._request.signal_name
 
 
@@ -99,12 +103,13 @@ class Agent:
     """
 
     def __init__(self, opened: OpenedSession, local: NodeSession, node_rank: int) -> None:
-        self._opened = opened
-        self._local = local
+        self._opened = opened  # plan and request of the session, which are the same on all nodes
+        self._local = local  # measures on this machine
         self._node_rank = node_rank
-        self._session = Session(opened.folder, opened.number)
+        self._session = Session(opened.folder, opened.number)  # what all nodes wrote so far
         self._joined: list[int] = []  # node ranks of the nodes that joined in time
-        # Rounds of earlier sessions, which are not measured again.
+        # What earlier sessions measured, which is not measured again: the phase, the number of the
+        # round, and the names of the members of each team.
         self._measured_before = Evidence.read(opened.folder).results.keys()
 
     def run(self) -> None:
@@ -140,7 +145,10 @@ class Agent:
         self._arrive_at_barrier(_CONFIRMING_PAIRS_END)
 
     def _measure_groups(self) -> None:
-        """Measure sets of nodes for as long as the search for groups asks for some."""
+        """Search for groups of nodes that are slow only when they train together.
+
+        Each round measures the sets of nodes that the search needs after the round before it.
+        """
         previous_barrier = _CONFIRMING_PAIRS_END  # the phase of pairs comes before this one
         # No earlier session has rounds of these numbers: each round of the search is measured.
         first_number = _NUMBERS_PER_SESSION * self._opened.number
@@ -219,13 +227,15 @@ class Agent:
         return [list(pairs_of_round) for pairs_of_round in pack_disjoint_rounds(pairs, busy=lost)]
 
     def _choose_group_round(self, barrier_name: str) -> list[NodeRound]:
-        """Wait for all nodes; return one round of the sets that the search for groups needs.
+        """Wait for all nodes; return the next round of the search for slow groups of nodes.
+
+        A team of the round is a set of nodes that train together; no node is in two sets.
 
         Args:
             barrier_name: of the barrier at which all nodes have measured the round before.
 
         Returns:
-            A list of one round; empty at the end of the search.
+            A list of one round; empty if the search needs no more sets.
         """
         self._wait_for_others(barrier_name)
         request = self._local.acceptance.request
@@ -248,9 +258,9 @@ class Agent:
         self._local.writer.write(Arrived, barrier_name=barrier_name)
 
     def _wait_for_others(self, barrier_name: str) -> None:
-        """Wait until all nodes have come to a barrier, or are lost or late."""
-        # Twice the deadline: a node may still be in the round before, where it waits for a node
-        # that hangs.
+        """Wait until each node has come to a barrier; go on without those that are lost or late."""
+        # Of each node. Twice the deadline: a node may still be in the round before, where it waits
+        # for a node that hangs.
         timeout_s = 2 * self._local.acceptance.request.deadline
         for node_rank in self._joined:
             self._session.wait_for(

@@ -161,12 +161,14 @@ def _compute_median_times(
     """Return the median of each quantity over all measurements of members, by product.
 
     Args:
-        products_of_member: all names of the product of each member; others are left out.
+        products_of_member: all names of the product of each member that counts; members that it
+            does not contain are left out.
     """
     # By product and quantity.
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for quantity, times in collect_times(evidence, phase).items():
         for time in times.alone:
+            # A time counts for each name, so that a search by any of the names finds it.
             for product in products_of_member.get(time.member, ()):
                 seconds[product, quantity].append(time.seconds)
     return [
@@ -184,10 +186,10 @@ def _compute_median_times(
 def compute_baselines_of_runs(
     records: Iterable[Record], plans: Sequence[Plan], source: str
 ) -> Baselines:
-    """Return the step times of runs that passed, of one device or of one node each.
+    """Return the step times of those runs that passed on one device or on all devices of a node.
 
     Args:
-        plans: of the acceptance that is to be judged.
+        plans: of the acceptance that is to be judged, one for each size of its teams.
         source: of the baseline, as the user named it.
 
     Raises:
@@ -197,14 +199,15 @@ def compute_baselines_of_runs(
     seconds: dict[tuple[AlonePhase, str], list[float]] = defaultdict(list)
     for record in records:
         step_s = record.figure("step_time_p50")
-        # A baseline is of one device or of one node.
         if not record.passed or step_s is None or record.plan.nnodes > 1:
             continue
         _refuse_other_work(record.plan, plans, source)
         product = describe_work(record)["device_products"]
         if record.plan.world_size == 1:
             seconds["devices", product].append(step_s)
-        if record.plan.nproc == max(plan.nproc for plan in plans):  # all devices of a node
+        # The largest team of the acceptance on one node has all devices of the node. If a node has
+        # only one device, a run on it counts as one of a node, too.
+        if record.plan.nproc == max(plan.nproc for plan in plans):
             seconds["nodes", product].append(step_s)
     times = [
         BaselineTime(

@@ -94,7 +94,11 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
 
 
 def _find_first_difference(runs: Sequence[Sequence[StepDigest]]) -> BitDifference | None:
-    """Return where the first run that is not as the first one differs; None: all are equal."""
+    """Compare all runs of a device with its first one.
+
+    Returns:
+        The first difference of the earliest run that is not equal; None: all are equal.
+    """
     for run in runs[1:]:
         difference = find_difference(runs[0], run)
         if difference is not None:
@@ -110,7 +114,12 @@ def _encode_digests(run: Sequence[StepDigest]) -> bytes:
 def _make_deviation(
     device: str, compared_with: Literal["itself", "peers"], difference: BitDifference
 ) -> Deviation:
-    """Return a deviation of a device: where two runs first differ, and with whom it differs."""
+    """Return a deviation of a device: with what it was compared, and where it first differs.
+
+    Args:
+        difference: the step, the part of it (loss, gradient or weight), and the name of the
+            parameter; None for the loss.
+    """
     return Deviation(
         device=device,
         compared_with=compared_with,

@@ -71,18 +71,17 @@ def prepare_session(
         EnvironmentFault: the launcher cannot be used here, or a host does not answer.
         DataError: the data cannot be trained on.
     """
-    opened, plans = plan_session(request)
+    opened, plans = plan_session(request)  # as if it were the first session of the folder
     baselines = None if read_baselines is None else read_baselines(plans)
     with open_folder(opened.folder, request):
         number = len(list((opened.folder / SESSIONS_DIR).glob("*"))) + 1
         opened = _renumber_session(opened, number)
-        require_launcher(opened.cluster, opened.plan.launcher).check(opened.plan, opened.cluster)
+        launcher = require_launcher(opened.cluster, opened.plan.launcher)
+        launcher.check(opened.plan, opened.cluster)
         save_baselines(opened.folder, baselines)
         save_request(opened.folder, opened.request, plans)
         opened.session_dir.mkdir(parents=True)
-        command = launchers.load_launcher(opened.plan.launcher).build_command(
-            opened.plan, opened.cluster
-        )
+        command = launcher.build_command(opened.plan, opened.cluster)
         settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
         # `read_session` reads the cluster's settings again; the engine reads the command's files.
         for name, text in {**command.files, CLUSTER_FILE: settings}.items():
@@ -97,10 +96,12 @@ def plan_session(
     """Check the options and return the first session, with the plans to save; write nothing.
 
     Args:
-        dry_run: it is only shown; data that this machine cannot see is then not checked.
+        dry_run: the caller only shows the session. Data that this machine cannot see is then not
+            checked.
 
     Raises:
-        UsageError, DataError, EnvironmentFault: see ``prepare_session``.
+        UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
+        DataError, EnvironmentFault: the case cannot be trained with these options.
     """
     cluster = read_cluster(request.cluster)
     num_nodes = request.nnodes or cluster.nodes or len(cluster.ssh.hosts)
@@ -126,7 +127,7 @@ def plan_session(
             fix="remove run_root, and set --out to a folder that all nodes share",
         )
     remote = cluster.find_remote_target(request.launcher)
-    # Teams of one node, of a pair of nodes, and of a single device.
+    # Nodes, and devices of each, of every team: one node, a pair of nodes, and a single device.
     worlds = [(1, nproc), (2, nproc), (1, 1)]
     plans = resolve_plans(request, worlds, remote, dry_run=dry_run)
     request, remark = _leave_out_groups(request, num_nodes, nproc, remote, dry_run=dry_run)
@@ -157,13 +158,13 @@ def _leave_out_groups(
         remote: the machines of the launcher; None: this one.
 
     Returns:
-        The request, and why the phase is left out; empty if it is not.
+        The request, and a remark on why the phase is left out; empty if it stays.
 
     Raises:
-        TrainmarkError: it cannot, and the phase was asked for by name.
+        TrainmarkError: the recipe cannot train on all nodes, and the user named the phase.
     """
     phases = request.chosen_phases
-    # With fewer nodes the phase stays in the request, but has no rounds.
+    # With fewer nodes than `MIN_NODES` the phase stays in the request, but has no rounds.
     if "groups" not in phases or num_nodes < MIN_NODES:
         return request, ""
     try:
@@ -187,17 +188,17 @@ def _renumber_session(opened: OpenedSession, number: int) -> OpenedSession:
 def _plan_first_session(
     request: AcceptRequest, node_plan: Plan, folder: Path, num_nodes: int
 ) -> AcceptancePlan:
-    """Return the plan of the first session: that of one node, changed to train on all nodes.
+    """Return the plan of the first session's job, which measures on all nodes.
 
     Args:
-        node_plan: the plan of one node.
+        node_plan: the plan of a training on one node, of which a few values are changed.
         folder: of the acceptance, in which the session gets its own folder.
     """
     num_rounds = sum(count_rounds(request, num_nodes).values())
     if "groups" in request.chosen_phases:
         num_rounds += estimate_further_group_rounds(request, num_nodes)
-    # A round in which a node hangs costs two deadlines, as does each of the two barriers after the
-    # pairs.
+    # Time limit of the job: all nodes must join within `join` seconds. A round in which a node
+    # hangs costs two deadlines, as does each of the two barriers after the pairs.
     limit_s = request.join + 2 * request.deadline * (num_rounds + 2)
     changes = {
         "nnodes": num_nodes,
@@ -317,7 +318,7 @@ class _Cancellation:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the engine had time enough."""
+        """Whether the engine has had enough time to end the job, so that nobody waits any more."""
         return time.monotonic() >= self._give_up_s
 
     def try_again(self) -> None:

@@ -52,15 +52,18 @@ class Conclusion:
 def conclude_nodes(
     opened: OpenedSession, request: AcceptRequest, *, interrupted: str | None
 ) -> Conclusion:
-    """Judge what was measured so far.
+    """Judge all nodes by what all sessions measured so far.
 
     Args:
-        interrupted: name of the signal that ended the measurement; None: none did.
+        request: its ``worse_by`` is the allowed slowdown of the training step, its
+            ``rates_worse_by`` that of any other quantity.
+        interrupted: name of the signal that ended the measurement; None: no signal did.
     """
     evidence = Evidence.read(opened.folder)
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
     peer_groups = _group_peers(nodes)
     node_names_by_group = [[joined.node for joined in group] for group in peer_groups]
+    # Of nodes alone, which the phase `nodes` measures, and of pairs.
     times = collect_times(evidence, alone_phase="nodes")
     baselines = load_baselines(opened.folder)
     # The product of a node is that of its first device.
@@ -78,12 +81,15 @@ def conclude_nodes(
     devices_by_group = [
         {device for joined in group for device in joined.devices} for group in peer_groups
     ]
+    # The same training must give the same numbers, bit by bit, on all devices of a peer group.
     judge_bits(assessment, evidence, member_of, devices_by_group)
     # Teams of a round are of devices or of nodes; a node is itself a member.
     member_of |= {joined.node: joined.node for joined in nodes}
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     _note_absent(assessment, evidence, opened)
-    # After all other findings: nodes that fail already take no part in the search for groups.
+    # A whole is the training of all nodes of a peer group together. If it is slow, sets of these
+    # nodes are to be measured, to find the groups that are slow only together. This follows all
+    # other findings, because nodes that fail already take no part.
     sets_to_measure: list[NodeSet] = []
     if "groups" in request.chosen_phases and STEP in times:
         sets_to_measure = judge_wholes(

@@ -59,15 +59,18 @@ class Estimates:
 def estimate_alone(measured: Measurements, levels: Floats) -> tuple[Estimates, float]:
     """Return the effects of nodes alone, relative to their peers, and the noise of a measurement.
 
-    An effect is the natural logarithm of a slowdown; the noise is the standard deviation of one
-    measurement, as a logarithm too.
+    An effect is the natural logarithm of a slowdown; the noise is the standard deviation of the
+    logarithm of one measurement.
 
     Args:
+        measured: of it only the measurements of nodes alone are used: the seconds of a step,
+            ``alone_s`` (A,), and the node of each, ``alone_node`` (A,).
         levels: (A,) the logarithm of the time that is usual in the round of each measurement.
     """
     num_nodes = measured.num_nodes
     node = measured.alone_node
     values = np.log(measured.alone_s) - levels
+    # Noise is what is left after the usual value of its node is subtracted from each value.
     residuals = values - compute_lower_medians(values, node, num_nodes)[node]
     num_measured_nodes = len(np.unique(node))
     noise = estimate_noise(residuals, num_measured_nodes)
@@ -161,14 +164,16 @@ def compute_biweight_means(
 
 
 def compute_peer_level(effect: Floats) -> float:
-    """Return the effect of the median node, of two in the middle the faster; 0 without nodes.
+    """Return the effect of the median node; 0 if no node was measured.
 
     Args:
-        effect: (N,); NaN: the node was not measured.
+        effect: (N,) logarithm of the slowdown or of the time of each node; NaN: not measured.
     """
     ordered = np.sort(effect[np.isfinite(effect)])
     if len(ordered) == 0:
         return 0.0
+    # If two nodes are in the middle, the faster one counts: of only two nodes, the slower one is
+    # compared with the faster one.
     return float(ordered[(len(ordered) - 1) // 2])
 
 
@@ -182,7 +187,10 @@ def compute_peer_std_error(estimates: Estimates) -> float:
 
 
 def subtract_peer_level(estimates: Estimates) -> Estimates:
-    """Return the effects as differences from the median node, with the standard error of both."""
+    """Return the effects of nodes as differences from the effect of the median node.
+
+    The standard error of a difference includes that of the median node's effect.
+    """
     return estimates.shift(
         -compute_peer_level(estimates.effect), std_error=compute_peer_std_error(estimates)
     )

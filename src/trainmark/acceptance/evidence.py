@@ -204,17 +204,23 @@ class Evidence:
         return errors_of_lost_nodes
 
     def _add_results(self, key: TeamRound, results: list[RankResult]) -> None:
-        """Add the ranks of a node to those of the other nodes of its team, in their order."""
+        """Add results of a node's ranks to those of its team, which are sorted by rank.
+
+        Args:
+            key: phase, number of the round, and names of the team's members.
+        """
+        # The result of a rank that measured the round again replaces its earlier one.
         by_rank = {result.rank: result for result in (*self.results.get(key, []), *results)}
         self.results[key] = [by_rank[rank] for rank in sorted(by_rank)]
 
     def _iterate_events(self, folder: Path) -> Iterator[tuple[int, Event]]:
-        """Yield the events of all nodes, each with the number of its session; in their order.
+        """Yield the events of all nodes, each with the number of its session.
 
-        Lines that are no events are counted in ``malformed_lines``.
+        They are ordered by session; in a session, by node; of a node, as it wrote them. Lines that
+        are no events are counted in ``malformed_lines``.
         """
         paths = (folder / EVIDENCE_DIR).glob("*.jsonl")
-        # By name within a session, so that the verdicts depend on no order of the file system.
+        # Files of a session by name, so that the verdicts depend on no order of the file system.
         for path in sorted(paths, key=lambda path: (_parse_session_number(path), path.name)):
             session = _parse_session_number(path)
             for event in decode_events(path.read_bytes()):

@@ -55,7 +55,8 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
 
     Raises:
         UsageError: an earlier session there did other work.
-        EnvironmentFault: another command holds the lock, or it is no folder.
+        EnvironmentFault: another command holds the lock, the path is no folder, or the folder has
+            files but no earlier session.
     """
     with ExitStack() as stack:
         try:
@@ -78,10 +79,12 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
 
 
 def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
-    """Refuse to go on with other work: what was measured could not be compared.
+    """Refuse to measure other work in a folder than its earlier sessions did.
+
+    All sessions of a folder are judged together, so that their times must be comparable.
 
     Raises:
-        UsageError: naming the option that differs.
+        UsageError: an option differs, or the request of the earlier sessions cannot be read.
     """
     path = folder / REQUEST_FILE
     if not path.exists():
