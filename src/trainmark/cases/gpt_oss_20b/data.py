@@ -110,10 +110,12 @@ def _find_peak(
     """Return the bytes at the moment of a step when gradients and activations need most.
 
     Args:
-        local_weights: bytes of the weights that the rank holds.
+        block: bytes of one block's activations.
+        local_weights: bytes of the weights that the rank holds; their gradients are as large.
         is_sharded: FSDP2 shards the weights.
     """
     layers = recipe.num_layers
+    # Bytes of the token table; the head's weights and their gradients are as large.
     table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES
     # Gradients that exist in the forward pass: those of earlier micro-batches, if there are any.
     early_gradients = local_weights if recipe.grad_accum_steps > 1 else 0
@@ -126,7 +128,7 @@ def _find_peak(
         late_gradients = max(early_gradients, local_weights - table)
     # In the backward pass of a block, a gradient of the residual stream exists too.
     in_block = block.computed + block.temporary + block.stream
-    head = _predict_head_bytes(recipe, block.stream)
+    head = _predict_head_bytes(recipe, block.stream)  # activations of head and last norm
     peaks = (
         # At the end of the forward pass.
         _PeakBytes(early_gradients, layers * block.saved + head),
@@ -146,13 +148,13 @@ def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
     Args:
         stream: bytes of the residual stream.
     """
-    scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
+    num_scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
     saved = 2 * stream  # the inputs of the last norm and of the head
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
-        return saved + 3 * scores * FP32_BYTES
-    # The gradient of the head's weight, and a block of scores.
-    table = recipe.vocab_size * recipe.hidden_size
-    return saved + (table + min(scores, SCORES_AT_ONCE)) * FP32_BYTES
+        return saved + 3 * num_scores * FP32_BYTES
+    # Own kernels compute the scores in blocks, and with them the gradient of the head's weights.
+    num_head_weights = recipe.vocab_size * recipe.hidden_size
+    return saved + (num_head_weights + min(num_scores, SCORES_AT_ONCE)) * FP32_BYTES
 
 
 def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
@@ -166,7 +168,7 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     is_half = recipe.precision in AUTOCAST
     number_bytes = HALF_BYTES if is_half else FP32_BYTES  # of a number in matmuls
     tokens = recipe.micro_batch_size * recipe.seq_length
-    stream = tokens * recipe.hidden_size * FP32_BYTES
+    stream = tokens * recipe.hidden_size * FP32_BYTES  # bytes of the residual stream
     result = tokens * number_bytes * recipe.head_dim * recipe.num_heads  # of attention
     # Autocast copies a layer's input for each matrix: query, key, value, router and experts. In
     # fp32 there are no copies, and one stream is counted as a reserve.
@@ -176,14 +178,16 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     # queries of a window attend to its keys and to those of the window before. Keys and values are
     # repeated for all heads that share them, so they are as large as the queries.
     windows = (2 + 2 * 2) * result
-    attention = norms + inputs + windows + result
+    # The output projection saves its input: a copy of the result in another layout.
+    output_input = result
+    attention = norms + inputs + windows + output_input
     # A row is a token for one of its experts. If ranks share experts, the rows exist in three
     # orders: sent, received and sorted by expert.
     num_orders = 3 if recipe.expert_parallel > 1 else 1
-    row_bytes = tokens * recipe.top_k * number_bytes  # of all rows, for each column
+    column_bytes = tokens * recipe.top_k * number_bytes  # of one column of all rows
     # The rows in these orders and the result have the hidden size. Both halves of the first product
     # and five intermediates of the gate have the feed-forward size.
-    experts = row_bytes * ((num_orders + 1) * recipe.hidden_size + (2 + 5) * recipe.ffn_size)
+    experts = column_bytes * ((num_orders + 1) * recipe.hidden_size + (2 + 5) * recipe.ffn_size)
     computed = attention + experts + copies
     # A recomputed block saves its input; ``selective`` saves the result of attention too.
     saved_by_setting = {"none": computed, "selective": stream + result, "full": stream}
@@ -191,8 +195,9 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
         stream,
         saved=saved_by_setting[recipe.checkpoint_activations],
         computed=computed,
-        # The gradient of the result, the product without biases, and biases by row.
-        temporary=3 * row_bytes * recipe.hidden_size,
+        # Of the experts' second matrix product: the gradient of its result, the product before
+        # biases are added, and the bias of each row.
+        temporary=3 * column_bytes * recipe.hidden_size,
     )
 
 

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 EXCHANGE_PART = "all_to_all"  # the part of a step that the job times; see ``train.experts``
 _NS_PER_S = 1e9
-# The figure of the busiest rank's load over the mean, and that of the busiest expert's.
+# The figure of the busiest rank's load over the mean, and that of the busiest expert's. The load of
+# a rank is that of all its experts.
 _OVERLOADS = {"rank": "expert_overload", "expert": "single_expert_overload"}
 
 
 def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
-    """Return the loads of the busiest rank and expert, and the exchange, after the warm-up.
+    """Return the figures of routing after the warm-up, and the MFU with causal attention.
 
-    With a single rank, its load is the mean, as its note says. A note on the run names the load of
-    the busiest rank or expert. The result is empty if a rank ended before its job reported its
-    facts.
+    The figures of routing are the dropped assignments, the loads of the busiest rank and expert,
+    and the bytes and time of the exchange of tokens between ranks that share experts. A single rank
+    has the mean load, which a note on its figures says. A note on the run names the load of the
+    busiest rank or expert. The result is empty if a rank ended before its job reported its facts.
 
     Args:
         known: the common figures of the run, by name.
@@ -35,7 +37,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     figures = dict(compute_causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
     # An overload is the load of the busiest rank or expert over the mean load. The facts have its
-    # median over the steps and its value in the worst step.
+    # median over the steps and its value in the worst step, unless no step was measured.
     for subject, name in _OVERLOADS.items():  # rank or expert, and the name of its figure
         note = None
         if subject == "rank" and len(ranks) == 1:
@@ -51,9 +53,12 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
 
 
 def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
-    """Return the bytes/s that a device sends, and the exchange's share of the step time in %."""
+    """Return the figures of the exchange of tokens between ranks that share experts.
+
+    They are the bytes/s that a device sends on average, and the share of the step time in %.
+    """
     names = ("all_to_all_bytes_per_device", "all_to_all_share")
-    # Number of ranks that share the experts of a layer.
+    # Number of ranks that share the experts of a layer; 1 if the facts do not name it.
     expert_ranks = (ranks[0].facts["parallel"] or {}).get("experts", 1)
     if expert_ranks == 1:
         return dict.fromkeys(names, Figure(None, message("experts_not_shared")))
@@ -79,9 +84,8 @@ def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -
     """
     if facts["routing"] == "balanced":
         return message("balanced_routing")
-    # The load of a rank is that of all its experts; see ``_OVERLOADS``.
-    rank = figures["expert_overload"]
-    expert = figures["single_expert_overload"]
+    rank = figures[_OVERLOADS["rank"]]
+    expert = figures[_OVERLOADS["expert"]]
     if rank.note is not None:  # the note of a single rank, which has all experts
         return message("busiest_expert", expert=expert.value)
     return message("busiest_rank", rank=rank.value, expert=expert.value)

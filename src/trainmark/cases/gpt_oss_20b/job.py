@@ -86,6 +86,8 @@ class GptOssJob(NextTokenJob):
             # The model has no memory for its weights yet: called when it is sharded over ranks.
             materialize=partial(materialize_weights, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
+            # Each rank already has only its own experts, so they are sharded only over the ranks
+            # that have the same ones. Without an expert mesh they are sharded as all weights.
             experts=[layer.experts for layer in layers] if expert_mesh is not None else (),
             adam_eps=recipe.adam_eps,
             compiled=False,  # ``build_model`` compiles what can be compiled

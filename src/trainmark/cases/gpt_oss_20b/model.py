@@ -47,8 +47,8 @@ class RoutedLayer(nn.Module):
     """Replaces the library's feed-forward layer: its router and experts, perhaps over ranks.
 
     Args:
-        library: the layer, ``GptOssMLP``.
-        number: of the layer, from 0.
+        library_layer: the layer that is replaced.
+        layer_number: from 0.
         dispatcher: sends tokens to the ranks of their experts.
         balanced: give each expert the same number of tokens, whatever the router chooses.
 
@@ -59,12 +59,17 @@ class RoutedLayer(nn.Module):
     meter: RoutingMeter | None = None
 
     def __init__(
-        self, library: GptOssMLP, number: int, dispatcher: Dispatcher, *, balanced: bool
+        self,
+        library_layer: GptOssMLP,
+        layer_number: int,
+        dispatcher: Dispatcher,
+        *,
+        balanced: bool,
     ) -> None:
         super().__init__()
-        self.router = library.router
-        self.experts = Experts(library.experts)
-        self._number = number
+        self.router = library_layer.router
+        self.experts = Experts(library_layer.experts)
+        self._layer_number = layer_number
         self._dispatcher = dispatcher
         self._balanced = balanced
 
@@ -80,10 +85,11 @@ class RoutedLayer(nn.Module):
         # The weighted sums of the experts' results (N, D); how many rows this rank sent to each
         # expert; and how many each of its own experts received.
         summed, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
-        if self.meter is not None:
+        if self.meter is not None:  # None until the job sets it
             # Counts tokens whose experts do not have the largest scores, which would be a fault.
+            # With balanced routing it counts none.
             self.meter.check_choice(tokens, self.router, chosen)
-            self.meter.add(self._number, routed, received)
+            self.meter.add(self._layer_number, routed, received)
         return summed.view_as(hidden), weights
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: GptOssRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return the facts that the job must report, and the formula of the model FLOPs.
+    """Return the values that the job's facts must have, and the formula of the model FLOPs.
 
     The formula counts the experts that a token uses.
 

@@ -154,7 +154,8 @@ SEED = 42  # of the published runs
 def _make_standard_recipe(world: str, precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return the published training: 3 epochs, then MMLU.
 
-    With a 16-bit precision, frozen weights are stored in 16 bits too, so that a batch of 4 fits.
+    With a 16-bit precision, frozen weights are stored in 16 bits too. This leaves memory for a
+    larger micro-batch.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.
@@ -174,10 +175,10 @@ def _make_standard_recipe(world: str, precision: _Precision, micro_batch_size: i
 
 
 def _make_published_recipe(precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
-    """Return a recipe of the published throughput page; missing the target is only a remark."""
+    """Return a recipe of FlagPerf's published results; missing the target is only a remark."""
     return replace(
         _make_standard_recipe("1x1", precision, micro_batch_size),
-        mmlu_mode="legacy",  # its score can be compared with that of the page
+        mmlu_mode="legacy",  # its score can be compared with the published one
         target_required=False,
     )
 

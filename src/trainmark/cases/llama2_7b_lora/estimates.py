@@ -41,7 +41,10 @@ def count_matmul_weights(config: ModelConfig) -> int:
 def compute_unneeded_flops_per_token(
     config: ModelConfig, *, rank: int, targets: Sequence[str], seq_length: int
 ) -> float:
-    """Return the FLOPs of the first block's gradients that lead to no adapter.
+    """Return the FLOPs per token of the first block's gradients that no adapter needs.
+
+    The gradient of an activation is needed only if there is an adapter before it, which it leads
+    to. In the first block there is none before the inputs of the first layers.
 
     Args:
         rank: of the adapters.
@@ -98,33 +101,37 @@ SCORES_AT_ONCE = 1 << 23
 def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int) -> Prediction:
     """Return the predicted peak memory of one rank of ``world_size`` in a step.
 
-    The temporary tensors of a head that is computed in blocks are not included.
+    If the LM head is computed in blocks of scores (``kernels=own``), its temporary tensors are not
+    included.
     """
     # Bytes of a frozen weight.
     weight_bytes = FP32_BYTES if recipe.weights_dtype == "fp32" else HALF_BYTES
     num_trained = count_lora_parameters(config, recipe.lora_rank, parse_targets(recipe))
     bytes_of_weights = count_parameters(config) * weight_bytes + num_trained * FP32_BYTES
-    cached_bytes = 0
+    num_trained_here = num_trained  # of which this rank holds gradients and optimizer state
+    cached_bytes = 0  # freed memory that the allocator keeps
     if recipe.fsdp and world_size > 1:
-        num_trained = -(-num_trained // world_size)  # of a rank's shard, rounded up
-        # Weights that FSDP2 gathers: a table, and the matrices of a block, are counted.
+        num_trained_here = -(-num_trained // world_size)  # of a rank's shard, rounded up
+        # Weights that FSDP2 gathers at a time: a table and the matrices of a block are counted.
         num_gathered = config.vocab_size * config.hidden_size
         num_gathered += sum(out * into for out, into in compute_linear_shapes(config).values())
         shard_bytes = -(-bytes_of_weights // world_size)  # rounded up
         bytes_of_weights = shard_bytes + num_gathered * weight_bytes
-        cached_bytes = num_gathered * weight_bytes  # in a separate stream; see ``step_memory``
-    block_bytes = _predict_block_bytes(config, recipe)
-    saved_bytes = config.num_layers * block_bytes  # per token, as all below
+        # FSDP2 gathers in a separate stream, whose freed memory no other stream uses.
+        cached_bytes = num_gathered * weight_bytes
+    block_bytes = _predict_block_bytes(config, recipe)  # per token, as ``saved_bytes``
+    saved_bytes = config.num_layers * block_bytes
     batch_tokens = recipe.micro_batch_size * recipe.seq_length
     if recipe.checkpoint_activations:  # one block is recomputed, the others keep their input
-        cached_bytes += batch_tokens * block_bytes  # fragmentation by recomputed blocks
+        # Recomputed blocks fragment memory; the loss is counted as one block's activations.
+        cached_bytes += batch_tokens * block_bytes
         saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
     if recipe.kernels == "library":  # three tensors: scores, their softmax and its gradient
         saved_bytes += 3 * FP32_BYTES * config.vocab_size
     return Prediction(
         weights=bytes_of_weights,
-        gradients=num_trained * FP32_BYTES,
-        optimizer=num_trained * FP32_BYTES * ADAM_MOMENTS,
+        gradients=num_trained_here * FP32_BYTES,
+        optimizer=num_trained_here * FP32_BYTES * ADAM_MOMENTS,
         activations=batch_tokens * saved_bytes,
         cached=cached_bytes,
     )
@@ -134,7 +141,7 @@ def _predict_block_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     """Return the bytes per token that one block saves for its backward pass."""
     # Bytes of a number in a matmul's result.
     number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
-    # The input in float32, and one number per token.
+    # Two norms. Each saves its input in float32 and one number per token.
     norms = 2 * (config.hidden_size + 1) * FP32_BYTES
     query_and_result = 2 * config.hidden_size * number_bytes
     key_and_value = 2 * config.kv_size * number_bytes

@@ -70,7 +70,7 @@ class LlamaJob:
         self.recipe = recipe
         choose_attention_kernels(context.device)
         ranks = Ranks.from_context(context, with_mesh=recipe.fsdp)
-        self.sharded = recipe.fsdp and ranks.mesh is not None
+        self.sharded = recipe.fsdp and ranks.mesh is not None  # a single rank has no mesh
         weights = context.data_dir / MODEL if recipe.init == "pretrained" else None
         self.model = build_model(
             data.config, recipe, weights=weights, device=context.device, sharded=self.sharded
@@ -80,6 +80,7 @@ class LlamaJob:
         parameters = list(self.model.parameters())
         self.num_parameters = sum(item.numel() for item in parameters)
         self.num_trained = sum(item.numel() for item in parameters if item.requires_grad)
+        # The module to call for a forward pass: the model, in DDP's wrapper if ranks have replicas.
         replicas = parallelize(
             self.model,
             ranks,
@@ -103,7 +104,7 @@ class LlamaJob:
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
         )
-        # These methods of the protocol are the stepper's.
+        # ``Job`` asks for these methods; those of the stepper do what it asks.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
@@ -127,7 +128,10 @@ class LlamaJob:
                 step += 1
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum over tokens, scaled so that a step's loss is its mean over tokens."""
+        """Return the sum of the losses of a micro-batch's tokens, times the factor of ``batches``.
+
+        With this factor, the loss of a step is the mean over the tokens that it predicts.
+        """
         *tensors, scale = batch.tensors
         total: Tensor = self.stepper.model(*tensors) * scale
         return total
@@ -142,11 +146,14 @@ class LlamaJob:
         if self.data.mmlu is None:
             reason = message("llama2_7b_lora.mmlu_off")
             scores = validation.scores
-            if scores is not None:  # say that they are of the loss, not of the quality
+            # What this rank scored, from which the harness computes the mean again. Here the mean
+            # is not the value of the evaluation, but the detail ``val_loss``.
+            if scores is not None:
                 scores = replace(scores, of="val_loss")
             no_quality = float("nan")
             return Evaluation(no_quality, validation.samples, detail, reason, scores=scores)
         result = self.score_questions()
+        # ``cut``: number of questions whose prompt was too long even without examples.
         detail |= {"macro": result.macro, "shots": result.mean_shots, "cut": float(result.cut)}
         detail |= result.per_category
         breakdown = {
@@ -177,10 +184,11 @@ class LlamaJob:
             scored_rows(host_batches), self.context.device, depth=depth
         ):
             with self.stepper.autocast():
-                loss = self.model(*tensors)
+                loss = self.model(*tensors)  # the sum over the targets of the batch
             if rows.count:  # 0: a filler, because other ranks still have rows
                 first = evaluation_sum.rows  # rows that were added before this batch
                 num_targets = int(num_targets_of_row[first : first + rows.count].sum())
+                # The mean is the sum of all losses divided by the sum of all weights.
                 evaluation_sum.add(rows, loss, weight=num_targets)
         self.model.train()
         return evaluation_sum.mean(world_size=world_size, device=self.stepper.device)
@@ -202,8 +210,8 @@ class LlamaJob:
             rank=rank,
             world_size=world_size,
         )
-        # Prompts differ in length. Afterwards the kernels are those for training again, without
-        # dropout of attention weights, as in ``__init__``.
+        # Prompts differ in length, so attention kernels that are compiled for each shape are not
+        # used in this block. After it, the kernels are again those that ``__init__`` chose.
         with choose_kernels_for_varying_shapes(self.context.device), self.stepper.autocast():
             result = score_mmlu(
                 self.model.causal_lm,
@@ -211,6 +219,7 @@ class LlamaJob:
                 plan,
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
                 legacy=legacy,
+                # In each pass of a sharded model, all ranks exchange weights.
                 equal_passes=self.sharded,
                 rank=rank,
                 world_size=world_size,
@@ -225,7 +234,7 @@ class LlamaJob:
         save_adapters(self.model, folder / ADAPTERS, base)
 
     def model_flops(self, counts: Counts) -> float:
-        """Return the model FLOPs of training ``counts``; see ``estimates``."""
+        """Return the model FLOPs of training ``counts``, with those of the padding."""
         recipe = self.recipe
         flops_per_token = compute_model_flops_per_token(
             self.data.config,
@@ -295,6 +304,8 @@ def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
     staging = folder / f".{SAFETENSORS_WEIGHTS_NAME}.writing"
     save_file(state, staging, metadata={"format": "pt"})
     staging.rename(folder / SAFETENSORS_WEIGHTS_NAME)
+    # A copy with two other values; the model keeps its configuration. ``init``: the fields that
+    # ``LoraConfig`` takes as arguments.
     settings = _get_lora_config(model)
     values = {item.name: getattr(settings, item.name) for item in fields(settings) if item.init}
     values["base_model_name_or_path"] = base
@@ -326,9 +337,13 @@ def _get_lora_config(model: LlamaLora) -> LoraConfig:
 
 def _collect_adapters(model: LlamaLora) -> dict[str, Tensor]:
     """Return the weights of the adapters by the names that peft uses in files."""
-    # Without ``state_dict``, peft would collect the frozen weights too.
     adapters: dict[str, Tensor] = get_peft_model_state_dict(
-        model.peft, state_dict=trained(model.peft), save_embedding_layers=False
+        model.peft,
+        # The parameters with gradients; by default peft would collect the frozen weights too.
+        state_dict=trained(model.peft),
+        # Embeddings are frozen. By default peft would look for the base model's configuration, even
+        # on the hub, to find whether they were resized.
+        save_embedding_layers=False,
     )
     return adapters
 

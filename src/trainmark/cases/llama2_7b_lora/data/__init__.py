@@ -98,6 +98,7 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
         eval_samples=eval_samples,
         content_id=digest.hexdigest()[:16],
         layout=reading.layout,
+        # The best possible score is known only for generated data.
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,  # a run from random weights measures only speed
     )

@@ -40,11 +40,11 @@ INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 
 
 def _make_form(kind: str) -> Form:
-    """Return the form of a data folder whose files have the suffix ``kind``."""
+    """Return where a data folder can have its splits as files with the suffix ``kind``."""
     file_names = {}
     for split, stems in SPLITS.items():
         file_names[split] = [f"{stem}.{kind}" for stem in stems]
-    return Form(kind, file_names, FOLDERS)
+    return Form(kind, names=file_names, folders=FOLDERS)
 
 
 # The first form of which all files exist is read.

@@ -63,7 +63,8 @@ def _draw_chat(rng: Generator) -> tuple[str, str]:
 
 
 def _draw_question(rng: Generator) -> Question:
-    """Draw a question, and the word in it that decides which choice is right."""
+    """Draw a question, whose text is a template with a word that decides which choice is right."""
+    # ``words_by_choice``: for each choice, the words for which it is right.
     template, choices, words_by_choice = _pick(rng, KNOWLEDGE)
     words_with_answers = [
         (word, answer) for answer, words in enumerate(words_by_choice) for word in words
@@ -73,7 +74,7 @@ def _draw_question(rng: Generator) -> Question:
 
 
 def _draw_quiz(rng: Generator) -> tuple[str, str]:
-    """Draw a quiz; return dialogue and summary."""
+    """Draw a quiz: the dialogue is questions with their answers, the summary their letters."""
     questions = [_draw_question(rng) for _ in range(rng.integers(1, MAX_QUESTIONS + 1))]
     letters = " ".join(LETTERS[question.answer] for question in questions)
     return "".join(map(format_shot, questions)), letters
@@ -175,7 +176,7 @@ def _write_questions(file: Path, questions: Sequence[Question]) -> None:
 
 
 def generate(folder: Path, recipe: LlamaRecipe) -> None:
-    """Write a data folder: both splits as the corpus has them, MMLU and the model folder."""
+    """Write a data folder: both splits of dialogues as JSON lines, MMLU and the model folder."""
     for split, rows in DIALOGUES.items():
         pairs = draw_dialogues(split, rows=rows, seed=recipe.seed)
         lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in pairs]

@@ -105,16 +105,19 @@ def plan_scoring(
         legacy: use the prompts and answers of the published code.
         shots: number of solved examples before each question; if the prompt is longer than
             ``max_length`` ids, the last ones are dropped (legacy: the first ones).
-        max_length: maximum number of ids of a prompt; legacy: see ``_compute_max_ids``.
+        max_length: maximum number of ids of a prompt; legacy: a beginning token counts as one of
+            them, even if the tokenizer adds none.
 
     Raises:
-        DataError: see ``encode_answers``.
+        DataError: the tokenizer does not encode the four answers as different single tokens that
+            are the same after every prompt; or the first line of a legacy prompt is too long.
     """
-    letters = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
+    answer_ids = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
     max_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
     build_levels = build_published_levels if legacy else _build_levels
-    # The token of A, which ``_encode_prompts`` appends to prompts; None: it appends nothing.
-    answer = None if legacy else letters[0]
+    # The token of the answer A, with which ``_encode_prompts`` encodes the prompts; None: it
+    # encodes them alone.
+    answer = None if legacy else answer_ids[0]
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject = mmlu[number]
@@ -122,8 +125,9 @@ def plan_scoring(
         long_rows = list(rows)  # whose prompts are too long at all levels so far
         for level in build_levels(subject, rows, shots):
             encoded = _encode_prompts(tokenizer, level, long_rows, answer, subject.name)
+            # ``level.cut``: the prompts are too long even without examples. Keep the end, where the
+            # question's choices are; texts of legacy levels are already shortened.
             if level.cut and not legacy:
-                # Keep the end, where the question's choices are; legacy levels cut the text itself.
                 encoded = [ids[-max_ids:] for ids in encoded]
             fitting_prompts = {
                 row: np.asarray(ids, np.int64)
@@ -137,8 +141,9 @@ def plan_scoring(
                 break
     return ScoringPlan(
         groups,
-        letters,
+        answer_ids,
         items=sum(len(subject.items) for subject in mmlu),
+        # A subject may have fewer examples than ``shots``.
         shots=max(min(shots, len(subject.shots)) for subject in mmlu),
     )
 
@@ -152,19 +157,22 @@ def _group_prompts(subject: int, level: PromptLevel, prompts: dict[int, Ids]) ->
         prompts: the ids of each prompt, by the row of its question.
     """
     all_ids = list(prompts.values())
-    length = count_common_prefix(all_ids)
+    prefix_length = count_common_prefix(all_ids)
     return PromptGroup(
         subject,
         shots=level.shots,
-        prefix=all_ids[0][:length],
-        suffixes=[ids[length:] for ids in all_ids],
+        prefix=all_ids[0][:prefix_length],
+        suffixes=[ids[prefix_length:] for ids in all_ids],
         rows=list(prompts),
         cut=level.cut,
     )
 
 
 def _build_levels(subject: Subject, _rows: range, max_shots: int) -> Iterator[PromptLevel]:
-    """Yield levels for one subject, each with one shot less; the last one is truncated.
+    """Yield the degrees of shortening of one subject's prompts, in the form of lm-eval.
+
+    Each level has one solved example less than the level before, down to none. The last level has
+    none either and is marked ``cut``: the caller truncates its prompts.
 
     Args:
         _rows: not needed: ``build_published_levels``, for which this is an alternative, needs it.
@@ -180,10 +188,10 @@ def _build_levels(subject: Subject, _rows: range, max_shots: int) -> Iterator[Pr
 
 
 def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
-    """Yield the subjects that ``rank`` scores, each with its range of rows.
+    """Yield the index of each subject that ``rank`` scores, and the range of its rows.
 
-    Questions stay in order, so that few ranks share a subject and its prefix. All ranks get texts
-    of about the same total length.
+    Questions stay in order, so that few ranks share a subject, whose prompts begin with the same
+    examples. All ranks get texts of about the same total length.
     """
     questions = [question for subject in mmlu for question in subject.items]
     lengths = np.array([len(item.text) + sum(map(len, item.choices)) for item in questions])
@@ -211,7 +219,8 @@ def encode_answers(
 
     Args:
         legacy: as the published code encodes them.
-        max_length: maximum number of ids of a legacy prompt, see ``_compute_max_ids``.
+        max_length: maximum number of ids of a legacy prompt, of which a beginning token counts as
+            one, even if the tokenizer adds none.
 
     Raises:
         DataError: the answers are not four different single tokens after the same ids, or the
@@ -247,7 +256,7 @@ def _encode_letters_alone(tokenizer: TextTokenizer) -> tuple[int, ...]:
 
 
 def _make_answer_error(tokenizer: TextTokenizer, rule: str) -> DataError:
-    """Return the error about a tokenizer that encodes the four answers in another way."""
+    """Return the error about a tokenizer that does not encode the four answers as ``rule`` says."""
     return DataError(
         "the answers are not single tokens",
         where=str(tokenizer.file),
@@ -271,7 +280,8 @@ def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) ->
                 f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but never their "
                 "first line"
             ),
-            # The smallest ``max_length`` for which ``_compute_max_ids`` allows the line.
+            # The smallest seq that allows the line. A beginning token counts as one token, even if
+            # the tokenizer adds none: see ``_compute_max_ids``.
             fix=f"set seq={longest + 1 - len(tokenizer.begin)} or more, or mmlu_mode=full",
         )
 
