@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _MIN_SPAN_NS = 1_000_000  # shorter spans are not listed
 _MAX_EVALUATIONS = 5  # that a page lists; the record has all
-# Columns of readings of a device: which end of the range stands beside the mean.
+# Columns of readings of a device: which extreme of the readings stands beside the mean.
 _READING_COLUMNS = {
     "utilization_percent": "highest",
     "power_w": "highest",
@@ -289,18 +289,26 @@ def _format_with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
 
 
 def _format_readings(use: Use | None) -> list[Phrase]:
-    """Return mean and peak, or mean and lowest, of each quantity, then why clocks were lowered."""
+    """Return the cells of a device's readings: each quantity, then why clocks were lowered.
+
+    A quantity is its mean and its highest value; the clock is its mean and its lowest value. A cell
+    is None if it was not reported.
+
+    Args:
+        use: readings of the device in one interval; None: there are none.
+    """
     row: list[Phrase] = []
-    for name, end in _READING_COLUMNS.items():
+    for name, extreme_name in _READING_COLUMNS.items():
         quantity = use.quantities.get(name) if use else None
         if quantity is None:
             row.append(None)
             continue
-        extreme = quantity.highest if end == "highest" else quantity.lowest
+        extreme = quantity.highest if extreme_name == "highest" else quantity.lowest
         row.append(f"{quantity.mean:.0f}/{extreme:.0f}")
     if use is None or use.throttled is None:
         row.append(None)
     else:
+        # Of each reason for lowered clocks, the share of the time; without any, "0%".
         reasons = [f"{share:.0%} {reason}" for reason, share in use.throttled.items()]
         row.append(", ".join(reasons) or "0%")
     return row

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def build_key_facts(record: Record) -> KeyFacts:
-    """Return model, batch, sequence, data, memory, nodes, software, day and rules of a run."""
+    """Return model, batch, sequence, data, memory, nodes, software, day and rules of a run.
+
+    Facts that are not known are left out.
+    """
     plan = record.plan
     environment = record.environment
     model: Phrase = None
@@ -65,13 +68,14 @@ def _describe_batch(record: Record) -> Phrase:
 
 
 def _describe_memory(record: Record) -> Phrase:
-    """Return the memory of a device; if ranks share a host, the host's. None: not known."""
-    entries = record.environment.get("devices") or []
+    """Return the memory of a device, or of the host if ranks use the CPU; None: not known."""
+    entries = record.environment.get("devices") or []  # the device of each rank
     device_bytes = None
     if entries and entries[0] is not None:
         device_bytes = entries[0].get("memory_total_bytes")  # of rank 0, which stands for all
-    if has_cards(record):
+    if has_cards(record):  # each rank has an accelerator of its own
         return None if device_bytes is None else f"{device_bytes / cells.GIB:.0f} GiB"
+    # A CPU reports the host's memory as its own.
     host_bytes = record.environment.get("memory_total_bytes") or device_bytes
     if host_bytes is None:
         return None

@@ -56,8 +56,8 @@ _MIN_LIMITING_SHARE = {"data": 0.05, "evaluation": 0.25}  # of the training time
 _GOOD_MATMUL_SHARE = 0.4  # of the measured matmul rate
 _ROOMY_MEMORY_SHARE = 0.5  # of the memory in use
 _DEVICES = "device_products"  # key of the work; other devices are what a comparison is for
-_BOUND = "bound"  # key of the work
-_TARGET = "target_value"  # key of the work; a bound trains to none
+_BOUND = "bound"  # key of the work: whether it is a bound, see `compare_with_bound`
+_TARGET = "target_value"  # key of the work; a bound has no quality target
 _MAX_COMPARISONS = 3  # results that are drawn
 _MAX_DIFFERENCES = 3  # of the closest result, that are named
 _MAX_NAMED_RANKS = 4
@@ -82,7 +82,11 @@ class Limit(NamedTuple):
 
 
 def split_training_time(record: Record) -> dict[str, float]:
-    """Return the seconds of the training time by what they were spent on; empty without any."""
+    """Return the seconds of the training time by what they were spent on; empty without any.
+
+    Evaluations and checkpoints belong to it.
+    """
+    # The record has them as spans of their own, and divides the rest of the training into parts.
     spans = record.spans.by_name_ns
     parts = record.spans.train_parts_ns
     spent_ns = {
@@ -132,7 +136,10 @@ def build_time_bar(record: Record) -> Bars | None:
 
 
 def describe_dominant_limit(record: Record) -> Phrase:
-    """Return the advice of the costliest limit; if there is none, how much of the time computes."""
+    """Return the advice of the costliest limit; if there is none, how much of the time computes.
+
+    Empty if nothing limits the training and it took no time.
+    """
     limits = find_limits(record)
     if limits:
         return limits[0].advice
@@ -140,9 +147,9 @@ def describe_dominant_limit(record: Record) -> Phrase:
     if not spent:
         return ""
     share = f"{spent['compute'] / sum(spent.values()):.0%}"
-    rate = record.figure("MAMFU")
-    if rate is None:
-        return phrase("limit.none", share=share)  # the matmul rate was not measured
+    rate = record.figure("MAMFU")  # share of the measured matmul rate, in percent
+    if rate is None:  # the matmul rate was not measured
+        return phrase("limit.none", share=share)
     return phrase("limit.none_rate", share=share, rate=f"{rate:.2g}%")
 
 
@@ -154,9 +161,10 @@ def list_minor_limits(record: Record) -> list[Paragraph]:
 
 
 def find_limits(record: Record) -> list[Limit]:
-    """Return what limits a run by the rules, the costliest first, those of unknown cost last.
+    """Return what limits a run, the costliest first, those of unknown cost last.
 
-    Limits of the same cost are in the order of the rules.
+    Each of the functions called here is a rule. Limits of the same cost are in the order of the
+    rules.
     """
     limits = [
         *_find_time_limits(record),
@@ -166,7 +174,7 @@ def find_limits(record: Record) -> list[Limit]:
         _find_small_batch(record),
     ]
     applying = [limit for limit in limits if limit is not None]
-    # A cost that is not known sorts as none: a limit with a figure is the better advice.
+    # A cost that is not known sorts as 0, because a limit with a known cost is the better advice.
     return sorted(applying, key=lambda limit: limit.cost or 0.0, reverse=True)
 
 
@@ -200,10 +208,11 @@ def _find_throttling(record: Record) -> Limit | None:
 
 def _find_slow_rank(record: Record) -> Limit | None:
     """Return a limit if a finding names a slow rank, for which all others wait."""
-    slowest = _find_slowest_rank(record)
-    if slowest is None or not slowest.excess:  # 0 only in a record of others: it costs nothing
+    slowest = _read_slow_rank(record)
+    # An excess of 0 costs nothing. Only a record that Trainmark did not write has such a finding.
+    if slowest is None or not slowest.excess:
         return None
-    # Without the slow rank, a step would take 1 / (1 + excess) of its time.
+    # A step takes 1 + excess times as long as it would without the slow rank.
     lost_share = slowest.excess / (1 + slowest.excess)
     arithmetic = f"{slowest.excess:.3f} / {1 + slowest.excess:.3f} = {lost_share:.1%}"
     return Limit("rank", lost_share, phrase("advice.rank", rank=slowest.rank), arithmetic)
@@ -214,6 +223,7 @@ def _find_other_work(record: Record) -> Limit | None:
     others_share: float = record.environment.get("others_cpu_share") or 0.0  # None: not known
     if others_share <= BUSY_SHARE:
         return None
+    # Threads of a rank wait for one another, so the advice then also names OMP_NUM_THREADS=1.
     kind = "other_work_threads" if _has_threads(record) else "other_work"
     arithmetic = f"{others_share:.1%} > {BUSY_SHARE:.0%}"
     # How much time the other work costs is not known.
@@ -221,7 +231,7 @@ def _find_other_work(record: Record) -> Limit | None:
 
 
 def _find_small_batch(record: Record) -> Limit | None:
-    """Return a limit if a larger batch may use the device better: it is idle and has memory."""
+    """Return a limit if the device computes slowly and has free memory for a larger batch."""
     rate = record.figure("MAMFU")  # share of the measured matmul rate, in percent
     used = record.figure("mem")
     total = record.figure("mem_total")
@@ -229,7 +239,8 @@ def _find_small_batch(record: Record) -> Limit | None:
         return None
     if not has_cards(record):  # the memory is the host's, not a device's
         return None
-    if record.plan.recipe.get("compile"):  # which the advice names besides a larger batch
+    # The advice is a larger batch or `compile`, so it is not given to a run that compiles.
+    if record.plan.recipe.get("compile"):
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
         return None
@@ -254,17 +265,23 @@ def _collect_throttled_shares(record: Record, interval: IntervalName) -> dict[in
 
 
 class _SlowRank(NamedTuple):
-    """A rank that is slower than others; ``excess``: the share by which its steps are longer."""
+    """A rank that is slower than others.
+
+    ``excess``: by how much its step is longer than that of the median rank, as a share of the
+    latter.
+    """
 
     rank: int
     excess: float
 
 
-def _find_slowest_rank(record: Record) -> _SlowRank | None:
-    """Return the rank that a finding calls slow; None without such a finding."""
+def _read_slow_rank(record: Record) -> _SlowRank | None:
+    """Return the rank that a finding of the record calls slow; None without such a finding."""
     for finding in record.findings:
         if finding.code == "slow_rank":
-            match finding.args:  # a record of others may have anything there
+            # A record that Trainmark did not write may have other arguments.
+            match finding.args:
+                # `share`: of the median rank's step, by which the slow rank's step is longer.
                 case {"rank": int(rank), "share": float(share)}:
                     return _SlowRank(rank, excess=share)
     return None
@@ -298,12 +315,14 @@ def _compare_work(record: Record, other: Result) -> dict[str, tuple[object, obje
 def compare_speed(
     records: Sequence[Record], comparisons: Sequence[Result]
 ) -> Bars | Callout | None:
-    """Return the launches beside the best comparable results, each with its ratio.
+    """Return the speed of the launches beside that of the fastest comparable results.
 
-    If none is comparable, one line names the closest and what differs, or says that no other
-    result is known. None: no launch passed.
+    Each result has the ratio of the launches' speed to its own. If none is comparable, one line
+    names the closest and what differs, or says that no other result is known. None: each launch
+    failed or is refuted.
 
     Args:
+        records: launches of one work, which the page shows.
         comparisons: other records, and rows that others published.
     """
     # A refuted record contradicts its own events, so its figures are not compared.
@@ -322,7 +341,8 @@ def compare_speed(
         )
     differences = [(_compare_work(launches[0], results[0]), results) for results in candidates]
     comparable = [results for differing, results in differences if not differing]
-    # A published row may lack the first of these figures. The first that both sides have counts.
+    # The first figure that both sides have counts, because a published row may lack some. The last
+    # three are samples per second without evaluation, also without waiting for data, and over all.
     for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):
         speed = summarize_figure(launches, figure)
         others = []
@@ -344,14 +364,15 @@ def compare_speed(
 
 
 def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) -> Callout | None:
-    """Return the speed of a bound over that of the same training; None without such a pair.
+    """Return how many times as fast as a training its bound is; None if one of them is missing.
 
-    A bound is a training whose experts are given equal work, so that its speed is the highest that
-    balance could reach.
+    A bound is the same training with equal work forced on all experts: it is as fast as perfect
+    balance could make it.
 
     Args:
-        records: launches of the bound, or of the training.
-        candidates: results among which the other of the two may be; the first one counts.
+        records: launches of the training, or of the bound.
+        candidates: other results; the first that is the bound of the training counts, or, if
+            ``records`` are the bound, the first that is its training.
     """
     # A refuted record contradicts its own events, so its figures are not compared.
     launches = [record for record in records if record.passed and not is_refuted(record.trust)]
@@ -381,10 +402,11 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
 
 
 def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Tell whether one piece of work is the bound of the other.
+    """Tell whether one of two pieces of work is the bound of the other.
 
-    Such a pair differs only in being a bound, in the one field of the recipe that makes it a bound,
-    and in the target, which a bound does not have.
+    A bound is the same training with equal work forced on all experts. Only these keys differ:
+    ``bound`` itself, the one field of the recipe that forces the balance, and the target, which a
+    bound does not have.
     """
     differing_keys = set(find_differences(work, other)) - {_TARGET}
     return _BOUND in differing_keys and len(differing_keys) == 2
@@ -393,7 +415,12 @@ def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
 def _group_comparisons(
     records: Sequence[Record], comparisons: Sequence[Result]
 ) -> list[Sequence[Result]]:
-    """Return other results that passed: the launches of each work, and each published row."""
+    """Return the passed results, grouped: launches of the same work, and each published row alone.
+
+    Args:
+        records: the launches that the page shows, which are left out.
+        comparisons: other launches, published rows, and perhaps ``records`` as well.
+    """
     ids = {record.run_id for record in records}
     launches = []
     rows = []
@@ -490,7 +517,10 @@ def _build_speed_bars(
 
 
 def describe_comparison(records: Sequence[Record], comparisons: Sequence[Result]) -> Phrase:
-    """Return in one line the ratio to each comparable result, or that there is none."""
+    """Return in one line the ratio to each comparable result, or that there is none.
+
+    Empty if each of the records failed or is refuted.
+    """
     comparison = compare_speed(records, comparisons)
     if comparison is None:
         return ""
@@ -523,11 +553,13 @@ def _describe_system(result: Result) -> Phrase:
 def build_rank_strip(record: Record) -> Strip | None:
     """Return a cell for each rank, by node, and which is slowest, throttled, hottest.
 
-    None for one rank, and if the record has nothing about ranks.
+    The cell of a slow rank is "bad"; that of a throttled or unfinished rank is "warn". Hovering
+    over a cell shows the rank's median step. None for one rank, and if the record has nothing
+    about ranks.
     """
     if record.plan.world_size < 2 or not record.ranks:
         return None
-    slowest = _find_slowest_rank(record)
+    slowest = _read_slow_rank(record)
     throttled_ranks = _collect_throttled_shares(record, "measured")
     nodes: dict[int, list[tuple[Tone, Phrase]]] = {}
     for entry in record.ranks:
@@ -545,7 +577,7 @@ def build_rank_strip(record: Record) -> Strip | None:
 
 def _list_rank_remarks(record: Record) -> list[Phrase]:
     """Return how far ranks are apart or which is slow, and which are throttled and hottest."""
-    slowest = _find_slowest_rank(record)
+    slowest = _read_slow_rank(record)
     measured_shares = _collect_throttled_shares(record, "measured")
     remarks: list[Phrase] = []
     if slowest:
@@ -558,6 +590,7 @@ def _list_rank_remarks(record: Record) -> list[Phrase]:
         share = f"{measured_shares[worst]:.0%}"
         remarks.append(phrase("strip.throttled", rank=worst, share=share))
     run_shares = _collect_throttled_shares(record, "run")
+    # Throttled, but not while steps were measured.
     throttled_outside = [str(rank) for rank in run_shares if rank not in measured_shares]
     if throttled_outside:
         ranks = ", ".join(throttled_outside[:_MAX_NAMED_RANKS])
@@ -569,7 +602,7 @@ def _list_rank_remarks(record: Record) -> list[Phrase]:
 
 
 def _describe_step_differences(record: Record) -> list[Phrase]:
-    """Return how much slower the slowest rank is than the median, and what was not compared.
+    """Return how much slower the slowest rank is than the median, and why that may mean nothing.
 
     It is for a record without a finding of a slow rank.
     """
@@ -579,8 +612,9 @@ def _describe_step_differences(record: Record) -> list[Phrase]:
     # Of two ranks, median_low is the faster one, with which the slower one is compared.
     excess = max(steps_ns) / median_low(steps_ns) - 1
     parts: list[Phrase] = [phrase("strip.spread", share=f"{excess:.1%}")]
-    # If no finding names a rank that is so slow, ranks were not compared. Either there are more
-    # ranks than cores ("oversubscribed"), or the measured time was too short, which the text says.
+    # A rank above the threshold has no finding only if ranks were not searched for slow ones:
+    # there are more ranks than cores ("oversubscribed"), or the measured time was too short. The
+    # text says the latter.
     if excess > SLOW_SHARE and "oversubscribed" not in record.plan.labels:
         parts.append(phrase("strip.not_compared"))
     if not has_cards(record):  # the ranks have no devices of their own

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from trainmark.spec import TableSpec
 
 QUALITY = "<quality>"  # stands for the column of the quality, whose header depends on the case
+# Columns of the performance table of a case without published rows.
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
 PUBLISHED_NOTHING = "/"  # in the table of published pages: not measured, nothing changed
 _TRACEBACK_LINES = 16
@@ -101,9 +102,11 @@ COLUMNS: dict[str, Callable[[Record], Phrase]] = {
 
 
 def list_columns(references: References) -> tuple[str, ...]:
-    """Return the columns of a case's published rows, or ``PERFORMANCE`` if it has none.
+    """Return the names of the columns that a case's published rows have, in their order.
 
-    A header that is not the name of a column is that of the quality.
+    The column of the quality is ``QUALITY``. Its header depends on the case, so it is the one
+    header that is not a name in ``COLUMNS``. A case without published rows has the columns
+    ``PERFORMANCE``.
 
     Raises:
         RecordError: several headers are not names of columns.
@@ -119,11 +122,14 @@ def list_columns(references: References) -> tuple[str, ...]:
 
 
 def _name_column(name: str, record: Record) -> str:
-    """Return a column's header; that of the quality as published rows print it, else the metric."""
+    """Return a column's header, which is its name.
+
+    The header of the quality is the one in the case's published rows, or else the metric.
+    """
     if name != QUALITY:
         return name
     for header in record.plan.about.references.columns:
-        if header not in COLUMNS:  # the only such header, see `list_columns`
+        if header not in COLUMNS:  # `list_columns` allows only the quality to have such a header
             return header
     return record.quality.metric
 
@@ -189,9 +195,10 @@ def build_published(record: Record) -> Section | None:
         return None
     recipe = record.plan.recipe_name
     warning = None
-    if record.plan.data.origin == "generated":  # other data: published runs used the real data set
+    if record.plan.data.origin == "generated":  # published runs used the real data set
         warning = Paragraph(phrase("reference.other", recipes=recipe), "warn")
-    elif not recipe.startswith(("standard", "published")):  # by its name another recipe than theirs
+    elif not recipe.startswith(("standard", "published")):
+        # Unlike published runs, other recipes such as `throughput-1x1` do not train to the target.
         warning = Paragraph(phrase("reference.unlike", recipes=recipe), "warn")
     return build_folded_section(
         "references",
@@ -258,7 +265,12 @@ def build_cause(record: Record) -> Section | None:
 
 
 def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
-    """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
+    """Return where the ranks were when a run was stopped, a row for the ranks at one place.
+
+    Args:
+        groups: ranks at one place, with their state, for example that they wait, and ``call``, the
+            collective or the call in which they wait; None: another state.
+    """
     rows = []
     for group in groups:
         ranks = group["ranks"]  # as text: `0-3,8`
@@ -274,7 +286,8 @@ def build_run_facts(record: Record) -> Section:
     plan = record.plan
     job = record.environment.get("job") or {}
     about = plan.about
-    # ``compared_with`` is the recipe from which ``fix_hp`` and ``extra`` list the changes.
+    # Both are changes to the recipe ``compared_with``: ``fix_hp`` has those that the closed rules
+    # allow, ``extra`` all others.
     changed = phrase("def.fix_hp", standards=plan.compared_with)
     # One by one, because they are joined below by the separator of the page's language.
     recipe_fields = _FIELD_SEPARATOR.split(format_fix_hp(_list_recipe_fields(record)))
@@ -305,7 +318,7 @@ def build_run_facts(record: Record) -> Section:
 
 
 def _describe_data(record: Record) -> Phrase:
-    """Return the name of the data set with its sizes, its layout and its content."""
+    """Return the name of the data set with its sizes, its layout and the digest of its content."""
     data = record.plan.data
     details = phrase(
         "general.data",
@@ -329,10 +342,15 @@ def _describe_parameters(record: Record) -> Phrase:
 
 
 def _describe_kernels(used: Mapping[str, str]) -> Phrase:
-    """Return whose kernel computes each task; None if the job reported none."""
+    """Return who made the kernel of each computation; None if the job reported none.
+
+    Args:
+        used: ``own``, a kernel of Trainmark, or ``library``, one of PyTorch, by the name of what
+            the kernel computes, for example ``cross_entropy``.
+    """
     if not used:
         return None
-    return join((task, ": ", term("kernel", source)) for task, source in used.items())
+    return join((name, ": ", term("kernel", maker)) for name, maker in used.items())
 
 
 def _list_recipe_fields(record: Record) -> dict[str, Any]:
@@ -359,7 +377,13 @@ def _explain_precision(record: Record) -> Phrase:
 
 
 def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
-    """Return a list, table or curves that a case declares, with a heading; empty without rows."""
+    """Return a list, table or curves that a case declares, with a heading; empty without rows.
+
+    Args:
+        spec: what the case declares. ``rows`` is the name of a fact of the job that has the rows;
+            empty for a list. Of each entry, ``value`` is the key or the path of its value and
+            ``form`` the format of a number. ``curves``: draw the rows in place of a table.
+    """
     recipe: Any = record.plan.recipe
     job: Any = record.environment.get("job") or {}
     rank_batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
@@ -435,15 +459,19 @@ def build_environment(record: Record) -> Section:
 
 
 def _describe_unproven(plan: Plan) -> Phrase:
-    """Return what a device and a launcher without real runs yet were tested on."""
-    if not plan.unproven:  # there have been real runs with both
+    """Return what the vendor and the launcher were tested on, if not on real runs.
+
+    None: real runs have tested both.
+    """
+    # What each was tested on, by its name; without those that real runs have tested.
+    if not plan.unproven:
         return None
     lines = [join((name, tested), "colon") for name, tested in plan.unproven.items()]
     return join(lines, "semicolon")
 
 
 def build_provenance(records: Sequence[Record]) -> Section:
-    """Return how the run was started, the version and the runs."""
+    """Return the command that started the run, the version of Trainmark, and the run ids."""
     record = records[0]
     made_by = _list_known_facts(
         {
@@ -454,6 +482,7 @@ def build_provenance(records: Sequence[Record]) -> Section:
             "foot.tested": _describe_unproven(record.plan),
         }
     )
+    # A page offers to copy the command.
     command = Code(to_one_line(shlex.join(record.argv)), copied=True)
     gist = f"{record.suite.name} {record.suite.version}"
     return build_folded_section("provenance", command, made_by, gist=gist)

@@ -95,7 +95,7 @@ _STATUSES_WITH_FIGURES = ("passed", IMPORTED)
 _NUMBERS = ("world", "speed", "MFU", "quality")  # columns that are aligned as numbers
 # A run id of ours: its time, its case, six letters, and the number of a repeat.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-.+-([0-9a-z]{6})(-r\d+)?")
-_MAX_NUMBER = 10  # characters of a setting; longer numbers are rounded
+_MAX_NUMBER_LENGTH = 10  # characters of a number among settings; longer ones are rounded
 _MAX_LINES = 7  # of a history
 # Columns of the index that these pages read.
 PAGE_COLUMNS = (
@@ -144,8 +144,9 @@ def _format_date(launch: Launch) -> str:
 def _find_worst_grade(run: Run) -> str:
     """Return the worst grade of trust among the launches of a run.
 
-    The index has a grade of each launch by itself, for which too few launches are a reason to
-    doubt. If the run has enough launches, a launch with no other reason counts as usable.
+    The index of launches has a grade of each launch by itself. A single launch is too few, which
+    is one of the reasons to doubt it. If the run has enough launches, this reason does not count:
+    a launch with no other reason is usable.
     """
     has_enough_launches = len(run) >= INTERVAL_MIN_LAUNCHES
     grades = set()
@@ -176,19 +177,20 @@ def _list_differing_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
     The precision is left out, because it has a column of its own.
     """
-    recipes = [json.loads(run[0]["settings"] or "{}") for run in runs]
-    recipes_of_kind: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by case and recipe
-    for run, recipe in zip(runs, recipes, strict=True):
-        recipes_of_kind.setdefault((run[0]["case"], run[0]["recipe"]), []).append(recipe)
-    names_of_kind: dict[tuple[str, str], list[str]] = {}
-    for kind, kind_recipes in recipes_of_kind.items():
-        # All are of one kind, so its name does not matter.
-        names = find_differing_settings(("", recipe) for recipe in kind_recipes)
-        names_of_kind[kind] = [name for name in names if name != "precision"]
+    # The column ``settings`` has all fields of a run's recipe, ``recipe`` the recipe's name.
+    fields_by_run = [json.loads(run[0]["settings"] or "{}") for run in runs]
+    fields_by_recipe: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by case and recipe
+    for run, fields in zip(runs, fields_by_run, strict=True):
+        fields_by_recipe.setdefault((run[0]["case"], run[0]["recipe"]), []).append(fields)
+    differing_names: dict[tuple[str, str], list[str]] = {}  # by case and recipe
+    for case_and_recipe, recipe_fields in fields_by_recipe.items():
+        # The function compares runs of the same kind. All of these are, so one name serves.
+        names = find_differing_settings(("", fields) for fields in recipe_fields)
+        differing_names[case_and_recipe] = [name for name in names if name != "precision"]
     settings = []
-    for run, recipe in zip(runs, recipes, strict=True):
-        names = names_of_kind[run[0]["case"], run[0]["recipe"]]
-        settings.append({name: recipe[name] for name in names if name in recipe})
+    for run, fields in zip(runs, fields_by_run, strict=True):
+        names = differing_names[run[0]["case"], run[0]["recipe"]]
+        settings.append({name: fields[name] for name in names if name in fields})
     return settings
 
 
@@ -196,7 +198,7 @@ def _format_settings(settings: Mapping[str, Any]) -> str:
     """Return settings by their short names; a long number is rounded."""
     texts = {name: format_setting(value) for name, value in settings.items()}
     for name, value in settings.items():
-        if isinstance(value, float) and len(texts[name]) > _MAX_NUMBER:
+        if isinstance(value, float) and len(texts[name]) > _MAX_NUMBER_LENGTH:
             texts[name] = f"{value:.4g}"
     return ", ".join(f"{SHORT_NAMES.get(name, name)}={text}" for name, text in texts.items())
 
@@ -218,11 +220,13 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     Args:
         settings: those in which it differs from other rows.
     """
+    # What is the same in all launches of the run is taken from the first.
     first_launch = run[0]
     word, badge, tone = _choose_badge(run)
     speed = _get_speed(run)
     mfu = _compute_mean(run, "MFU")
     quality = _compute_mean(run, "quality_value")
+    # Cells that do not show the value of the index as it is; None: an empty cell.
     texts: dict[str, Phrase] = {
         "started_utc": _format_date(first_launch) if first_launch["started_utc"] else None,
         "speed": (_format_speed(speed), " ", _get_unit(first_launch)) if speed else None,
@@ -254,9 +258,10 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "tone": tone,
         "speed_interval": _describe_speed_interval(run),  # "" for a single launch
         "id": first_launch["run_id"],
-        # An imported row has none; the list mentions only those that are not "verified".
+        # An imported row has no verification. It counts as "verified" here, because the list says
+        # something only of other values.
         "verification": find_worst_verification(x["verification"] or "verified" for x in run),
-        # The six letters of a run id of ours; of another one all.
+        # Of a run id that Trainmark made, its six letters; any other run id in full.
         "short_id": run_id[1] if run_id else first_launch["run_id"],
         "values": _collect_filter_values(run, word, settings),
         # An imported row has no page.
@@ -280,7 +285,8 @@ def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> 
 
     Args:
         word: what became of the run, as ``_choose_badge`` returns it.
-        settings: as ``_build_row`` takes them; a filter may use their short names as well.
+        settings: those in which the run differs from others of the list; a filter may use their
+            short names as well.
     """
     first_launch = run[0]
     values: dict[str, Any] = {name: _compute_mean(run, name) for name in _FILTERED}
@@ -295,7 +301,11 @@ def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> 
 
 
 def build_list_page(runs: Sequence[Run], links: Links) -> str:
-    """Return the list of the newest runs."""
+    """Return the page with the list of the newest runs.
+
+    Args:
+        runs: all runs, the newest first.
+    """
     newest_runs = runs[:MAX_ROWS]
     total = cells.format_integer(len(runs))
     counted = phrase("site.counted", shown=cells.format_integer(len(newest_runs)), total=total)
@@ -332,10 +342,10 @@ def build_case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     others = []
     if imported:
         heading = phrase(f"status.{IMPORTED}")
-        others.append(Section(heading, IMPORTED, (_build_grid(imported, links),)))
+        others.append(Section(heading, IMPORTED, (_build_case_table(imported, links),)))
     if not works:
         return build_page(links, case, others, lead=[Paragraph(phrase("site.none_good"), "warn")])
-    sections = [Section(phrase("site.best"), "best", (_build_grid(works.values(), links),))]
+    sections = [Section(phrase("site.best"), "best", (_build_case_table(works.values(), links),))]
     bars = _build_bars(works)
     if bars:
         sections.append(Section(phrase("site.devices"), "devices", bars))
@@ -346,8 +356,14 @@ def build_case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     return build_page(links, case, [*sections, *others])
 
 
-def _build_grid(runs: Iterable[Run], links: Links) -> Table:
-    """Return the rows of the list as a table of a case's page, which begins with the machine."""
+def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
+    """Return a table for the page of a case, a row for each run, the machine in the first column.
+
+    Its cells are those of the page with the list of runs, and a few more.
+
+    Args:
+        runs: all of one case; imported rows, or launches that did the same work.
+    """
     listed_runs = list(runs)
     list_rows = [
         _build_row(run, links, settings)
@@ -358,7 +374,7 @@ def _build_grid(runs: Iterable[Run], links: Links) -> Table:
     rows: list[list[Phrase]] = []
     for run, list_row in zip(listed_runs, list_rows, strict=True):
         texts = {name: text for name, (text, _) in list_row["cells"].items()}
-        texts["interval"] = list_row["speed_interval"]
+        texts["interval"] = list_row["speed_interval"]  # "" for an imported row
         texts["trust"] = list_row["badge"]
         texts["run_id"] = list_row["short_id"]
         speed = _get_speed(run)  # None: an imported row without this figure
@@ -381,9 +397,9 @@ def _build_grid(runs: Iterable[Run], links: Links) -> Table:
 
 
 def _select_launches(launches: list[Launch]) -> list[Launch]:
-    """Return the passed launches that may be quoted.
+    """Return the passed launches with a speed that may be quoted.
 
-    For a case on a machine that has none of these, return all its passed launches.
+    For a case on a machine that has none of these, return all its passed launches with a speed.
 
     Args:
         launches: of any runs and cases.
@@ -402,7 +418,8 @@ def _get_case_and_machine(launch: Launch) -> tuple[Any, ...]:
 def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
     """Return the launches of each work on each device by a name for it, the fastest first.
 
-    The name states the device, and those keys and settings in which the works differ.
+    Launches are of the same work if all that makes them comparable is equal. The name states the
+    device, and those of recipe, precision, number of ranks and settings in which the works differ.
 
     Args:
         launches: of any runs and cases.
@@ -505,7 +522,7 @@ def build_machines_page(runs: Sequence[Run], links: Links) -> str:
 
 
 def _describe_speed(launches: list[Launch]) -> Phrase:
-    """Return the time to the target, the speed, and the grade of trust unless it is usable.
+    """Return the time to the target if it was reached, the speed, and a grade that is not usable.
 
     Args:
         launches: of one work, all of which have a speed.
