@@ -103,7 +103,7 @@ def make_stepping(examples: Examples) -> Callable[[], float]:
             batch.ids,
             batch.positions,
             batch.block_positions,
-            batch.separators,
+            batch.prefix_lengths,
             batch.target_rows,
             batch.target_ids,
         )

@@ -138,7 +138,7 @@ class Recipe:
         """
 
     @property
-    def is_bound(self) -> bool:
+    def is_upper_bound(self) -> bool:
         """Tell whether the run is no real training, but shows how fast one could be at most.
 
         Recipes that have such runs override it.

@@ -120,7 +120,8 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     numbers = torch.arange(sequences)
     ids = torch.zeros(sequences, length, dtype=torch.long)
     gap = torch.full((sequences,), length // 2)
-    # Ids, positions, block positions; separators, target rows and target ids: one of a sequence.
+    # Ids, positions and block positions; for each sequence one prefix length, target row and
+    # target id.
     inputs = (ids + 5, ids, ids.clone(), gap, numbers * length, gap)
     batch = Batch(
         (

@@ -32,7 +32,8 @@ PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
 CHECKPOINTS_DIR = "checkpoints"  # in a run's folder
 SIMULATED = "simulated-device"  # label
-BALANCED_BOUND = "balanced-bound"  # label of a recipe that is a bound, see ``Recipe.is_bound``
+# Label of a recipe that measures an upper bound on the speed; see ``Recipe.is_upper_bound``.
+BALANCED_BOUND = "balanced-bound"
 _REQUIRED_FIELDS = (
     "precision",
     "micro_batch_size",

@@ -308,7 +308,7 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
         UNUSED_ACCELERATOR: (
             runs_on_processor_here and not device_was_chosen and bool(devices.list_device_faults())
         ),
-        BALANCED_BOUND: recipe.is_bound,  # no real training: it shows how fast one could be
+        BALANCED_BOUND: recipe.is_upper_bound,  # no real training: it shows how fast one could be
         "given-peak": request.peak_tflops is not None,
         f"recipe-written-for-{recipe.world}": recipe.world not in (None, choice.world),
     }

@@ -198,7 +198,7 @@ def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
         "self-reported": True,  # every run is measured by whoever publishes it
         "performance-only": not (has_target and has_comparable_quality),
         "generated-data": recipe.data == "generated",
-        BALANCED_BOUND: recipe.is_bound,
+        BALANCED_BOUND: recipe.is_upper_bound,
         "given-peak": plan.peak_tflops is not None,
         f"recipe-written-for-{recipe.world}": recipe.world not in (None, world),
         RESUMED: plan.resumed is not None,

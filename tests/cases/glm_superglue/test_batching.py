@@ -68,16 +68,16 @@ def test_batch_holds_only_existing_candidates():
     ]
     assert batch.positions[0].tolist() == [0, 1, 2, 3, 1, 1, 1, 0, 0, 0]
     assert batch.block_positions[0].tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
-    assert batch.separators.tolist() == [4, 3, 3]
+    assert batch.prefix_lengths.tolist() == [4, 3, 3]
     assert batch.lengths.tolist() == [7, 5, 4]
-    assert batch.owner.tolist() == [0, 1, 1]  # the sample of each sequence, by its place here
-    assert batch.slot.tolist() == [0, 0, 1]  # the number of the candidate in its sample
+    assert batch.sample_of_sequence.tolist() == [0, 1, 1]  # by its place in the batch
+    assert batch.choice_of_sequence.tolist() == [0, 0, 1]  # by its place in the sample
     assert batch.max_choices == 2
     assert batch.correct.tolist() == [True, True, False]
     # Positions in the flattened ids: 10 * sequence + position in it.
     assert batch.target_rows.tolist() == [4, 5, 6, 13, 14, 23]
     assert batch.target_ids.tolist() == [7, 7, 8, 5, 8, 8]
-    assert batch.target_owner.tolist() == [0, 0, 0, 1, 1, 2]
+    assert batch.sequence_of_target.tolist() == [0, 0, 0, 1, 1, 2]
     arrays = [getattr(batch, name) for name in ChoiceBatch.__slots__ if name != "samples"]
     assert {array.dtype for array in arrays} == {np.dtype("i8"), np.dtype("?")}
 
@@ -91,7 +91,7 @@ def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, w
     assert trimmed.ids.shape == (len(full.ids), width)
     assert (trimmed.ids == full.ids[:, :width]).all()
     # The flat positions with the new width, converted to the full width of 10.
-    picked = trimmed.target_rows % width + trimmed.target_owner * 10
+    picked = trimmed.target_rows % width + trimmed.sequence_of_target * 10
     assert picked.tolist() == full.target_rows.tolist()
 
 
@@ -103,18 +103,29 @@ def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences
     assert [len(part.ids) for part in parts] == [
         min(max_sequences, 5 - first) for first in range(0, 5, max_sequences)
     ]
-    assert np.concatenate([part.owner for part in parts]).tolist() == batch.owner.tolist()
+    samples_of_parts = np.concatenate([part.sample_of_sequence for part in parts])
+    assert samples_of_parts.tolist() == batch.sample_of_sequence.tolist()
     scored = [
-        (part.ids.reshape(-1)[row], target, part.owner[owner], part.slot[owner])
+        (
+            part.ids.reshape(-1)[row],
+            target,
+            part.sample_of_sequence[sequence],
+            part.choice_of_sequence[sequence],
+        )
         for part in parts
-        for row, target, owner in zip(
-            part.target_rows, part.target_ids, part.target_owner, strict=True
+        for row, target, sequence in zip(
+            part.target_rows, part.target_ids, part.sequence_of_target, strict=True
         )
     ]
     assert scored == [
-        (batch.ids.reshape(-1)[row], target, batch.owner[owner], batch.slot[owner])
-        for row, target, owner in zip(
-            batch.target_rows, batch.target_ids, batch.target_owner, strict=True
+        (
+            batch.ids.reshape(-1)[row],
+            target,
+            batch.sample_of_sequence[sequence],
+            batch.choice_of_sequence[sequence],
+        )
+        for row, target, sequence in zip(
+            batch.target_rows, batch.target_ids, batch.sequence_of_target, strict=True
         )
     ]
 

@@ -34,8 +34,8 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
 def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
     # Six sequences are the candidates of three samples, which have 2, 1 and 3 of them.
     layout = ScoreLayout(
-        owner=torch.tensor([0, 0, 1, 2, 2, 2]),  # the sample of each sequence
-        slot=torch.tensor([0, 1, 0, 0, 1, 2]),  # which candidate of its sample it is
+        sample_of_sequence=torch.tensor([0, 0, 1, 2, 2, 2]),  # the sample of each sequence
+        choice_of_sequence=torch.tensor([0, 1, 0, 0, 1, 2]),  # which candidate of its sample it is
         samples=3,
         max_choices=3,
     )
@@ -99,8 +99,10 @@ def test_grouping_batches_samples_of_similar_size() -> None:
     spread = {}
     for grouped in (False, True):
         job = tiny_glm.new_job(group_by_choices=grouped, micro_batch_size=2)
-        # Number of candidates of each sample of a batch; ``owner`` is the sample of a sequence.
-        counts = [np.bincount(batch.tensors[1].owner.numpy()) for batch in job.batches(0)]
+        # Number of candidates of each sample of a batch.
+        counts = [
+            np.bincount(batch.tensors[1].sample_of_sequence.numpy()) for batch in job.batches(0)
+        ]
         # Differences of the largest and the smallest number.
         spread[grouped] = sum(np.ptp(count) for count in counts)
         assert job.facts()["group_by_choices"] is grouped

@@ -42,13 +42,13 @@ class SequenceTensors:
     """The model's inputs for N sequences, and the sequence that each of K targets belongs to.
 
     Args:
-        inputs: ids, positions and block positions (N, S), separators (N,), target rows and target
-            ids (K,).
-        target_owner: index of each target's sequence (K,).
+        inputs: the parameters of ``Glm.forward``: ids, positions and block positions (N, S), prefix
+            lengths (N,), target rows and target ids (K,).
+        sequence_of_target: index of each target's sequence (K,).
     """
 
     inputs: tuple[Tensor, ...]
-    target_owner: Tensor
+    sequence_of_target: Tensor
 
     @classmethod
     def from_batch(cls, batch: ChoiceBatch) -> SequenceTensors:
@@ -57,20 +57,24 @@ class SequenceTensors:
             batch.ids,
             batch.positions,
             batch.block_positions,
-            batch.separators,
+            batch.prefix_lengths,
             batch.target_rows,
             batch.target_ids,
         )
         return cls(
             inputs=tuple(torch.from_numpy(array) for array in inputs),
-            target_owner=torch.from_numpy(batch.target_owner),
+            sequence_of_target=torch.from_numpy(batch.sequence_of_target),
         )
 
     def sum_scores(self, log_probs: Tensor) -> Tensor:
-        """Return the score of each sequence (N,), summed over its targets' ``log_probs`` (K,)."""
+        """Return the score of each sequence: the sum of its targets' log-probabilities (N,).
+
+        Args:
+            log_probs: of all targets of all sequences (K,).
+        """
         num_sequences = len(self.inputs[0])
         zeros = log_probs.new_zeros(num_sequences)
-        return zeros.index_add(0, self.target_owner, log_probs)
+        return zeros.index_add(0, self.sequence_of_target, log_probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +82,14 @@ class ScoreLayout:
     """The positions of the scores of N sequences in a table of B samples and C candidates.
 
     Args:
-        owner, slot: sample and candidate of each sequence (N,).
-        samples, max_choices: B and C.
+        sample_of_sequence: index of each sequence's sample in the batch (N,).
+        choice_of_sequence: index of each sequence's candidate in its sample (N,).
+        samples: B, number of samples in the batch.
+        max_choices: C, maximum number of candidates of a sample.
     """
 
-    owner: Tensor
-    slot: Tensor
+    sample_of_sequence: Tensor
+    choice_of_sequence: Tensor
     samples: int
     max_choices: int
 
@@ -91,21 +97,27 @@ class ScoreLayout:
     def from_batch(cls, batch: ChoiceBatch) -> ScoreLayout:
         """Return the layout of ``batch``, on the host."""
         return cls(
-            owner=torch.from_numpy(batch.owner),
-            slot=torch.from_numpy(batch.slot),
+            sample_of_sequence=torch.from_numpy(batch.sample_of_sequence),
+            choice_of_sequence=torch.from_numpy(batch.choice_of_sequence),
             samples=batch.samples,
             max_choices=batch.max_choices,
         )
 
     def arrange_scores(self, scores: Tensor) -> Tensor:
-        """Return ``scores`` (N,) as a table (B, C), with -inf where there is no candidate."""
+        """Return the scores of N sequences as a table of B samples and C candidates.
+
+        A place without a candidate has -inf: such a sample has fewer than C candidates.
+        """
         empty = scores.new_full((self.samples, self.max_choices), -torch.inf)
-        return empty.index_put((self.owner, self.slot), scores)
+        return empty.index_put((self.sample_of_sequence, self.choice_of_sequence), scores)
 
     def compute_loss_sum(self, scores: Tensor) -> Tensor:
         """Return the sum over samples of the cross-entropy.
 
         Used in training only, where candidate 0 of each sample is the right one.
+
+        Args:
+            scores: of each sequence (N,).
         """
         right_choices = torch.zeros(self.samples, dtype=torch.long, device=scores.device)
         return F.cross_entropy(self.arrange_scores(scores), right_choices, reduction="sum")
@@ -117,9 +129,10 @@ class ScoreLayout:
             scores: of each sequence (N,).
             is_right: whether the candidate of each sequence is right, bool (N,).
         """
-        # Where a sample has no candidate, both tables have -inf, so such a place is never the best.
+        # A place of the table without a candidate has the score -inf, so it is never the best.
         best_candidates = self.arrange_scores(scores).argmax(1, keepdim=True)  # (B, 1)
-        is_right_table = self.arrange_scores(is_right.float())  # (B, C): 1.0, 0.0 or -inf
+        # (B, C): 1.0 for right, 0.0 for wrong, -inf for no candidate.
+        is_right_table = self.arrange_scores(is_right.float())
         return (is_right_table.gather(1, best_candidates) > 0).sum()
 
 
@@ -150,10 +163,15 @@ def load_data(context: JobContext) -> GlmData:
 
 
 def compute_lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
-    """Return the next step's learning rate over the peak: linear rise, then linear decay."""
-    warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
-    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return compute_warmup_factor(finished_steps, warmup) * (1 - (1 - recipe.lr_floor) * progress)
+    """Return the next step's learning rate over the peak.
+
+    It rises linearly from 0 to 1, then falls linearly to ``lr_floor``.
+    """
+    warmup_steps = recipe.lr_warmup_fraction * recipe.lr_decay_steps
+    progress = compute_decay_progress(finished_steps, warmup_steps, recipe.lr_decay_steps)
+    # The decay's factor is 1 during the warm-up, and the warm-up's factor is 1 afterwards.
+    decay_factor = 1 - (1 - recipe.lr_floor) * progress
+    return compute_warmup_factor(finished_steps, warmup_steps) * decay_factor
 
 
 class GlmJob:
@@ -198,7 +216,7 @@ class GlmJob:
             loss_scale_window=recipe.loss_scale_window,
             loss_scale_hysteresis=recipe.loss_scale_hysteresis,
         )
-        # These methods of the protocol are the stepper's.
+        # The stepper has these three methods of the ``Job`` protocol.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
@@ -208,6 +226,7 @@ class GlmJob:
         train, recipe = self.data.train, self.recipe
         order = None  # ``training_batches`` permutes the samples by seed and epoch
         if recipe.group_by_choices:
+            # Ranks get similar numbers of candidates at a time, so they wait less for each other.
             order = order_by_choices(train.num_choices, self.sharding, epoch)
         return training_batches(
             train,
@@ -218,12 +237,16 @@ class GlmJob:
                 SequenceTensors.from_batch(choice_batch),
                 ScoreLayout.from_batch(choice_batch),
             ),
-            # The check of the work tells samples apart by them; see ``Batch.identity``.
+            # The check of the trained samples recognizes a sample by the token ids of its first
+            # sequence.
             identity=lambda choice_batch: torch.from_numpy(choice_batch.first_ids),
         )
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum of the losses of a micro-batch's samples, for the stepper."""
+        """Return the sum of the losses of a micro-batch's samples.
+
+        The stepper calls it under autocast.
+        """
         sequences, layout = batch.tensors  # ``SequenceTensors`` and ``ScoreLayout``
         # The model returns the log-probability of each target; a sequence's score is their sum.
         scores = sequences.sum_scores(self.stepper.model(*sequences.inputs))
@@ -253,10 +276,10 @@ class GlmJob:
 
     @torch.no_grad()
     def score(self, rows: range) -> EvaluationSum:
-        """Score the validation samples ``rows``; return the sum over these samples of this rank.
+        """Return the sum of the results of the validation samples ``rows`` on this rank.
 
-        A sample has 1 if the model's best candidate is right, else 0. All its candidates are
-        scored, in as many forward passes as necessary.
+        A sample's result is 1 if the candidate with the highest score is right, else 0. All its
+        candidates are scored, in as many forward passes as necessary.
         """
         evaluation_sum = EvaluationSum()
         host_batches = self._read_scoring_batches(rows)
@@ -280,25 +303,27 @@ class GlmJob:
                 chunks=[SequenceTensors.from_batch(chunk) for chunk in chunks],
                 layout=ScoreLayout.from_batch(choice_batch),
                 is_right=torch.from_numpy(choice_batch.correct),
-                # The check of the work tells samples apart by the ids of their first sequences.
+                # The check of the scored samples recognizes a sample by the token ids of its first
+                # sequence.
                 scored_rows=ScoredRows.of(choice_batch.first_ids, choice_batch.samples),
             )
 
     def _compute_scores(self, sequences: SequenceTensors) -> Tensor:
-        """Return the score of each sequence (N,)."""
+        """Return the score of each sequence: the sum of its targets' log-probabilities (N,)."""
         with self.stepper.autocast():
             return sequences.sum_scores(self.model(*sequences.inputs))
 
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of the blocks for the sequences that were run.
 
-        Attention is counted with the mean length of ``counts``. The head, which runs at a few
-        positions per sequence, is not counted. So the result never exceeds the computed FLOPs.
+        The result never exceeds the FLOPs that the device computed, for two reasons. All sequences
+        are counted with their mean length, although the FLOPs of attention grow with the square of
+        the length. The head, which runs at a few positions per sequence, is not counted.
         """
         if not counts.sequences:
             return 0.0
-        length = counts.tokens_padded / counts.sequences
-        return self.shape.compute_flops_per_token(length) * counts.tokens_padded
+        mean_length = counts.tokens_padded / counts.sequences
+        return self.shape.compute_flops_per_token(mean_length) * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
         """Return the facts of the job for the record; see ``Job.facts``."""
@@ -309,8 +334,10 @@ class GlmJob:
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
             "checkpoint": self.checkpoint_report,
+            # Whether ranks get samples with similar numbers of candidates at a time.
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,
+            # Number of samples whose passage is cut to fit the sequence length; None: not known.
             "shortened_samples": {
                 "train": self.data.train.num_shortened,
                 "validation": self.data.validation.num_shortened,

@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 INIT_STD = 0.02  # divided by sqrt(2 x layers) for projections into the residual stream
 
 
-def mask_prefix(separators: Tensor, length: int) -> Tensor:
+def mask_prefix(prefix_lengths: Tensor, length: int) -> Tensor:
     """Return the attention mask: a token attends to its row's prefix, earlier tokens and itself.
 
     Args:
-        separators: length of each row's prefix (N,).
+        prefix_lengths: number of tokens at the start of each row, to which all its tokens attend
+            (N,).
         length: S, number of tokens in a row.
 
     Returns:
         (N, 1, S, S), bool: rows, heads, queries, keys.
     """
-    positions = torch.arange(length, device=separators.device)
+    positions = torch.arange(length, device=prefix_lengths.device)
     is_not_later = positions <= positions[:, None]  # (S, S)
-    is_in_prefix = positions < separators[:, None, None]  # (N, 1, S)
+    is_in_prefix = positions < prefix_lengths[:, None, None]  # (N, 1, S)
     return (is_not_later | is_in_prefix)[:, None]
 
 
@@ -102,6 +103,7 @@ class Transformer(nn.Module):
         self.checkpoint_activations = checkpoint_activations
         rows = shape.max_positions + 1  # ids are 0 to ``max_positions``, as in the published model
         self.position_embeddings = nn.Embedding(rows, shape.hidden_size)
+        # Of the place of a token in the answer block, see ``forward``.
         self.block_position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.num_layers))
@@ -114,7 +116,10 @@ class Transformer(nn.Module):
 
         Args:
             words: embedded tokens (N, S, D).
-            positions, block_positions: rows of the two position tables (N, S).
+            positions: rows of the first position table (N, S): the place in the context; for all
+                tokens of the answer block, which fills a gap of the context, that of the gap.
+            block_positions: rows of the second position table (N, S): the place in the answer
+                block, from 1; 0 in the context.
             visible: the attention mask, as ``mask_prefix`` returns it.
         """
         position = self.position_embeddings(positions)
@@ -157,16 +162,20 @@ class Glm(nn.Module):
         )
 
     def compute_hidden_states(
-        self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
+        self, ids: Tensor, positions: Tensor, block_positions: Tensor, prefix_lengths: Tensor
     ) -> Tensor:
         """Return the last hidden states (N, S, D).
 
         Args:
-            ids, positions, block_positions: (N, S), int64.
-            separators: length of each row's prefix, to which all its tokens attend (N,).
+            ids: token ids, int64 (N, S): in each row the context with a gap, then the answer block
+                that fills the gap.
+            positions: place in the context, int64 (N, S); in the answer block that of the gap.
+            block_positions: place in the answer block, from 1, int64 (N, S); 0 in the context.
+            prefix_lengths: number of tokens of each row's context, to which all its tokens attend
+                (N,).
         """
         words = self.word_embeddings(ids)
-        visible = mask_prefix(separators, ids.size(1))
+        visible = mask_prefix(prefix_lengths, ids.size(1))
         return self.transformer(words, positions, block_positions, visible)  # type: ignore[no-any-return]
 
     def compute_target_log_probs(  # noqa: PLR0917 - called through DDP with positional arguments
@@ -174,7 +183,7 @@ class Glm(nn.Module):
         ids: Tensor,
         positions: Tensor,
         block_positions: Tensor,
-        separators: Tensor,
+        prefix_lengths: Tensor,
         rows: Tensor,
         targets: Tensor,
     ) -> Tensor:
@@ -183,11 +192,14 @@ class Glm(nn.Module):
         The head runs only on the K hidden states that predict targets, not on all N x S.
 
         Args:
-            ids, positions, block_positions, separators: as in ``compute_hidden_states``.
+            ids: token ids (N, S): N sequences of S tokens.
+            positions, block_positions: ids of the two position tables (N, S); see
+                ``compute_hidden_states``.
+            prefix_lengths: number of tokens of each sequence before its answer block (N,).
             rows: flat index into N x S of the position that predicts each target (K,).
-            targets: token ids (K,).
+            targets: token ids to be predicted (K,).
         """
-        hidden = self.compute_hidden_states(ids, positions, block_positions, separators)
+        hidden = self.compute_hidden_states(ids, positions, block_positions, prefix_lengths)
         predicting = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
         scores = F.linear(predicting, self.word_embeddings.weight)  # (K, V)
         return torch.log_softmax(scores.float(), -1).gather(1, targets[:, None]).squeeze(1)
@@ -227,24 +239,25 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
 
     Returns:
         ``unexpected``: keys of the checkpoint that the model does not use. ``extended``: position
-        tables that are longer in the model, which keeps its initial values in the further rows.
-        ``cut``: position tables that are shorter in the model, since further positions never occur.
+        tables that are longer in the model, which keeps its initial values in the additional rows.
+        ``cut``: position tables that are shorter in the model, because later positions never occur.
 
     Raises:
         DataError: there is no checkpoint, it is unreadable, or it does not fit the model.
     """
     file = find_checkpoint(folder)
-    state = read_state(file, CHECKPOINT_FAULT)
+    state = read_state(file, CHECKPOINT_FAULT)  # raises this error if the file is unreadable
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    stored_tensors = match_weights(describe_tensors(file, state), shapes, file)
-    for name, tensor in stored_tensors.items():
-        # The number of rows differs only for position tables: copy those that both have.
-        rows = min(shapes[name][0], tensor.shape[0])
-        parameters[name][:rows].copy_(state[tensor.key][:rows])
-    used_keys = {tensor.key for tensor in stored_tensors.values()}
+    # Key and shape in the checkpoint of each parameter, by the parameter's name.
+    descriptions = match_weights(describe_tensors(file, state), shapes, file)
+    for name, description in descriptions.items():
+        # The number of rows differs only for position tables: copy the rows that both have.
+        rows = min(shapes[name][0], description.shape[0])
+        parameters[name][:rows].copy_(state[description.key][:rows])
+    used_keys = {description.key for description in descriptions.values()}
     additional_rows = {
-        name: shapes[name][0] - stored_tensors[name].shape[0] for name in POSITION_EMBEDDINGS
+        name: shapes[name][0] - descriptions[name].shape[0] for name in POSITION_EMBEDDINGS
     }
     return {
         "unexpected": tuple(key for key in state if key not in used_keys),

@@ -58,13 +58,15 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     if layout.kind == JSONL.kind:
         source_form = JSONL
         write = _write_passages
-        vocabulary = find_vocabulary_file(raw / MODEL)
+        vocabulary = find_vocabulary_file(raw / MODEL)  # HDF5 files have tokens: they need none
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
         settings = vocabulary.with_name(SETTINGS_FILES[0])  # the tokenizer's settings; optional
         if settings.is_file():
             copies[f"{MODEL}/{settings.name}"] = settings
         notes.append(_describe_vocabulary(vocabulary))
-    # A checkpoint is optional, but ``find_checkpoint`` raises an error if there is none.
+    # A checkpoint has two files: ``LATEST`` has the name of a folder beside it, and this folder has
+    # the weights. A checkpoint is optional, but ``find_checkpoint``, which returns the file with
+    # the weights, raises an error if there is none.
     if (raw / LATEST).exists() or any(raw.glob(f"*/{LATEST}")):
         checkpoint = find_checkpoint(raw)
         folder = checkpoint.parent
@@ -79,7 +81,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         case="glm_superglue",
         form=FORMAT,
         layout=layout,
-        # The last of a split's possible names is the one without a subfolder.
+        # The paths to write. A split may have several paths in ``raw``; the last has no subfolder.
         names={split: names[-1] for split, names in source_form.names.items()},
         write=write,
         copies=copies,
@@ -90,7 +92,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
 def _describe_vocabulary(file: Path) -> str:
     """Return a note on a vocabulary: its size, and whether that is the published one."""
-    num_tokens = open_vocabulary(file).library.get_vocab_size()
+    tokenizer = open_vocabulary(file).library
+    num_tokens = tokenizer.get_vocab_size()
     note = f"{file.name}: {num_tokens:,} tokens"
     if num_tokens != PUBLISHED_TOKENS:
         note += f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}"
@@ -98,7 +101,7 @@ def _describe_vocabulary(file: Path) -> str:
 
 
 def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Copy a split; return its numbers of questions and passages."""
+    """Copy a split and check every line; return its numbers of questions and passages."""
     prepared.copy_file(files[0], target)  # a split has one file
     questions_of_passages = [len(passage.questions) for passage in read_passages(files[0])]
     return {"questions": sum(questions_of_passages), "passages": len(questions_of_passages)}
@@ -108,11 +111,12 @@ def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
     """Write a split with its matrices stored by rows, and check every number.
 
     Returns:
-        An empty dictionary: only questions have a published number, and the file has none.
+        An empty dictionary: the caller compares the number of questions with the published one, but
+        a file of matrices does not contain that number.
     """
     copy_as_csr(files[0], target)  # a split has one file
     try:
-        is_validation = target.name.startswith("eval")  # the published name; see ``HDF5``
+        is_validation = target.name.startswith("eval")  # the file is named as the published one
         SparseFile(target, evaluation=is_validation).scan_sequences()
     except DataError as error:
         # Name the source in the error: it has the same fault, and the caller removes ``target``.

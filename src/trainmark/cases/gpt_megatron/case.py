@@ -21,6 +21,8 @@ from trainmark.recipe import (
 from trainmark.spec import Case, Mission, PrepareOption, Text
 from trainmark.train.language_recipe import Division
 
+VOCAB_MULTIPLE = 128  # of the rows of the token table on each rank, as in Megatron
+
 
 @dataclass(frozen=True, kw_only=True)
 class GptRecipe(Recipe):
@@ -80,7 +82,7 @@ class GptRecipe(Recipe):
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the token table: a multiple of ``128 x tensor_parallel``, as in Megatron."""
-        return round_up(self.vocab_size, 128 * self.tensor_parallel)
+        return round_up(self.vocab_size, VOCAB_MULTIPLE * self.tensor_parallel)
 
     @property
     def matmul_weights(self) -> int:
@@ -89,9 +91,10 @@ class GptRecipe(Recipe):
         The head counts with the padding for one rank, whatever ``tensor_parallel`` is: so the FLOPs
         do not depend on how the model is divided.
         """
-        # Of a block: query, key, value and result 4; feed-forward layers 4 + 4.
+        # Matrices of hidden_size x hidden_size in a block: query, key, value and result 4;
+        # feed-forward layers 4 + 4.
         blocks = 12 * self.num_layers * self.hidden_size**2
-        return blocks + self.hidden_size * round_up(self.vocab_size, 128)
+        return blocks + self.hidden_size * round_up(self.vocab_size, VOCAB_MULTIPLE)
 
     def check(self, world_size: int) -> None:
         """Refuse sizes that do not divide each other, and contradicting fields.
@@ -126,19 +129,21 @@ class GptRecipe(Recipe):
             )
 
     def _make_division_error(self, division: Division, world_size: int) -> UsageError:
-        """Return the error for a field that does not divide a number; the fix has valid values."""
+        """Return the error for a field that does not divide a number; it lists valid values."""
         if division.field == "num_heads":
-            dividend = self.hidden_size
-        else:  # a divisor of both: tensor_parallel must divide the heads and the ranks
-            dividend = gcd(self.num_heads, world_size)
-        divisors = [str(number) for number in range(1, dividend + 1) if dividend % number == 0]
+            multiple = self.hidden_size
+        else:
+            # tensor_parallel must divide both the heads and the ranks. The numbers that do are the
+            # divisors of their greatest common divisor.
+            multiple = gcd(self.num_heads, world_size)
+        valid_values = [str(number) for number in range(1, multiple + 1) if multiple % number == 0]
         return UsageError(
             f"{division.field}={division.divisor} does not divide {division.dividend_name} "
             f"({division.dividend})",
             where=f"recipe field {division.field}",
             rule="num_heads must divide hidden_size; tensor_parallel must divide "
             "num_heads and the number of ranks",
-            fix=f"use one of {', '.join(divisors)}",
+            fix=f"use one of {', '.join(valid_values)}",
         )
 
 
@@ -152,7 +157,9 @@ SEED = 1234  # of the published runs
 
 
 def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
-    """Return a recipe of the published speed page: 200 steps, of which 20 are warm-up.
+    """Return a recipe that measures only speed: 200 steps, of which 20 are warm-up.
+
+    The settings are those of the published runs on V100 cards.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.

@@ -69,6 +69,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.recipe = recipe
         self.cross_entropy = kernels.cross_entropy
+        # The token table, which is also the weight of the head.
         self.wte = nn.Embedding(recipe.padded_vocab_size, recipe.hidden_size)
         self.wpe = nn.Embedding(recipe.seq_length, recipe.hidden_size)
         self.dropout = nn.Dropout(recipe.dropout)

@@ -15,6 +15,12 @@ _PAIR_NAME = "corpus_text_document"
 
 
 def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
-    """Write ``data`` from a file of JSON lines or a folder of them; see ``write_pairs``."""
+    """Write the data folder ``data``: one pair of indexed token files.
+
+    Args:
+        raw: a file of JSON lines, or a folder of such files.
+        say: called with each line of progress.
+        options: the user's options, such as ``tokenizer``; parameters of ``write_pairs``.
+    """
     pairs = {_PAIR_NAME: find_source_files(raw)}
     write_pairs(raw, data, say, case="gpt_megatron", pairs=pairs, **options)

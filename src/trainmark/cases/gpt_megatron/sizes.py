@@ -27,7 +27,9 @@ def find_sizes(recipe: GptRecipe, facts: Mapping[str, Any]) -> Sizes:
     del facts
     hidden = recipe.hidden_size
     tables = (recipe.padded_vocab_size + recipe.seq_length) * hidden
-    matrices = 12 * hidden**2  # query, key, value and result 4; feed-forward layers 4 + 4
+    # Of a block. Matrices: query, key, value and result 4; feed-forward layers 4 + 4. Their biases:
+    # 3 + 1 and 4 + 1. Two norms have weight and bias.
+    matrices = 12 * hidden**2
     biases_and_norms = (3 + 1 + 4 + 1) * hidden + 2 * 2 * hidden
     last_norm = 2 * hidden
     parameters = tables + recipe.num_layers * (matrices + biases_and_norms) + last_norm

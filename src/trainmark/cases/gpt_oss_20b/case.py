@@ -72,8 +72,11 @@ class GptOssRecipe(LanguageRecipe):
     )
 
     @property
-    def is_bound(self) -> bool:
-        """Whether the speed is an upper bound: all experts get equal loads, without the router."""
+    def is_upper_bound(self) -> bool:
+        """Whether a run measures an upper bound on the speed instead of a training.
+
+        With balanced routing all experts get equal loads, whatever the router would choose.
+        """
         return self.routing == "balanced"
 
     @property
@@ -90,7 +93,8 @@ class GptOssRecipe(LanguageRecipe):
     @property
     def expert_parameters(self) -> int:
         """Number of all parameters of one expert: its weights and biases."""
-        return self.expert_weights + 2 * self.ffn_size + self.hidden_size
+        biases = 2 * self.ffn_size + self.hidden_size  # of gate and up, and of down
+        return self.expert_weights + biases
 
     @property
     def matmul_weights(self) -> int:
@@ -122,8 +126,11 @@ class GptOssRecipe(LanguageRecipe):
     def flops_per_token(self) -> tuple[float, float]:
         """Model FLOPs of training a token, and the part of them that is full attention.
 
-        PaLM, appendix B: 6 N + 12 D T for each layer, with the weights of the token's experts. In
-        layers with a sliding window, T is the window.
+        The part is for MFU figures that count only half of it, because of the causal mask.
+
+        PaLM, appendix B: 6 for each weight that the token uses, and in each layer 12 x width of all
+        heads x number of positions attended to. That is the sequence length, but the window in
+        layers with a sliding window.
         """
         flops_per_position = 12.0 * self.num_heads * self.head_dim
         sliding_layers = (self.num_layers + 1) // 2  # every other layer, starting with the first

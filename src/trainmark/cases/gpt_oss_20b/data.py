@@ -55,25 +55,29 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     gradients exist.
     """
     num_shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
-    table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES  # as all below, in bytes
+    # All sizes are in bytes. The token table and the head are two tables of the same size.
+    table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES
     weights_of_block = (recipe.parameters * FP32_BYTES - 2 * table) // recipe.num_layers
     local_weights = recipe.parameters * FP32_BYTES // num_shards
     gathered = 0
     if num_shards > 1:
         gathered = _predict_gathered_bytes(recipe, weights_of_block, world_size)
-    weight_copies = 0  # of a block, made by autocast
+    weight_copies = 0  # half-precision copies of a block's weights, which autocast makes
     if recipe.precision in AUTOCAST:
-        # Nearly all of them are experts', of which a rank computes only its share.
+        # Nearly all weights belong to experts, of which a rank computes only its share.
         weight_copies = weights_of_block * HALF_BYTES // FP32_BYTES // recipe.expert_parallel
     block = _predict_block(recipe, weight_copies)
     peak = _find_peak(recipe, block, local_weights=local_weights, is_sharded=num_shards > 1)
-    # FSDP2 gathers in two streams of its own, whose freed memory no other stream uses.
+    # FSDP2 gathers weights in two streams of its own, and other streams never use memory that is
+    # freed in them.
     cached = 2 * gathered
     if num_shards > 1:
-        cached += 2 * table  # gradients of both tables, in one buffer for the reduction
+        # FSDP2 reduces the gradients of both tables in one buffer.
+        cached += 2 * table
     if recipe.checkpoint_activations != "none":
         # Fragmentation by recomputed blocks; the share is empirical.
         cached += (block.computed + block.temporary) // 2
+    # Freed logits leave unusable memory. The project's own kernels never hold all logits at once.
     if recipe.kernels == "library" and num_shards == 1:
         cached += estimate_cached_scores(
             recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size

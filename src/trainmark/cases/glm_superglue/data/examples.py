@@ -55,69 +55,67 @@ class ChoiceBatch:
     Args:
         samples: B.
         ids, positions, block_positions: int64 (N, S); 0 where padded.
-        separators: index at which each answer block begins, int64 (N,).
+        prefix_lengths: number of tokens before each answer block, int64 (N,).
         lengths: number of tokens without padding, int64 (N,).
-        owner: index of the sequence's sample in the batch, ascending, int64 (N,).
-        slot: index of the candidate in its sample, int64 (N,).
+        sample_of_sequence: index of the sequence's sample in the batch, ascending, int64 (N,).
+        choice_of_sequence: index of the candidate in its sample, int64 (N,).
         correct: whether the candidate is right, bool (N,); in training only the first one is.
         target_rows: flat indices into N x S, int64 (K,).
         target_ids: int64 (K,).
-        target_owner: index of the target's sequence, ascending, int64 (K,).
+        sequence_of_target: index of the target's sequence, ascending, int64 (K,).
     """
 
     samples: int
     ids: NDArray[np.int64]
     positions: NDArray[np.int64]
     block_positions: NDArray[np.int64]
-    separators: NDArray[np.int64]
+    prefix_lengths: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    owner: NDArray[np.int64]
-    slot: NDArray[np.int64]
+    sample_of_sequence: NDArray[np.int64]
+    choice_of_sequence: NDArray[np.int64]
     correct: NDArray[np.bool_]
     target_rows: NDArray[np.int64]
     target_ids: NDArray[np.int64]
-    target_owner: NDArray[np.int64]
+    sequence_of_target: NDArray[np.int64]
 
     @property
     def max_choices(self) -> int:
         """Maximum number of candidates of a sample, to which scores are padded."""
-        # ``slot`` is the index of each sequence's candidate in its sample.
-        return int(self.slot.max()) + 1
+        return int(self.choice_of_sequence.max()) + 1
 
     @property
     def first_ids(self) -> NDArray[np.int64]:
         """Token ids of each sample's first sequence (B, S), by which samples are told apart."""
-        # ``slot`` is the index of each sequence's candidate in its sample.
-        first_ids: NDArray[np.int64] = self.ids[self.slot == 0]
+        first_ids: NDArray[np.int64] = self.ids[self.choice_of_sequence == 0]
         return first_ids
 
     def split_sequences(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield batches of at most ``max_sequences`` consecutive sequences.
 
         The candidates of a sample may be in several batches. The number ``samples`` and the indices
-        of samples in ``owner`` still refer to the whole batch.
+        of samples in ``sample_of_sequence`` still refer to the whole batch.
         """
         width = self.ids.shape[1]
         for first in range(0, len(self.ids), max_sequences):
             end = first + max_sequences
             part = slice(first, end)
             # The targets are in the order of their sequences.
-            first_target, end_target = np.searchsorted(self.target_owner, (first, end))
+            first_target, end_target = np.searchsorted(self.sequence_of_target, (first, end))
             targets = slice(first_target, end_target)
             yield ChoiceBatch(
                 samples=self.samples,
                 ids=self.ids[part],
                 positions=self.positions[part],
                 block_positions=self.block_positions[part],
-                separators=self.separators[part],
+                prefix_lengths=self.prefix_lengths[part],
                 lengths=self.lengths[part],
-                owner=self.owner[part],
-                slot=self.slot[part],
+                sample_of_sequence=self.sample_of_sequence[part],
+                choice_of_sequence=self.choice_of_sequence[part],
                 correct=self.correct[part],
                 # Tokens and sequences are counted from the first one of the part.
                 target_rows=self.target_rows[targets] - first * width,
                 target_ids=self.target_ids[targets],
-                target_owner=self.target_owner[targets] - first,
+                sequence_of_target=self.sequence_of_target[targets] - first,
             )
 
 
@@ -195,7 +193,7 @@ def _lay_out_sequences(
         positions[number, :length] = item.positions
         block_positions[number, :length] = item.block_positions
     num_targets = [len(item.target_ids) for item in sequences]
-    target_owner = np.repeat(np.arange(len(sequences)), num_targets)
+    sequence_of_target = np.repeat(np.arange(len(sequences)), num_targets)
     target_rows = np.concatenate([item.target_rows for item in sequences]).astype(np.int64)
     num_choices = [len(sample) for sample in samples]
     return ChoiceBatch(
@@ -203,16 +201,19 @@ def _lay_out_sequences(
         ids=ids,
         positions=positions,
         block_positions=block_positions,
-        # The index in each sequence at which its answer block begins.
-        separators=np.fromiter((item.separator for item in sequences), np.int64, len(sequences)),
+        # The index at which the answer block begins is the number of tokens before it.
+        prefix_lengths=np.fromiter(
+            (item.separator for item in sequences), np.int64, len(sequences)
+        ),
         lengths=lengths,
         # Of each sequence, the sample and the number of the candidate in it.
-        owner=np.repeat(np.arange(len(samples)), num_choices),
-        slot=np.concatenate([np.arange(count) for count in num_choices]),
+        sample_of_sequence=np.repeat(np.arange(len(samples)), num_choices),
+        choice_of_sequence=np.concatenate([np.arange(count) for count in num_choices]),
         correct=np.fromiter((item.correct for item in sequences), np.bool_, len(sequences)),
-        target_rows=target_rows + target_owner * width,  # counted from the batch's first token
+        # Counted from the batch's first token.
+        target_rows=target_rows + sequence_of_target * width,
         target_ids=np.concatenate([item.target_ids for item in sequences]).astype(np.int64),
-        target_owner=target_owner,  # index of each target's sequence
+        sequence_of_target=sequence_of_target,
     )
 
 

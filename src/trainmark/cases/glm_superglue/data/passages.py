@@ -299,12 +299,13 @@ def _concatenate(blocks: list[Ragged]) -> Ragged:
 def _number_answers(
     answers: Ragged, first_name_of_passage: NDArray[np.int64], num_questions: list[int]
 ) -> Ragged:
-    """Return each question's answers as rows of all names of the split.
+    """Return the answers of Q questions as indices into the list of all names of the split.
 
     Args:
-        answers: of each question, counted from the first name of its passage, Q rows.
-        first_name_of_passage: row of that name among all names (P + 1,).
-        num_questions: of each passage (P,).
+        answers: the answers of each question, as indices into the names of its passage, Q rows.
+        first_name_of_passage: index in the list of all names of the first name of each of P
+            passages, then the number of all names (P + 1,).
+        num_questions: number of questions of each passage (P,).
     """
     passage_of_question = np.repeat(np.arange(len(num_questions)), num_questions)
     passage_of_answer = np.repeat(passage_of_question, answers.lengths)

@@ -133,7 +133,8 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     Args:
         line: number of the line, from 1.
     """
-    # One character for one, so the offsets of the entities stay valid.
+    # Typographic quotes and dashes become plain ones: one character for one, so the offsets of the
+    # entities stay valid.
     text = row.passage.text.translate(PLAIN_SIGNS)
     entities = set()
     for span in row.passage.entities:
@@ -148,7 +149,8 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     questions = tuple(_parse_question(item, names, len(entities)) for item in row.qas)
     return Passage(
         line=line,
-        text=text.replace(HIGHLIGHT, DASH),  # as in the published setup
+        # The mark before each highlight of the passage becomes a dash, as in the published setup.
+        text=text.replace(HIGHLIGHT, DASH),
         names=tuple(names),
         num_entities=len(entities),
         questions=questions,
@@ -159,12 +161,13 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     """Return a question; append its answers that are not entities to ``names``.
 
     Args:
-        names: the entities of the passage, then answers of earlier questions.
-        num_entities: number of entities among ``names``.
+        names: the entities of the passage, then the answers of earlier questions that are none.
+        num_entities: number of entities, with which ``names`` begins.
 
     Raises:
         ValueError: the query does not have one gap, or no answer is an entity.
     """
+    # Typographic quotes and dashes become plain ones, as in the passage.
     parts = item.query.translate(PLAIN_SIGNS).split(PLACEHOLDER)
     if len(parts) != 2:
         raise ValueError(f"the query contains {PLACEHOLDER} {len(parts) - 1} times")

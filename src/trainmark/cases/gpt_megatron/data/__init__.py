@@ -41,7 +41,9 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
     tokens = recipe.micro_batch_size * recipe.seq_length
     rows = recipe.padded_vocab_size
     replicas = world_size // recipe.tensor_parallel
-    block = 12 * hidden**2 + 13 * hidden  # matrices; biases 3 + 1 + 4 + 1 and norms 4
+    # Weights of query, key, value and result 4, of the feed-forward layers 4 + 4. Their biases:
+    # 3 + 1 and 4 + 1. Weights and biases of two norms: 4.
+    block = 12 * hidden**2 + 13 * hidden
     sizes = Transformer(
         # Token table, position table, and weight and bias of the last norm; then the blocks.
         parameters=(rows + recipe.seq_length + 2) * hidden + layers * block,
@@ -51,6 +53,7 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
         ffn_width=4 * hidden,
         vocab_size=rows,
         tokens=tokens,
+        # Padding rows of the token table are no classes, so they have no logits.
         scores=tokens * recipe.vocab_size,
         tied_head=True,
         dropout=recipe.dropout > 0,
@@ -80,15 +83,16 @@ def generate(folder: Path, recipe: GptRecipe) -> None:
 
 
 def find_pair(folder: Path) -> Path:
-    """Return the path of the folder's only pair, without the endings.
+    """Return the path of the folder's only pair of .idx and .bin files, without the endings.
 
     Raises:
         DataError: there is no such folder, no pair, or more than one.
     """
     with translate_read_errors(folder):
         names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    # Without an .idx, take the .bin: the reader then reports the missing index.
-    for ending in (".idx", ".bin"):  # a pair counts once, by its .idx
+    # Pairs are counted by their .idx files. If there is none, a .bin file is taken, and the reader
+    # reports the missing .idx file.
+    for ending in (".idx", ".bin"):
         prefixes = [name.removesuffix(ending) for name in names if name.endswith(ending)]
         if len(prefixes) == 1:
             return folder / prefixes[0]
@@ -146,17 +150,19 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
     return splits
 
 
-def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
+def _refuse_empty_splits(
+    reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe
+) -> None:
     """Refuse a split without one whole sample, before the tokens are read.
 
     Args:
-        splits: the numbers of each split's documents.
+        splits: index range of each split's documents.
     """
     for name, documents in splits.items():
         if name == "validation" and not recipe.evaluates:
-            continue  # never read
-        num_tokens = _find_first_token(reader, documents.stop)
-        num_tokens -= _find_first_token(reader, documents.start)
+            continue  # the run does not read it
+        num_tokens = _count_tokens_before(reader, documents.stop)
+        num_tokens -= _count_tokens_before(reader, documents.start)
         if count_samples(num_tokens, recipe.seq_length) == 0:
             raise DataError(
                 f"the {name} split has only {num_tokens} tokens in {len(documents)} document(s), "
@@ -168,14 +174,16 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
             )
 
 
-def _find_first_token(reader: IndexedReader, document: int) -> int:
+def _count_tokens_before(reader: IndexedReader, document: int) -> int:
     """Return the number of tokens in all documents before ``document``."""
-    starts = reader.find_token_starts(range(document, document))  # an empty range has only its end
+    # Returns the first token of each document in the range and, last, the end of the range. For an
+    # empty range that is the index of the first token of ``document``.
+    starts = reader.find_token_starts(range(document, document))
     return int(starts[0])
 
 
 def load(folder: Path, recipe: GptRecipe) -> Splits:
-    """Open the pair and divide it into splits; the tokens stay on disk.
+    """Open the folder's pair of .idx and .bin files as splits; the tokens stay on disk.
 
     Raises:
         UsageError: the recipe's split is invalid.
@@ -184,8 +192,8 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
     reader = IndexedReader.open(find_pair(folder))
     splits = split_documents(recipe.split, reader.num_documents)
     del splits["test"]  # no run reads it
-    _refuse_empty(reader, splits, recipe)
-    # The result is cached in this folder.
+    _refuse_empty_splits(reader, splits, recipe)
+    # Raises an error if a token id is outside the vocabulary; caches the result in this folder.
     content = check_tokens(reader, folder / INDICES, vocab_size=recipe.vocab_size)
     return Splits(
         train=Samples(reader, splits["train"], recipe.seq_length, recipe.seed),
@@ -198,7 +206,8 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
     """Check all data that ``recipe`` reads; return its facts with the content id.
 
     Raises:
-        UsageError, DataError: see ``load``.
+        UsageError: the recipe's split is invalid.
+        DataError: the first fault, with file or split, rule and fix.
     """
     loaded = load(folder, recipe)
     return DataFacts(
@@ -206,6 +215,8 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
         eval_samples=len(loaded.validation),
         content_id=loaded.content_id,
         layout=LAYOUT,
+        # The quality is a loss: no model gets below the entropy of the generated language. That of
+        # real text is not known.
         best_quality=compute_entropy_rate() if recipe.data == "generated" else None,
     )
 
