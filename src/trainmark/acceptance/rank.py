@@ -102,7 +102,14 @@ def digest_steps(training: Training, num_steps: int) -> list[StepDigest]:
 def run_control_trainings(
     plan: Plan, context: JobContext, num_steps: int
 ) -> list[list[StepDigest]]:
-    """Train twice from the same seed under deterministic algorithms; return all digests."""
+    """Train twice from the same seed under deterministic algorithms.
+
+    Both trainings must be equal bit by bit, and equal to those of other devices of this product: a
+    device that differs computes wrongly.
+
+    Returns:
+        The digests of the steps of each training; empty if ``num_steps`` is 0.
+    """
     import torch
 
     if num_steps == 0:
@@ -126,9 +133,10 @@ def time_training(
         budget_s: time of all windows together, about.
     """
     warmup_s = [_time_steps(training, device, num_steps=1) for _ in range(WARMUP_STEPS)]
-    # The fastest step counts: a slow one would give the windows too few steps. A throttled node
-    # pauses now and then. If windows are short, most contain no pause, and their median hides it.
-    # The maximum over ranks counts, so that all ranks take the same number of steps.
+    # The fastest warm-up step decides how many steps a window has. A slow one would make the
+    # windows too short to notice a throttled node, which pauses now and then: most windows would
+    # contain no pause, and their median would be as fast as that of a healthy node. The maximum
+    # over ranks makes all ranks take the same number of steps.
     step_s = ranks.find_max(min(warmup_s))
     num_steps = max(1, round(budget_s / windows / step_s))
     seconds = []
@@ -189,10 +197,10 @@ def time_collectives(
 def measure_works(
     works: Mapping[str, Work], device: Device, measure_ns: Callable[[Device, Any], int]
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Time each work several times, after a check of its result.
+    """Time each piece of work several times, after a check of its result.
 
     Args:
-        works: by name.
+        works: pieces of work by name, such as ``matmul``; each runs, and can check its result.
         measure_ns: runs a function on the device and returns how long that took.
 
     Returns:
@@ -206,7 +214,7 @@ def measure_works(
     for name, work in works.items():
         measure_ns(device, work.run)  # a warm-up, whose result is checked
         fault = work.fault()
-        if fault is not None:
+        if fault is not None:  # None: the result is right
             faults[name] = render(fault, "en")
             continue
         seconds[name] = [measure_ns(device, work.run) / 1e9 for _ in range(_REPEATS)]

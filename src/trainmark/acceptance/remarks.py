@@ -28,20 +28,21 @@ def list_option_remarks(
         alone_phase: the phase that measures each member alone: ``devices`` or ``nodes``.
         num_members: number of devices or nodes that are accepted.
     """
-    unit = alone_phase.removesuffix("s")
+    unit = alone_phase.removesuffix("s")  # ``device`` or ``node``
     remarks = [
         _describe_large_tolerance(option, value, what)
         for option, value, what in (
             ("--worse-by", request.worse_by, f"a {unit}"),
             ("--rates-worse-by", request.rates_worse_by, "a matmul, a copy or a collective"),
         )
-        if value >= 1
+        if value >= 1  # 1 is 100%: the user may have meant percent
     ]
     if num_members == 1 and request.baseline is None:
         remarks.append(
             f"a single {unit} has no peers, so its speed stays undecided; "
             f"add --baseline, or measure more {alone_phase}"
         )
+    # Only the times of members alone and of pairs show how noisy the measurements are.
     num_teams = {"pairs": 0, alone_phase: 0}
     for scheduled in schedule:
         if scheduled.phase in num_teams:

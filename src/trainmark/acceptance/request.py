@@ -123,7 +123,8 @@ class AcceptRequest(Frozen):
         """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices.
 
         Args:
-            recipe: that of another size of team; None: the one of this request.
+            recipe: name of the recipe that was chosen for teams of another size, so that all teams
+                train by the same one; None: the recipe of this request.
         """
         return RunRequest.build(
             case=self.case,
@@ -145,4 +146,5 @@ class AcceptRequest(Frozen):
         try:
             return cls(**{name: value for name, value in fields.items() if value is not None})
         except ValidationError as error:
+            # "--": the error names the field as an option of the command line.
             raise make_usage_error(error, cls, "--") from None

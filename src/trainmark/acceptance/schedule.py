@@ -50,6 +50,9 @@ def _make_robin_round(num_nodes: int, index: int) -> PairRound:
     All nodes but the last stand on a circle. The last node meets node ``index``; of the others
     those meet that are equally far from ``index`` on the circle. If the number of nodes is odd, all
     stand on the circle, and node ``index`` takes no part.
+
+    Args:
+        index: number of the round, from 0, and of the node on the circle that the round is about.
     """
     is_even = num_nodes % 2 == 0
     circle_size = num_nodes - 1 if is_even else num_nodes
@@ -100,7 +103,10 @@ def pack_disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -
 
 
 def _find_free_round(rounds: list[PairRound], nodes: set[int]) -> int:
-    """Return the index of the first round in which none of the nodes takes part; else the next."""
+    """Return the index of the first round in which none of the nodes takes part.
+
+    If there is none, return the index that a new round behind the others would have.
+    """
     for index, pairs in enumerate(rounds):
         if all(nodes.isdisjoint(pair) for pair in pairs):
             return index

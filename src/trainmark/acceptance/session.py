@@ -65,8 +65,9 @@ class OpenedSession:
         """Return what will be measured, and about how long it takes."""
         num_nodes = self.plan.nnodes
         round_s = estimate_round_s(self.request.seconds)
+        # What the device and the launcher were tested on, if that was no real run.
         remarks = self.plan.describe_unproven()
-        if self.remark:
+        if self.remark:  # a phase is left out
             remarks.append(self.remark)
         # None without the phase of groups; 0 with too few nodes for it.
         num_group_rounds = count_rounds(self.request, num_nodes).get("groups")
@@ -92,7 +93,10 @@ class OpenedSession:
         )
 
     def _make_schedule(self) -> list[ScheduledRound]:
-        """Return the rounds of all nodes; pairs are those of a session in which all join."""
+        """Return the planned rounds of all nodes, each with its teams.
+
+        Pairs are planned among all nodes. A session that some nodes do not join has other pairs.
+        """
         names = self.node_names
         schedule: list[ScheduledRound] = []
         for phase, num_rounds in count_rounds(self.request, len(names)).items():
@@ -106,13 +110,18 @@ class OpenedSession:
                 elif phase == "groups":
                     teams = [names]  # one team of all nodes
                 else:
-                    teams = [(name,) for name in names]  # a team of each node
+                    # A team of each node. In the phase ``devices`` it stands for the devices of
+                    # the node, which are measured at the same time, each as a team by itself.
+                    teams = [(name,) for name in names]
                 schedule.append(ScheduledRound(phase=phase, number=number, teams=teams))
         return schedule
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """Return the names of the nodes, or their numbers if the engine chooses the nodes."""
+        """Return the names of the nodes: their hosts if the launcher is ssh, else ``node 0`` etc.
+
+        With any other launcher a scheduler, such as Slurm, chooses the hosts later.
+        """
         num_nodes = self.plan.nnodes
         if self.plan.launcher == "ssh":
             return tuple(ssh.select_hosts(self.cluster, nnodes=num_nodes))
@@ -120,14 +129,16 @@ class OpenedSession:
 
 
 def count_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
-    """Return the number of rounds of each chosen phase.
+    """Return the number of rounds of each chosen phase that are measured in any case.
 
-    Without the rounds that confirm what looks bad, and those that search for groups.
+    Further rounds depend on what these show: pairs that look slow are measured again, and if all
+    nodes together are slow, a search measures parts of them.
     """
     counts: dict[Phase, int] = {
         "devices": request.repeats,
         "nodes": request.repeats,
         "pairs": request.rounds or choose_num_rounds(num_nodes),
+        # With fewer nodes, pairs show every fault.
         "groups": request.repeats if num_nodes >= MIN_NODES else 0,
     }
     chosen = request.chosen_phases
@@ -135,24 +146,26 @@ def count_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
 
 
 def estimate_further_group_rounds(request: AcceptRequest, num_nodes: int) -> int:
-    """Return about how many rounds the search for one group takes, if the whole is slow.
+    """Return about how many rounds the search for one slow group takes, if all nodes are slow.
 
-    The search halves the whole until its parts are fast, then measures them with the largest one,
-    and then all slow parts together. Disjoint sets share a round: both halves of a set, and then
-    all parts, each with its own nodes of the largest one.
+    The search halves the set of all nodes, then each half that is slow, until all parts are fast by
+    themselves. Then it measures each part together with nodes of the largest part. Last it measures
+    all parts that were slow with these as one set. Sets that have no node in common are measured in
+    the same round: all halves of one halving, and then all parts, because each gets other nodes of
+    the largest part. Each set is measured ``repeats`` times.
     """
     num_halvings = math.ceil(math.log2(num_nodes))
-    # One more for the parts with the largest one, and one for all slow parts together.
+    # One more for the parts with nodes of the largest one, and one for all slow parts together.
     return request.repeats * (num_halvings + 2)
 
 
 def read_session(session_dir: Path) -> OpenedSession:
-    """Return the session whose folder was written before.
+    """Return a session from its folder, which is ``FOLDER/sessions/NUMBER``.
 
     Raises:
         OSError, ValueError: a file is missing or damaged.
     """
-    folder = session_dir.parent.parent
+    folder = session_dir.parent.parent  # of the acceptance, which may have several sessions
     plan = AcceptancePlan.model_validate_json((session_dir / "plan.json").read_bytes())
     # A remark is only for the timetable before the start, and is not kept in the folder.
     return OpenedSession(

@@ -140,7 +140,15 @@ def _find_reason_to_end(ends_s: float, is_stopped: Callable[[], bool]) -> Reason
 
 
 def _start_team(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _RunningTeam:
-    """Start the ranks of a team; they end when ``resources`` of the result or ``stack`` closes."""
+    """Start the ranks of a team.
+
+    They end when ``resources`` of the result closes, or ``stack``, which closes ``resources``, too.
+
+    Args:
+        log: gets what the ranks print to standard error.
+        stack: also closes the file with the output of the ranks, so that it stays open and can be
+            read after they have ended.
+    """
     resources = stack.enter_context(ExitStack())
     output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - read after they end
     ranks = start_ranks(
@@ -188,4 +196,5 @@ def _read_error(line: bytes) -> str:
     try:
         return msgspec.json.decode(line, type=RankFailure).error
     except msgspec.MsgspecError:
+        # Ranks print nothing but results and failures there, so that the line was cut off.
         return "a rank was killed while it wrote its result"

@@ -81,25 +81,27 @@ class Progress:
     """How far rounds are, and about how long the rest takes.
 
     Args:
-        phases: that of each round, in their order.
-        training_s: time of the timed training in a round.
+        phase_of_round: the phase of each round, in the order of the rounds.
+        training_s: seconds of timed training in each round.
     """
 
-    def __init__(self, phases: Sequence[str], training_s: float) -> None:
-        self._phases = list(phases)
-        self._expected_round_s = estimate_round_s(training_s)
+    def __init__(self, phase_of_round: Sequence[str], training_s: float) -> None:
+        self._phase_of_round = list(phase_of_round)
+        self._expected_round_s = estimate_round_s(training_s)  # used before a round has ended
         self._num_begun = 0  # rounds that have begun
         self._start_s = time.monotonic()
 
     def begin_round(self) -> str:
-        """Count a round that begins; return the progress as text."""
-        phase = self._phases[self._num_begun]
-        num_of_phase = self._phases.count(phase)
-        num_before = self._phases[: self._num_begun].count(phase)
+        """Count a round that begins; return as text its number in its phase and the time left."""
+        phase = self._phase_of_round[self._num_begun]
+        num_of_phase = self._phase_of_round.count(phase)
+        # Rounds of this phase that have begun, and ended, before this one.
+        num_before = self._phase_of_round[: self._num_begun].count(phase)
         round_s = self._expected_round_s
         if self._num_begun:  # the mean of the rounds so far is a better estimate
             round_s = (time.monotonic() - self._start_s) / self._num_begun
-        remaining = len(self._phases) - self._num_begun  # with the round that begins
+        # Both numbers include the round that begins.
+        remaining = len(self._phase_of_round) - self._num_begun
         remaining_of_phase = num_of_phase - num_before
         self._num_begun += 1
         time_left = format_minutes(remaining_of_phase * round_s)

@@ -24,11 +24,12 @@ _MIN_LINE_ROUNDS = 3  # number of rounds from which a line is fitted to small ro
 def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     """Return the level of the round of each value: what the times of the round have in common.
 
-    The level of a round with many values is their median; small rounds have the level of their
-    neighbours. If all rounds are small, the levels are a straight line, whose slope is the median
-    of the slopes between rounds (Theil and Sen): in a round of two pairs, the level of the round
-    cannot be told from the speed of these pairs. The line has the mean 0. A constant in all levels
-    does not matter, because effects are differences from the peers.
+    The level of a round with many values is their median. That of a round with few values is
+    interpolated between the rounds with many before and after it. If all rounds have few, the
+    levels are a straight line, whose slope is the median of the slopes between rounds (Theil and
+    Sen): in a round of two pairs, the level of the round cannot be told from the speed of these
+    pairs. The line has the mean 0. A constant in all levels does not matter, because effects are
+    differences from the peers.
 
     Args:
         values: (V,) logarithms of times.

@@ -83,7 +83,7 @@ class Assessment:
         findings: reasons to exclude a member.
         steps: how much slower the training step of a member is than its peers'.
         doubts: why a member is undecided.
-        decided: members whose training step was judged.
+        judged: members whose training step was judged; the verdict may be that it is undecided.
         step_s: median seconds of a step of a member alone.
         links: all links that were judged; for a bad one, one of its ends also has a finding.
     """
@@ -92,7 +92,7 @@ class Assessment:
     findings: dict[str, list[Finding]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, Interval] = field(default_factory=dict)
     doubts: dict[str, DoubtOfMember] = field(default_factory=dict)
-    decided: set[str] = field(default_factory=set)
+    judged: set[str] = field(default_factory=set)
     step_s: dict[str, float] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     bits: list[Bits] = field(default_factory=list)
@@ -105,10 +105,11 @@ class Assessment:
         return [self._make_member(name) for name in self.product_of_member]
 
     def _exclude_one_end_of_links(self) -> None:
-        """Give a finding to one end of each bad link: the one with most bad links.
+        """Give a finding to one end of each bad link, unless one of its ends has a finding already.
 
-        If one end is excluded, the link is not used, so that the other end may stay. The links of
-        the member with most bad links come first: excluding this member settles all of them.
+        A finding excludes a member. If one end of a link is excluded, the link is not used, so that
+        the other end may stay. The end with most bad links is excluded, and the links of the member
+        with most of them come first: excluding this member settles all of them.
         """
         bad_links = [link for link in self.links if link.decision == "fail"]
         num_bad_links = Counter(name for link in bad_links for name in link.members)
@@ -117,6 +118,7 @@ class Assessment:
         )
         order = {name: index for index, name in enumerate(self.product_of_member)}
         for link in bad_links:
+            # An end is excluded, by an earlier link of this loop or for another reason.
             if any(self.findings.get(name) for name in link.members):
                 continue
             # Of two ends with as many bad links, the first member.
@@ -134,7 +136,7 @@ class Assessment:
         """Return a member with its decision and all that led to it."""
         findings = tuple(dict.fromkeys(self.findings.get(name, [])))  # without duplicates
         doubt = self.doubts.get(name)
-        if doubt is None and name not in self.decided:
+        if doubt is None and name not in self.judged:
             doubt = DoubtOfMember("not_measured")
         decision: Decision
         if findings:
@@ -189,6 +191,7 @@ class Times:
         number_of = {name: number for number, name in enumerate(names)}
         alone = [time for time in self.alone if time.member in number_of]
         pairs = [time for time in self.pairs if {time.first, time.second} <= number_of.keys()]
+        # The lower number of each pair comes first, in whichever order the round named its nodes.
         ends = [sorted((number_of[time.first], number_of[time.second])) for time in pairs]
         return Measurements(
             num_nodes=len(names),
@@ -218,7 +221,7 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
             seconds = _compute_slowest_rank_s(results, quantity)
             if phase == alone_phase and len(members) == 1:
                 quantity_times.alone.append(AloneTime(round_number, members[0], seconds))
-            # Other phases and larger teams are judged elsewhere.
+            # The results of other phases are judged elsewhere.
             elif phase == "pairs":
                 first, second = members
                 quantity_times.pairs.append(PairTime(round_number, first, second, seconds))
@@ -226,10 +229,10 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
 
 
 def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float:
-    """Return the median over the windows of a round, in each of which the slowest rank counts.
+    """Return the median time of a team's windows; the time of a window is its slowest rank's.
 
     Args:
-        results: of the ranks of a team, all of which measured the quantity.
+        results: of the ranks of a team in one round; all of them measured the quantity.
     """
     seconds_by_rank = [result.seconds[quantity] for result in results]
     slowest_by_window = [max(seconds) for seconds in zip(*seconds_by_rank, strict=True)]
@@ -340,10 +343,11 @@ def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:
 def _note_nodes(
     assessment: Assessment, judgement: Judgement, names: Sequence[str], quantity: str
 ) -> None:
-    """Add the verdicts on nodes of one quantity.
+    """Add what the times of one quantity show of the members, which a judgement calls nodes.
 
     Args:
         names: of the members, in the order of their numbers in the judgement.
+        quantity: what was timed, such as ``step`` or ``matmul``.
     """
     nodes = judgement.nodes
     for number, name in enumerate(names):
@@ -356,7 +360,7 @@ def _note_nodes(
         cause = nodes.cause[number]
         if cause is not None:  # only slow nodes have one
             group: tuple[str, ...] = ()
-            if cause is Cause.GROUP:
+            if cause is Cause.GROUP:  # all members that are slow with the same fault
                 numbers = np.flatnonzero(nodes.group == nodes.group[number])
                 group = tuple(names[int(member)] for member in numbers)
             assessment.findings[name].append(
@@ -364,8 +368,9 @@ def _note_nodes(
             )
         if quantity == STEP:
             assessment.steps[name] = interval
-            assessment.decided.add(name)
+            assessment.judged.add(name)
             if nodes.verdict[number] is Verdict.UNDECIDED:
+                # NO_ROUNDS: no practical number of further rounds would decide.
                 more_rounds = int(nodes.more_rounds[number])
                 assessment.doubts[name] = DoubtOfMember(
                     "interval", more_rounds=None if more_rounds == NO_ROUNDS else more_rounds
@@ -373,9 +378,10 @@ def _note_nodes(
 
 
 def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, index: int) -> Interval | None:
-    """Return the interval of one node or link.
+    """Return by what share a node is slower than its peers, or a pair than its slower node.
 
-    None if it was not measured, or too seldom to estimate its noise.
+    The share comes with the ends of its interval. None if the node or link was not
+    measured, or too seldom to estimate its noise.
 
     Args:
         index: of the node or link in the arrays of ``verdicts``.
@@ -383,6 +389,7 @@ def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, index: int) -> Interva
     slower = float(verdicts.slower[index])
     low = float(verdicts.low[index])
     high = float(verdicts.high[index])
+    # If the noise is unknown, the interval reaches from -1, a step in no time, to infinity.
     if not isfinite(slower) or not isfinite(high):
         return None
     return Interval(slower=slower, low=low, high=high)
@@ -391,10 +398,13 @@ def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, index: int) -> Interva
 def _note_links(
     assessment: Assessment, judgement: Judgement, names: Sequence[str], quantity: str
 ) -> None:
-    """Add the verdicts on links of one quantity.
+    """Add the verdicts on links that the times of one quantity give.
 
     Args:
+        judgement: its ``links`` are arrays with one element a link; ``first`` and ``second`` are
+            the numbers of the two members, ``rounds`` the number of rounds that measured it.
         names: of the members, in the order of their numbers in the judgement.
+        quantity: what was timed, such as ``step`` or ``all_reduce``.
     """
     links = judgement.links
     for index, verdict in enumerate(links.verdict):
@@ -413,10 +423,13 @@ def _note_links(
 
 
 def _describe_quantity(name: str, max_slowdown: float, judgement: Judgement) -> Quantity:
-    """Return how precisely a quantity was measured.
+    """Return how precisely one kind of time was measured, in the form of a result.
 
     Args:
-        max_slowdown: up to which a member passes.
+        name: of what was timed, such as ``step``.
+        max_slowdown: slowdown up to which a member passes.
+        judgement: has the noise of the times, their trend over the rounds, and the smallest
+            slowdown of a link that would be noticed.
     """
     detectable_slowdown = judgement.links.detectable
     return Quantity(
@@ -440,7 +453,7 @@ def judge_bits(
 
     Args:
         member_of: the member to which each device belongs: the device itself, or its node.
-        groups: names of the devices of each product and software.
+        groups: names of the devices of each peer group: those of one product and software.
     """
     # In the phase ``devices`` a team is one device with one rank.
     trainings = {
@@ -451,10 +464,12 @@ def judge_bits(
     for devices in groups:
         group_trainings = {name: runs for name, runs in trainings.items() if name in devices}
         comparison = compare_devices(group_trainings)
-        products = {assessment.product_of_member[member_of[name]] for name in devices}
+        # Peers have the same product, so that any device of the group shows it.
+        any_member = member_of[min(devices)]
         assessment.bits.append(
             Bits(
-                product=" + ".join(sorted(products)),
+                product=assessment.product_of_member[any_member],
+                # Whether devices agree with themselves, and most of them with each other.
                 control=comparison.control,
                 devices=len(group_trainings),
             )
@@ -467,6 +482,7 @@ def judge_bits(
             assessment.findings[member_of[deviation.device]].append(
                 Finding(code="computes_differently", members=(deviation.compared_with,), text=text)
             )
+        # Devices that differ while no result is that of more than half of them.
         for name in comparison.unclear:
             # An earlier doubt about the member stays.
             doubt = DoubtOfMember("differs_without_majority")
@@ -504,9 +520,10 @@ def note_bad_rounds(
     Returns:
         What was not measured, in words.
     """
-    bad_rounds = [*_list_wrong_rounds(evidence), *_list_failed_rounds(evidence)]
+    bad_rounds = [*_list_wrong_results(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad_rounds:
-        # A name that belongs to no member, as that of the only node, stands for itself.
+        # If the members are the devices of one machine, a team of all of them has the name of the
+        # machine. It is no member, and stands for itself.
         owners = {member_of.get(name, name) for name in bad_round.members}
         # A team with several owners does not show which of them is at fault; pairs come below.
         if bad_round.phase != "pairs" and len(owners) == 1:
@@ -529,8 +546,11 @@ def _format_members(members: Sequence[str]) -> str:
     return f"{members[0]} to {members[-1]} ({len(members)} members)"
 
 
-def _list_wrong_rounds(evidence: Evidence) -> list[_BadRound]:
-    """Return the wrong results of matmuls, copies and collectives that ranks found."""
+def _list_wrong_results(evidence: Evidence) -> list[_BadRound]:
+    """Return the wrong results of matmuls, copies and collectives that ranks found.
+
+    A round is listed once for each rank and each quantity whose result was wrong.
+    """
     return [
         _BadRound(
             phase=phase,

@@ -27,10 +27,16 @@ def judge_wholes(
     peer_groups: Sequence[Sequence[str]],
     request: AcceptRequest,
 ) -> list[NodeSet]:
-    """Add what node sets show to an assessment; nodes that fail already take no part.
+    """Judge the nodes of each peer group in one training of them all, which is called a whole.
+
+    If a whole is slow, its subsets are searched for groups of nodes that are slow only together
+    with others. Nodes that fail already take no part.
 
     Args:
-        times: step times of nodes alone and in pairs.
+        assessment: gets the state of each whole, and the findings of the members of slow groups.
+        evidence: has the times of the node sets that were measured so far.
+        times: step times of nodes alone and in pairs, from which those of larger sets are
+            predicted.
         peer_groups: the nodes of each product and software.
 
     Returns:
@@ -47,7 +53,8 @@ def judge_wholes(
             passing, model, measured, repeats=request.repeats, worse_by=request.worse_by
         )
         to_measure += search.to_measure
-        # Without a time these two say nothing: there were too few nodes, or no round has ended yet.
+        # These outcomes say nothing if the whole has no time: with ``as_predicted`` the group has
+        # too few nodes for a search, with ``unfinished`` no round of the whole has ended yet.
         if search.whole is not None or search.outcome not in ("as_predicted", "unfinished"):
             assessment.wholes.append(_make_whole(search, len(passing)))
         for group in search.groups:
@@ -56,10 +63,10 @@ def judge_wholes(
 
 
 def collect_set_times(evidence: Evidence) -> SetTimes:
-    """Return what was measured of node sets.
+    """Return what was measured of node sets, in the rounds of the phase ``groups``.
 
-    A set has an error if it failed and never succeeded. Nobody is to blame for a round that a
-    signal stopped, or to which a node did not come.
+    A set has an error if it failed and never succeeded. A round that a signal stopped, or to which
+    a node did not come (``absent`` is its name), is no error of the set.
     """
     seconds: dict[NodeSet, list[float]] = defaultdict(list)
     for (phase, _, members), results in evidence.results.items():
@@ -83,7 +90,9 @@ def collect_set_times(evidence: Evidence) -> SetTimes:
 
 
 def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> StepTimeModel | None:
-    """Return what nodes alone and in pairs predict; None if they were not measured.
+    """Return a model that predicts the step time of larger node sets from nodes alone and pairs.
+
+    None if nodes alone or pairs were not measured, or if the noise of both is unknown.
 
     Args:
         assessment: has the noise of the measurements.
@@ -97,9 +106,10 @@ def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> St
     if not known_noises:
         return None
     alone_s = [time.seconds for time in times.alone if time.member in members]
-    # Sorted by the number of the round.
+    # Sorted by the number of the round, which is the first field.
     pairs = sorted(pair for pair in times.pairs if {pair.first, pair.second} <= members)
-    # Only the last third of the rounds: then devices are as hot as in the training of the whole.
+    # Only the last third of the pairs: then devices are as hot as in the training of all nodes,
+    # which follows.
     num_late = max(1, len(pairs) // 3)
     pair_s = [pair.seconds for pair in pairs[-num_late:]]
     # With the larger noise intervals are wider, and fewer groups are found by mistake.
@@ -114,10 +124,11 @@ def _make_interval(slowdown: Slowdown | None) -> Interval | None:
 
 
 def _make_whole(search: GroupSearch, num_members: int) -> Whole:
-    """Return the state of a search in the form of a result.
+    """Return how all nodes of a peer group trained together, in the form of a result.
 
     Args:
-        num_members: number of nodes that were searched.
+        search: for slow groups among these nodes, as far as it is.
+        num_members: number of these nodes.
     """
     return Whole(
         num_members=num_members,
@@ -129,7 +140,10 @@ def _make_whole(search: GroupSearch, num_members: int) -> Whole:
 
 
 def _add_findings(assessment: Assessment, group: SlowGroup) -> None:
-    """Give a finding to every member of a group."""
+    """Give a finding to every member of a group: that it is slow, or that its training failed.
+
+    A group whose training failed has no slowdown, but an error.
+    """
     code: Code = "group_failed" if group.slowdown is None else "slow_group"
     for name in group.members:
         assessment.findings[name].append(
