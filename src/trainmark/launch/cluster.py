@@ -34,7 +34,7 @@ TESTED = {
     LOCAL: REAL_RUNS,
     CONTAINER: Text(
         "real runs with podman and docker; for apptainer, only the command",
-        "podman 与 docker 真实运行；apptainer 只检查过命令",
+        "podman 与 docker 已实际运行；apptainer 只检查过命令",
     ),
     "slurm": _ONE_HOST,
     "ssh": _ONE_HOST,

@@ -218,11 +218,11 @@ CASE = Case(
     dataset="samsum; MMLU",
     metric="mmlu",
     metric_note=Text(
-        "share of MMLU questions answered correctly, micro average", "MMLU 回答准确率（micro 平均）"
+        "share of MMLU questions answered correctly, micro average", "MMLU 题目的回答准确率（微平均）"
     ),
     sample_note=Text(
         "seq_length tokens of dialogues with their summaries",
-        "一段长 seq_length 个 token 的对话及其摘要",
+        "一段长度为 seq_length 个 token 的对话及其摘要",
     ),
     work_unit="tokens",
     mission=Mission("nlp", "llama2-7b-lora", "文本生成", 1),

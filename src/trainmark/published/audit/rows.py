@@ -496,7 +496,7 @@ def _describe_other_card(subject: AuditSubject, total: float, sizes: Sequence[fl
         total: printed memory in GiB.
         sizes: memory of the device, in GB or GiB, for each product that its name can mean.
     """
-    listed_sizes = ", ".join(f"{size:g}" for size in sizes)
+    listed_sizes = "/".join(f"{size:g}" for size in sizes)
     return message("audit_memory_of_card", total=total, device=subject.device, sizes=listed_sizes)
 
 
