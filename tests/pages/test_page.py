@@ -353,8 +353,11 @@ def test_trust_reason_of_some_launches_shows_their_number():
     launch = make_record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
     calm = make_record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
     # The second reason is that of all pages with few launches.
-    busy, few = page.build_document([launch, calm]).doubts
+    document = page.build_document([launch, calm])
+    busy, few = document.doubts
     assert translate(busy.full, "en").endswith("during the run (1 of 2 launches)")
+    (line,) = document.reasons  # of a terminal
+    assert translate(line, "en").count("(1 of 2 launches)") == 1
     assert translate(few.full, "en") == "fewer than 5 launches (2)"
 
 

@@ -137,3 +137,21 @@ def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
     assert read_grade(trust) == ("noisy", ["not_steady"])
     # Unless none passed.
     assert read_grade(grade_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])
+
+
+def test_reason_of_several_launches_has_the_worst_value() -> None:
+    launches = [
+        read_golden_record(
+            run_id=f"r{drift}",
+            trust=grade_reasons(
+                [message("not_steady", drift=drift), message("trust_cv", cv=0.5 - drift / 10)]
+            ),
+        )
+        for drift in (0.2, -0.4, 3.1, 0.3, 0.3)
+    ]
+    assert grade_repeats(launches).reasons == [
+        message("not_steady", drift=3.1),
+        message("trust_cv", cv=0.54),
+    ]
+    # Faster by more than the others are slower.
+    assert grade_repeats(launches[:2]).reasons[0] == message("not_steady", drift=-0.4)

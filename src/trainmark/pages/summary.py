@@ -117,19 +117,24 @@ def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
     for reason in get_trust(records).reasons:
         if reason.code == "trust_not_passed":  # the badge says so already
             continue
-        text = translate_message(records[0], reason)
-        # If no launch has it, it is a reason of the launches together, such as their number. If
-        # all have it, the number says nothing.
-        num_affected = sum(_has_reason(launch, reason.code) for launch in launches)
-        if 0 < num_affected < len(launches):
-            text = phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))
+        text = _add_affected_launches(translate_message(records[0], reason), reason.code, launches)
         is_grave = grade_reasons([reason]).grade == "do_not_quote"
         doubts.append(Doubt(shorten(reason), text, is_grave))
     return tuple(doubts)
 
 
-def _has_reason(record: Record, code: str) -> bool:
-    return any(reason.code == code for reason in record.trust.reasons)
+def _add_affected_launches(text: Phrase, code: str, launches: Sequence[Record]) -> Phrase:
+    """Return the text of a reason, and how many launches have it.
+
+    If no launch has it, it is a reason of the launches together, such as their number. If all have
+    it, the number says nothing. Both are returned unchanged.
+    """
+    num_affected = sum(
+        any(reason.code == code for reason in launch.trust.reasons) for launch in launches
+    )
+    if not 0 < num_affected < len(launches):
+        return text
+    return phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))
 
 
 def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
@@ -137,14 +142,15 @@ def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
 
     A line without reasons is left out. A run that failed has no figures to doubt.
     """
-    if not select_passed(records):
+    launches = select_passed(records)
+    if not launches:
         return ()
     by_grade: dict[str, list[Phrase]] = {"do_not_quote": [], "noisy": []}
     for reason in get_trust(records).reasons:
         grade = grade_reasons([reason]).grade
         # The badge says already that a launch did not pass.
         if reason.code != "trust_not_passed" and grade in by_grade:
-            by_grade[grade].append(shorten(reason))
+            by_grade[grade].append(_add_affected_launches(shorten(reason), reason.code, launches))
     return tuple(
         phrase(f"first.{grade}", reasons=join(texts, "semicolon"))
         for grade, texts in by_grade.items()

@@ -61,6 +61,17 @@ _CODES_OF_LABELS = {
     BALANCED_BOUND: "trust_balanced_bound",
     "oversubscribed": "oversubscribed",
 }
+# The argument of a reason that tells how bad it is: the further from 0, the worse.
+_VALUE_OF_CODE = {
+    "not_steady": "drift",
+    "machine_busy": "share",
+    "slow_rank": "share",
+    "slow_data": "share",
+    "throttled_while_measured": "share",
+    "compiled_while_measured": "graphs",
+    "trust_cv": "cv",
+    "trust_swing": "swing",
+}
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = {
     "evidence_absent",
@@ -131,12 +142,12 @@ def grade_repeats(records: Sequence[Record]) -> Trust:
     passed_records = [record for record in records if record.passed]
     counted_records = passed_records or records  # if none passed, the reasons of all say why
     # Each launch alone has the reason that it is one of few: here their number counts.
-    reasons = [
+    reasons = _select_worst_reasons(
         reason
         for record in counted_records
         for reason in record.trust.reasons
         if reason.code != "trust_few_launches"
-    ]
+    )
     rates = [record.figure("p_train") for record in passed_records]
     known_rates = [rate for rate in rates if rate is not None]
     cv = summarize_launches(known_rates).cv if known_rates else None
@@ -145,6 +156,20 @@ def grade_repeats(records: Sequence[Record]) -> Trust:
     if len(passed_records) < INTERVAL_MIN_LAUNCHES:
         reasons.append(_note_few_launches(len(passed_records)))
     return grade_reasons(reasons)
+
+
+def _select_worst_reasons(reasons: Iterable[Message]) -> list[Message]:
+    """Return one reason of each code: that of the launch in which its value is the worst.
+
+    If a code has no value that tells how bad it is, the first reason is returned.
+    """
+    worst_of_code: dict[str, Message] = {}
+    for reason in reasons:
+        worst = worst_of_code.setdefault(reason.code, reason)
+        name = _VALUE_OF_CODE.get(reason.code)
+        if name is not None and abs(reason.args[name]) > abs(worst.args[name]):
+            worst_of_code[reason.code] = reason
+    return list(worst_of_code.values())
 
 
 def get_trust(records: Sequence[Record]) -> Trust:
