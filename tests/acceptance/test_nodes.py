@@ -313,7 +313,7 @@ def test_node_clocks_minutes_apart_change_no_verdict(
     for rank, offset_s in enumerate((0.0, -600.0, 600.0, 3_600.0)):
         monkeypatch.setattr(evidence.time, "time", lambda offset_s=offset_s: now_s + offset_s)
         measure_alone(join(tmp_path, rank))
-    session = Session(tmp_path, number=1)
+    session = Session(tmp_path, session_number=1)
     session.scan()
 
     # A node is alive by when its events arrive here, not by the times that they have.
@@ -357,7 +357,7 @@ def never_stop() -> bool:
 def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path) -> None:
     """Of three nodes one arrives, one leaves before, and one never joins."""
     first, second = join(tmp_path, rank=0), join(tmp_path, rank=1)
-    session = Session(tmp_path, number=1)
+    session = Session(tmp_path, session_number=1)
     assert session.wait_for_all(num_nodes=2, timeout_s=60, is_stopped=never_stop) == [0, 1]
     assert session.get_address(1) == "host-1"
 
@@ -375,7 +375,7 @@ def test_silent_node_is_lost_until_its_next_heartbeat(
     now_s = 1000.0
     monkeypatch.setattr(peers.time, "monotonic", lambda: now_s)
     writer = join(tmp_path, rank=0)
-    session = Session(tmp_path, number=1)
+    session = Session(tmp_path, session_number=1)
     session.scan()
     assert session.peers[0].is_alive
 
@@ -391,7 +391,7 @@ def test_silent_node_is_lost_until_its_next_heartbeat(
 def test_events_of_other_sessions_are_ignored(tmp_path: Path) -> None:
     join(tmp_path, rank=0, session=1)
     join(tmp_path, rank=1, session=2)
-    session = Session(tmp_path, number=2)
+    session = Session(tmp_path, session_number=2)
 
     joined_ranks = session.wait_for_all(num_nodes=1, timeout_s=60, is_stopped=never_stop)
     assert joined_ranks == [1]

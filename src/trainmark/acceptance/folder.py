@@ -127,16 +127,19 @@ def resolve_plans(
     *,
     dry_run: bool = False,
 ) -> list[Plan]:
-    """Return the plan of a training in teams of each size; write nothing.
+    """Return the plan of a training for each size of a team; write nothing.
+
+    A team is a number of devices that train together.
 
     Args:
-        worlds: for each size of a team, the number of nodes and the number of devices per node.
+        worlds: sizes of teams: the number of nodes and the number of devices per node.
         remote: the machines of a launcher; None: this one.
-        dry_run: they are only shown; data that this machine cannot see is then not checked.
+        dry_run: the plans are only shown; data that this machine cannot see is then not checked.
     """
     plans: list[Plan] = []
     for num_nodes, nproc in dict.fromkeys(worlds):  # each size once
-        # All teams train by the recipe that is chosen for the first size.
+        # All teams train by the recipe of the first size. None: the request names it, or planning
+        # chooses it.
         recipe = plans[0].recipe_name if plans else None
         run_request = request.make_run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
         plans.append(resolve(run_request, remote=remote, dry_run=dry_run))
@@ -144,9 +147,10 @@ def resolve_plans(
 
 
 def get_plan_folder(folder: Path, nproc: int) -> Path:
-    """Return the folder of the plan of a team with ``nproc`` devices on each node.
+    """Return the folder of the plan of a team: devices that train together, ``nproc`` on each node.
 
-    It is the plan of one node: that of several nodes differs only in the number of nodes.
+    It has the plan of a team on one node. A team on several nodes uses the same plan, because its
+    own would differ only in the number of nodes.
 
     Args:
         folder: of the acceptance.
@@ -155,12 +159,13 @@ def get_plan_folder(folder: Path, nproc: int) -> Path:
 
 
 def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) -> None:
-    """Write the plans of one node, then the request.
+    """Write the plans of teams on one node, then the request.
 
     It is called after all checks: a folder with a request has passed them.
     """
     for plan in plans:
-        if plan.nnodes == 1:  # teams of several nodes use it too, see ``get_plan_folder``
+        # A team on several nodes uses the plan of one node: only the number of nodes differs.
+        if plan.nnodes == 1:
             path = get_plan_folder(folder, plan.nproc)
             path.mkdir(parents=True, exist_ok=True)
             plan.save(path)

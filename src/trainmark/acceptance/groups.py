@@ -158,9 +158,11 @@ def search_groups(
         error_rate: probability of any wrong group.
     """
     whole = _sort_names(nodes)
-    if len(whole) < MIN_NODES:  # too few for a search; the outcome has no time and says nothing
+    # So few nodes are not searched. An outcome "as_predicted" without a slowdown is not reported.
+    if len(whole) < MIN_NODES:
         return GroupSearch(outcome="as_predicted")
-    # About so many sets are judged in each halving, and the whole itself counts as one more.
+    # A whole of n nodes is halved about log2(n) times, and about ``_TESTS_PER_HALVING`` sets are
+    # judged after each halving. The whole, which is judged first, counts as one halving more.
     num_tests = _TESTS_PER_HALVING * (1 + round(log2(len(whole))))
     sets = _MeasuredSets(
         effects=_estimate_effects(model, measured.seconds),
@@ -256,8 +258,9 @@ class _MeasuredSets:
     def is_slower_than_parts(self, node_set: NodeSet, parts: Sequence[NodeSet]) -> bool:
         """Return whether a set is slow, and slower than parts that are fast by themselves.
 
-        The parts show how wrong the prediction is for sets of this size: those that are as large,
-        or else the largest one. A set that failed counts as slower.
+        The effects of the parts show by how much the prediction is wrong for sets of this size.
+        Only parts that are at least as large count, or the largest part if there are none. A set
+        that failed counts as slower.
         """
         if node_set in self.measured.errors:
             return True
@@ -265,11 +268,12 @@ class _MeasuredSets:
         if not similar_parts:
             similar_parts = [max(parts, key=len)]
         # Not below 0: parts that are faster than predicted do not make this set a slow one.
-        usual_effect = max(0.0, fmean(self.effects[part] for part in similar_parts))
-        difference = self.effects[node_set] - usual_effect
+        prediction_error = max(0.0, fmean(self.effects[part] for part in similar_parts))
+        difference = self.effects[node_set] - prediction_error
+        # The variance of the mean over the parts.
         sum_variances = sum(self.compute_std_error(part) ** 2 for part in similar_parts)
-        usual_variance = sum_variances / len(similar_parts) ** 2
-        std_error = sqrt(self.compute_std_error(node_set) ** 2 + usual_variance)
+        prediction_variance = sum_variances / len(similar_parts) ** 2
+        std_error = sqrt(self.compute_std_error(node_set) ** 2 + prediction_variance)
         lower_end = difference - self.num_std_errors * std_error
         return self.is_slow(node_set) and lower_end > self.effect_limit
 
@@ -317,17 +321,18 @@ def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
     if not sets.is_slow(whole):
         return GroupSearch(outcome="as_predicted", whole=slowdown)
     parts = _split_into_fast_parts(whole, sets)
-    if parts is None:
+    if parts is None:  # all halves are slow, so that no group stands out
         return GroupSearch(outcome="evenly_slow", whole=slowdown)
     undecided = GroupSearch(outcome="cannot_tell", whole=slowdown, parts=tuple(parts))
     reference = max(parts, key=len)
-    # A reference of two nodes proves nothing: predictions are made from pairs.
+    # A fast reference of one or two nodes proves nothing: the prediction is made from single nodes
+    # and pairs.
     if len(reference) < _MIN_REFERENCE_NODES:
         return undecided
     faulty_parts = _find_parts_with_fault(parts, reference, sets)
     num_members = sum(len(part) for part in faulty_parts)
-    # If half of the nodes or more are slow with the reference, the reference itself may have the
-    # fault, and the others may be the normal ones.
+    # If no part is slow with the reference, it is unknown which part has the fault. If half of the
+    # nodes or more are slow with it, the reference itself may have the fault.
     if not faulty_parts or 2 * num_members >= len(whole):
         return undecided
     groups = _join_groups(faulty_parts, sets)
@@ -374,7 +379,9 @@ def _add_reference_nodes(part: NodeSet, reference: NodeSet, offset: int) -> Node
     The other nodes of the reference are free for other parts, which are measured at the same time.
 
     Args:
-        offset: place of the first node that is taken from the reference; after its last node, its
+        part: nodes that are fast by themselves, and are measured with nodes of the reference.
+        reference: more nodes that are fast by themselves.
+        offset: index of the first node that is taken from the reference; after its last node, its
             first ones follow.
     """
     rotated = reference[offset:] + reference[:offset]
@@ -384,7 +391,16 @@ def _add_reference_nodes(part: NodeSet, reference: NodeSet, offset: int) -> Node
 def _find_parts_with_fault(
     parts: Sequence[NodeSet], reference: NodeSet, sets: _MeasuredSets
 ) -> dict[NodeSet, NodeSet]:
-    """Return the parts that are slow together with the reference, each with the set of both."""
+    """Return the parts with a fault: those that are slow, or fail, with nodes of the reference.
+
+    Args:
+        parts: node sets that are fast by themselves, the reference among them.
+        reference: the largest part, with which each other part is measured.
+
+    Returns:
+        For each part with a fault the node set that was measured: the nodes of the part and some of
+        the reference.
+    """
     set_of_part: dict[NodeSet, NodeSet] = {}
     offset = 0
     for part in parts:
@@ -393,7 +409,7 @@ def _find_parts_with_fault(
             # The next part gets other nodes of the reference: disjoint sets are measured at once.
             offset += len(part)
     sets.require_measured(set_of_part.values())
-    # The parts, with which the sets are compared, were measured while the whole was halved.
+    # The parts themselves, with which these sets are compared, are already measured.
     return {
         part: node_set
         for part, node_set in set_of_part.items()
@@ -405,23 +421,24 @@ def _join_groups(faulty_parts: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -
     """Return the groups: one if all parts with a fault are fast together, else one for each part.
 
     Args:
-        faulty_parts: by part the node set in which it was slow.
+        faulty_parts: the nodes of each part with a fault, which are fast by themselves, and the
+            larger node set in which they were slow or failed.
     """
     if len(faulty_parts) > 1:
         union = _sort_names(name for part in faulty_parts for name in part)
         sets.require_measured([union])
         # Nodes of one group, such as those behind one switch, are slow only with nodes outside it.
         if not sets.is_slow(union):
-            # The slowest set shows the fault most clearly.
+            # The group is reported with the slowest set, which shows the fault most clearly.
             slowest_set = max(faulty_parts.values(), key=sets.get_effect)
             return [sets.make_group(union, slowest_set)]
     return [sets.make_group(part, node_set) for part, node_set in faulty_parts.items()]
 
 
 def _choose_disjoint(node_sets: Iterable[NodeSet]) -> tuple[NodeSet, ...]:
-    """Return sets that can be measured at the same time, the first one among them.
+    """Return sets that can be measured at the same time, because no two of them share a node.
 
-    Sets that share a node with one of them are measured in a later round.
+    The first set is always among them. The sets that are left out are measured in later rounds.
     """
     chosen: list[NodeSet] = []
     busy: set[str] = set()
@@ -435,7 +452,16 @@ def _choose_disjoint(node_sets: Iterable[NodeSet]) -> tuple[NodeSet, ...]:
 def fit_step_time_model(
     alone_s: Sequence[float], pair_s: Sequence[float], noise: float
 ) -> StepTimeModel | None:
-    """Return what the medians of nodes alone and of pairs predict; None if either is missing."""
+    """Return the model of step times by the median node alone and the median pair.
+
+    Args:
+        alone_s: seconds of a step in each measurement of a node alone.
+        pair_s: seconds of a step in each measurement of a pair.
+        noise: standard deviation of the logarithm of one measurement.
+
+    Returns:
+        The model; None if there are no measurements of nodes alone, or none of pairs.
+    """
     if not alone_s or not pair_s:
         return None
     return StepTimeModel(

@@ -24,25 +24,27 @@ NO_ROUNDS = -1  # no practical number of rounds would decide, or a verdict is de
 def compute_num_std_errors(error_rate: float, num_tests: int, degrees_of_freedom: int) -> float:
     """Return how many standard errors an interval reaches to each side.
 
-    A verdict depends on one end of its interval, so that each end has the whole error rate. It is
-    divided by the number of tests (Bonferroni).
+    Only one end of an interval can cause a wrong verdict: the lower end if the node or link is
+    fast, the upper end if it is slow. So each end may be wrong with the whole probability of one
+    test, which is the error rate divided by the number of tests (Bonferroni).
 
     Args:
         error_rate: probability that any of the tests is wrong by chance.
-        num_tests: number of intervals that are judged; a single one counts as two, which gives it
-            the usual two-sided level, 1 - ``error_rate``.
+        num_tests: number of intervals that are judged. A single interval counts as two, so that it
+            gets the usual two-sided level, 1 - ``error_rate``.
         degrees_of_freedom: number of measurements minus number of effects that were estimated from
             them; below 1 the noise is unknown, and the interval is infinite.
     """
     if degrees_of_freedom < 1:
         return inf
-    # A factor of 2, because the quantile is of both ends of the distribution together.
+    # A factor of 2, because the quantile leaves out both ends of the distribution.
     level = 1 - 2 * error_rate / max(2, num_tests)
     return compute_student_quantile(float(degrees_of_freedom), level)
 
 
 def convert_to_slowdowns(effect: Floats) -> Floats:
-    """Return effects as slowdowns: 0.05 is 5% more time; the ends of intervals may be infinite."""
+    """Return effects, natural logarithms of ratios of times, as slowdowns: 0.05 is 5% more time."""
+    # The end of a very wide interval becomes infinite, without a warning.
     with np.errstate(over="ignore"):
         return np.expm1(effect)
 
@@ -51,10 +53,11 @@ def decide_verdicts(effect: Floats, half_width: Floats, effect_limit: float) -> 
     """Return the verdict of each interval; what was not measured is undecided.
 
     Args:
-        effect: NaN: it was not measured.
+        effect: natural logarithm of the slowdown of each node or link; NaN: it was not measured.
         half_width: how far the interval reaches to each side of its effect.
         effect_limit: effect up to which a node or link passes.
     """
+    # Comparisons with NaN are false, so that NaN stays undecided.
     verdicts = [Verdict.UNDECIDED] * len(effect)
     for index in np.flatnonzero(effect - half_width > effect_limit):
         verdicts[index] = Verdict.SLOW

@@ -132,7 +132,7 @@ class LinkVerdicts:
         return [index for index, decided in enumerate(self.verdict) if decided is verdict]
 
     def list_suspects(self) -> list[tuple[int, int]]:
-        """Return the ends of links that look slow and were measured too seldom to decide that.
+        """Return both nodes of each link that looks slow, but was measured too seldom to decide.
 
         A suspect that was measured often enough, but was slow in too few of its rounds, is not
         among them: it stays undecided, and ``more_rounds`` tells the user to measure again.

@@ -51,10 +51,12 @@ def judge_links(
 
     Args:
         measured: step times of pairs.
-        pairs: what the effects of nodes leave of each pair.
-        effect_limit: effect beyond which a link is slow.
+        pairs: has, for each measurement of a pair, the residual: the logarithm of how much slower
+            the pair was than the slower of its nodes.
+        effect_limit: effect (logarithm of a slowdown) beyond which a link is slow.
         error_rate: probability of any wrong verdict.
-        degrees_of_freedom: see ``compute_num_std_errors``.
+        degrees_of_freedom: of the noise of a measurement; below 1 it is unknown, and no link is
+            decided.
     """
     residual = pairs.residual
     if measured.num_nodes <= 2:  # a single link has no peers: no link is judged
@@ -105,8 +107,11 @@ class _Links:
 
     @classmethod
     def from_measurements(cls, measured: Measurements) -> _Links:
-        """Return the links of the measured pairs."""
-        # Both nodes of a pair as one number, so that each link is one value of an array.
+        """Return the links of the measured pairs: each two nodes that were measured together.
+
+        A link may have been measured in several rounds. ``first`` is always the lower node.
+        """
+        # Both nodes of a pair as one number, so that equal numbers are measurements of one link.
         base = max(1, measured.num_nodes)
         numbers, link_of_pair, rounds = np.unique(
             measured.first * base + measured.second, return_inverse=True, return_counts=True
@@ -120,14 +125,21 @@ class _Links:
 
 
 def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) -> Floats:
-    """Return the standard error of each link's effect: of its rounds and of its nodes' effects."""
+    """Return the standard error of each link's effect.
+
+    An effect is a median over the rounds of the link, relative to the effect of its slower node: it
+    has the error of the median and that of the node's effect.
+
+    Returns:
+        (L,), one of each link.
+    """
     node_errors = pairs.nodes.std_error
-    pair_variance = node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2
-    node_variance = np.zeros(len(links.rounds))
-    # A pair is compared with the slower of its nodes. The mean of the variances of both nodes is
-    # used for it. NaN: a node has no estimate; then the nodes add no variance. All measurements of
-    # a link have the same nodes, so that each of them sets the same value.
-    node_variance[links.link_of_pair] = np.nan_to_num(pair_variance) / 2
+    # (P,) mean of the variances of both nodes of each pair. It is used for the slower node.
+    mean_variance = (node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2) / 2
+    node_variance = np.zeros(len(links.rounds))  # (L,)
+    # All measurements of a link have the same nodes, so that each of them sets the same value. NaN:
+    # a node has no estimate; then the nodes add no variance.
+    node_variance[links.link_of_pair] = np.nan_to_num(mean_variance)
     # The lower median of one or two rounds is a single measurement. The standard error of a median
     # of more is sqrt(pi / 2) times that of their mean, if they are normal.
     relative_error_of_median = np.where(links.rounds > 2, np.sqrt(np.pi / 2 / links.rounds), 1.0)
@@ -138,21 +150,22 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
 def _find_confirmed_links(
     links: _Links, residual: Floats, effect: Floats, effect_limit: float
 ) -> Flags:
-    """Return which links would be slow by their single rounds, too, if their effect is slow.
+    """Return which links have enough slow rounds to be judged slow.
 
-    Such a link was measured in several rounds, and most of them were slow. For a link whose effect
-    is not above the limit the answer means nothing.
+    A link is confirmed if it was measured in at least ``MIN_LINK_ROUNDS`` rounds, and most of them
+    were slow. For a link whose effect is not above the limit the answer means nothing.
 
     Args:
         residual: (P,) logarithm of how much slower each pair was than the slower of its nodes.
-        effect: (L,) of each link.
+        effect: (L,) median of the residuals of each link.
         effect_limit: effect beyond which a link is slow.
 
     Returns:
-        (L,).
+        (L,) a flag for each link.
     """
-    # A round is slow if it is nearer to the slow link than to the limit.
+    # (P,) whether a round is nearer to the effect of its link than to the limit.
     is_slow_round = residual > (effect_limit + effect[links.link_of_pair]) / 2
+    # (L,) number of slow rounds: each flag has the weight 0 or 1.
     slow_rounds = np.bincount(links.link_of_pair, is_slow_round, len(links.rounds))
     has_enough_rounds = links.rounds >= MIN_LINK_ROUNDS
     is_confirmed: Flags = has_enough_rounds & (slow_rounds >= _MIN_SLOW_SHARE * links.rounds)
@@ -162,12 +175,15 @@ def _find_confirmed_links(
 def _combine_more_rounds(
     is_suspect: Flags, is_undecided: Flags, rounds: Integers, rounds_to_decide: Integers
 ) -> Integers:
-    """Return how many rounds would confirm each suspect and decide each undecided link.
+    """Return how many more rounds would confirm each suspect and decide each undecided link.
 
     Args:
-        is_suspect: (L,) whether a link looks slow, but not in enough rounds.
-        rounds: (L,) in which each link was measured.
-        rounds_to_decide: (L,) rounds that would decide each link, see ``count_more_rounds``.
+        is_suspect: (L,) whether the interval of a link lies above the limit, but too few of its
+            rounds were slow. Such a link is also undecided.
+        is_undecided: (L,) whether a link is neither judged slow nor passes.
+        rounds: (L,) number of rounds in which each link was measured.
+        rounds_to_decide: (L,) more rounds after which the interval of a link would lie on one side
+            of the limit; it means nothing for a suspect, whose interval does already.
 
     Returns:
         (L,); ``NO_ROUNDS`` for a link that is decided.
@@ -184,18 +200,21 @@ def _find_detectable_slowdown(
 ) -> float:
     """Return the smallest slowdown of a link that is noticed with probability 95%.
 
-    The estimate of such a link varies by its standard error. With that probability it is so far
-    above the limit that the whole interval lies above it, too. The median standard error of all
-    links counts.
+    A link is noticed if the whole interval of its effect lies above the limit. Its estimate must
+    lie above the limit by half the width of the interval. To do so with probability 95%, the true
+    effect must be larger by another ``_ONE_SIDED_95`` standard errors. The median standard error of
+    all links stands for each.
 
     Args:
         std_error: (L,) standard error of each link's effect.
+        effect_limit: effect beyond which a link is slow.
+        num_std_errors: standard errors by which an interval reaches to each side.
 
     Returns:
         The slowdown; NaN without links.
     """
     if len(std_error) == 0:
         return nan
-    median_error = np.median(std_error, keepdims=True)
+    median_error = np.median(std_error, keepdims=True)  # (1,): slowdowns are made of arrays
     effect = effect_limit + (num_std_errors + _ONE_SIDED_95) * median_error
     return float(convert_to_slowdowns(effect)[0])

@@ -62,13 +62,15 @@ def judge_measurements(
     """Return the verdicts on all nodes and on all links that were measured.
 
     Args:
-        worse_by: slowdown against its peers up to which a node or link passes.
+        worse_by: slowdown up to which a node or link passes.
         error_rate: probability of any wrong verdict, half of it for nodes, half for links.
-        baseline: what has the effect 0; None: the median node.
+        baseline: earlier time of a node alone, with which nodes are compared; None: they are
+            compared with the median node.
     """
-    effect_limit = log1p(worse_by)
-    levels = compute_round_levels(np.log(measured.alone_s), measured.alone_round)
-    alone, alone_noise = estimate_alone(measured, levels)
+    effect_limit = log1p(worse_by)  # effects are logarithms of slowdowns
+    # What the measurements of a round have in common; effects are what remains without it.
+    round_levels = compute_round_levels(np.log(measured.alone_s), measured.alone_round)
+    alone, alone_noise = estimate_alone(measured, round_levels)
     pairs = fit_pairs(measured, alone, alone_noise, effect_limit)
     pairs, degrees_of_freedom = _correct_noise(measured, pairs, alone_noise)
     links = judge_links(
@@ -80,9 +82,10 @@ def judge_measurements(
     )
     # A link is compared with its own nodes, so that only nodes are compared with a baseline.
     if baseline is not None and len(measured.alone_s):
-        # Effects are relative to the median node; the shift is its own effect against the baseline.
-        shift = _compute_level_alone(measured) - log(baseline.seconds)
-        # The standard error of a median is sqrt(pi / 2) times that of a mean.
+        # Effects are relative to the median node. To make them relative to the baseline, add the
+        # effect of the median node relative to the baseline.
+        shift = _compute_log_median_s(measured) - log(baseline.seconds)
+        # The baseline is a median, whose standard error is sqrt(pi / 2) times that of a mean.
         std_error = alone_noise * sqrt(pi / 2 / baseline.count)
         alone = alone.shift(shift, std_error=std_error)
         pairs = pairs.shift(shift, std_error=std_error)
@@ -104,10 +107,10 @@ def judge_measurements(
 
 
 def count_degrees_of_freedom(*, num_alone: int, num_pairs: int, num_nodes: int) -> int:
-    """Return how many measurements there are beyond those that estimate effects; below 1: too few.
+    """Return the degrees of freedom of the noise: measurements minus estimated effects.
 
     The noise of pairs is estimated from the pairs. If these are few, measurements of single nodes
-    are used for it, too, and count.
+    are used for it, too, and count. Below 1 there are too few measurements to estimate the noise.
 
     Args:
         num_alone: measurements of single nodes.
@@ -117,9 +120,9 @@ def count_degrees_of_freedom(*, num_alone: int, num_pairs: int, num_nodes: int) 
     degrees_of_freedom_pairs = num_pairs - num_nodes
     if num_alone == 0 or degrees_of_freedom_pairs >= _MIN_DEGREES_OF_FREEDOM:
         return degrees_of_freedom_pairs
-    # One more effect of each node is estimated from the measurements of single nodes. If there are
-    # fewer pairs than nodes, pairs give no noise and take nothing from the others.
+    # One more effect of each node is estimated from the measurements of single nodes.
     degrees_of_freedom_alone = num_alone - num_nodes
+    # With fewer pairs than nodes, pairs count 0: a negative number must not reduce the other one.
     return max(0, degrees_of_freedom_pairs) + degrees_of_freedom_alone
 
 
@@ -151,18 +154,24 @@ def _correct_noise(
 
 
 def _compute_root_mean_square(residual: Floats, degrees_of_freedom: int) -> float:
-    """Return the noise of few residuals, with their outliers.
+    """Return the noise of few residuals as their root mean square, which outliers raise.
 
     ``estimate_noise`` uses medians, and the median of few residuals may be 0 by chance.
 
     Args:
-        residual: (P,) what the effects of nodes leave of each pair.
+        residual: (P,) logarithm of each pair's measured time over that which its slower node
+            explains.
+        degrees_of_freedom: number of residuals minus number of effects that were estimated from the
+            same pairs.
     """
     return sqrt(float(np.sum(residual**2)) / degrees_of_freedom)
 
 
-def _compute_level_alone(measured: Measurements) -> float:
-    """Return the logarithm of the seconds of the median node alone."""
+def _compute_log_median_s(measured: Measurements) -> float:
+    """Return the logarithm of the seconds of a step of the median node alone.
+
+    Each node counts with the lower median of its own measurements.
+    """
     values = np.log(measured.alone_s)
     return compute_peer_level(
         compute_lower_medians(values, measured.alone_node, measured.num_nodes)

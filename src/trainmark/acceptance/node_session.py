@@ -81,7 +81,8 @@ class Acceptance:
     def rounds(self) -> list[Round]:
         """Return the rounds that this machine measures by itself.
 
-        With several nodes, pairs are of nodes and not among them.
+        The phase ``devices`` measures each device alone, ``nodes`` all devices together, ``pairs``
+        pairs of devices. With several nodes, pairs are pairs of nodes, and not among these rounds.
         """
         num_devices = len(self.device_names)
         phases = self.request.chosen_phases
@@ -95,6 +96,7 @@ class Acceptance:
             rounds += self._repeat_round("nodes", [tuple(range(num_devices))], repeats)
         # Of two devices, the only pair is the node itself.
         if "pairs" in phases and num_devices > 2 and self.num_nodes == 1:
+            # None: the user did not choose the number.
             num_rounds = self.request.rounds or choose_num_rounds(num_devices)
             rounds += [
                 Round(phase="pairs", number=number, teams=list(pairs))
@@ -137,6 +139,7 @@ class Acceptance:
         ]
         num_devices = len(self.device_names)
         devices_text = "1 device" if num_devices == 1 else f"{num_devices} devices"
+        # Devices are what is accepted: the phase ``devices`` measures each of them alone.
         option_remarks = list_option_remarks(
             self.request, schedule, alone_phase="devices", num_members=num_devices
         )
@@ -161,12 +164,14 @@ def list_device_names(node: str, vendor: Vendor, nproc: int) -> tuple[str, ...]:
 
 @contextmanager
 def prepare_rank_setup(plan: Plan, num_ranks: int) -> Iterator[Setup]:
-    """Yield what ranks of this machine are started with; end ranks that still run at the end.
+    """Yield the environment in which ranks of this machine start.
+
+    Ranks that still run at the end of the ``with`` block are killed.
 
     Args:
-        num_ranks: of this machine, if all its devices train.
+        num_ranks: ranks of this machine if all its devices train.
     """
-    # It marks the processes of the ranks, by which ``kill_run`` finds them.
+    # An environment variable of the ranks has this id, by which ``kill_run`` finds their processes.
     run_id = f"accept-{secrets.token_hex(6)}"
     setup = prepare_setup(devices.list_vendors()[plan.device.vendor], num_ranks, run_id)
     # cuBLAS is only deterministic with a workspace of a fixed size (CUDA's documentation).
@@ -240,7 +245,10 @@ class NodeSession:
             self.measure(teams, planned_round.phase, planned_round.number)
 
     def _find_missing(self, rounds: Sequence[Round]) -> list[Round]:
-        """Return the rounds with the teams that no session has measured yet."""
+        """Return the rounds with the teams that no session has measured yet.
+
+        A team that failed counts as not measured.
+        """
         # Each is a phase, the number of a round, and the names of the members.
         measured_teams = Evidence.read(self.acceptance.folder).results.keys()
         missing_rounds = []
@@ -292,14 +300,15 @@ class NodeSession:
 
     def _build_team(self, planned_round: Round, device_indices: tuple[int, ...]) -> Team:
         """Return a team of devices of this machine, with the task of its ranks."""
-        # Devices are compared bit by bit once, in their first round.
-        has_control = planned_round.phase == "devices" and planned_round.number == 0
+        # In a control training a device trains twice from the same seed, and the steps of both are
+        # compared bit by bit. Each device does this once, in its first round alone.
+        has_control_training = planned_round.phase == "devices" and planned_round.number == 0
         task = RankTask(
             plan_dir=str(get_plan_folder(self.acceptance.folder, len(device_indices))),
             devices=list(device_indices),
             # Also for a smaller team: a rank always gets the same share of the processor cores.
             ranks_here=len(self.acceptance.device_names),
-            control_steps=CONTROL_STEPS if has_control else 0,
+            control_steps=CONTROL_STEPS if has_control_training else 0,
             windows=WINDOWS,
             budget_s=self.acceptance.request.seconds,
             measures_device=planned_round.phase == "devices",

@@ -62,14 +62,15 @@ def judge_nodes(
 
     Args:
         measured: step times of nodes alone and in pairs.
-        alone: effects of nodes alone.
-        pairs: effects of nodes in pairs, and what they leave of each pair.
+        alone: effects (logarithms of slowdowns) of nodes alone.
+        pairs: effects of nodes in pairs, and the times of pairs relative to the median node.
         effect_limit: effect beyond which a node is slow.
         error_rate: probability of any wrong verdict.
-        degrees_of_freedom: see ``compute_num_std_errors``.
+        degrees_of_freedom: of the noise of a measurement; below 1 it is unknown, and no node is
+            decided.
     """
     num_nodes = measured.num_nodes
-    # A node is judged over all rounds, and over the later half of them.
+    # Two tests of each node: it is judged over all rounds, and over the later half of them.
     num_std_errors = compute_num_std_errors(
         error_rate, _TESTS_PER_NODE * num_nodes, degrees_of_freedom
     )
@@ -109,16 +110,18 @@ def _choose_estimate(
     A node that became slow is judged by the later half of the rounds, any other one by all rounds.
 
     Args:
+        alone: effects of nodes that train alone.
+        pairs: effects of nodes in pairs: in all rounds, in their first and in their later half.
         effect_limit: effect beyond which a node is slow.
         num_std_errors: standard errors by which an interval reaches to each side.
     """
-    early = _get_estimate(pairs.early, node)
-    late = _get_estimate(pairs.late, node)
+    early = _get_estimate(pairs.early_nodes, node)
+    late = _get_estimate(pairs.late_nodes, node)
     if early is not None and late is not None:
         rise = late.effect - early.effect
         has_risen = rise > num_std_errors * _combine_std_errors(early, late)
         is_late_slow = late.effect - num_std_errors * late.std_error > effect_limit
-        if has_risen and is_late_slow:
+        if has_risen and is_late_slow:  # slow only in the later half, as nodes that become hot
             return replace(late, cause=Cause.HOT)
     by_itself = _get_estimate(alone, node)
     with_others = _get_estimate(pairs.nodes, node)
@@ -126,7 +129,7 @@ def _choose_estimate(
         if by_itself is None:
             return _NodeEstimate(effect=nan, std_error=nan, count=0, cause=Cause.UNKNOWN)
         return replace(by_itself, cause=Cause.NODE)
-    if by_itself is None:
+    if by_itself is None:  # only in pairs: is the node slow, or its network?
         return replace(with_others, cause=Cause.UNKNOWN)
     return _combine_estimates(by_itself, with_others, num_std_errors)
 
@@ -134,9 +137,13 @@ def _choose_estimate(
 def _combine_estimates(
     by_itself: _NodeEstimate, with_others: _NodeEstimate, num_std_errors: float
 ) -> _NodeEstimate:
-    """Return the mean of the estimates of a node alone and in pairs; else the larger of them.
+    """Return one estimate of a node, with its cause, from its estimates alone and in pairs.
+
+    If both agree, it is their mean, else the larger of them.
 
     Args:
+        by_itself: estimate of the node alone.
+        with_others: estimate of the node in pairs.
         num_std_errors: standard errors up to which a difference may be chance.
     """
     difference = with_others.effect - by_itself.effect
@@ -145,11 +152,11 @@ def _combine_estimates(
         return _average_estimates(by_itself, with_others, cause=Cause.NODE)
     if difference > 0:  # slower with others than alone
         return replace(with_others, cause=Cause.NETWORK)
-    return replace(by_itself, cause=Cause.NODE)
+    return replace(by_itself, cause=Cause.NODE)  # slower alone than with others
 
 
 def _get_estimate(estimates: Estimates, node: int) -> _NodeEstimate | None:
-    """Return the estimate of one node, with a cause to be replaced; None: it was not measured."""
+    """Return the estimate of one node; None: it was not measured. The caller sets the cause."""
     effect = float(estimates.effect[node])
     std_error = float(estimates.std_error[node])
     if not isfinite(effect) or not isfinite(std_error):
@@ -198,8 +205,9 @@ def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | No
     group_of_node = np.full(measured.num_nodes, NO_GROUP)
     is_suspect = np.array([cause in SHAREABLE_CAUSES for cause in causes], bool)
     is_pair_of_suspects = is_suspect[measured.first] & is_suspect[measured.second]
-    # A pair is fast if its time is nearer to that of the median node than to what the slower of its
-    # nodes explains.
+    # (P,) logarithms of how much slower a pair is than the median node: as it was measured, and as
+    # the effect of its slower node predicts. A pair is fast if it is slower by less than half of
+    # what is predicted.
     is_fast = is_pair_of_suspects & (pairs.without_level < pairs.slower_effect / 2)
     candidates = _join_pairs(measured.first[is_fast], measured.second[is_fast])
     groups = []

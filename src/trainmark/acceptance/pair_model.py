@@ -40,8 +40,8 @@ class PairFit:
 
     Args:
         nodes: effects over all rounds.
-        early: effects in the first half of the rounds; all rounds, if these are few.
-        late: effects in the later half of the rounds; NaN, if there are few rounds.
+        early_nodes: effects in the first half of the rounds; in all rounds if these are few.
+        late_nodes: effects in the later half of the rounds; NaN if there are few rounds.
         residual: (P,) logarithm of the step time minus level and node effect.
         without_level: (P,) logarithm of the step time minus the level alone.
         slower_effect: (P,) effect of the slower node.
@@ -50,8 +50,8 @@ class PairFit:
     """
 
     nodes: Estimates
-    early: Estimates
-    late: Estimates
+    early_nodes: Estimates
+    late_nodes: Estimates
     residual: Floats
     without_level: Floats
     slower_effect: Floats
@@ -61,24 +61,32 @@ class PairFit:
     def shift(self, by: float, *, std_error: float) -> PairFit:
         """Return the fit with a constant added to the effects of nodes.
 
+        The effects over all rounds change, and those in the first and in the later half of them.
+
         Args:
             std_error: standard error of the constant itself.
         """
         return replace(
             self,
             nodes=self.nodes.shift(by, std_error=std_error),
-            early=self.early.shift(by, std_error=std_error),
-            late=self.late.shift(by, std_error=std_error),
+            early_nodes=self.early_nodes.shift(by, std_error=std_error),
+            late_nodes=self.late_nodes.shift(by, std_error=std_error),
         )
 
     def replace_noise(self, noise: float) -> PairFit:
-        """Return the fit with the standard errors that follow from another noise."""
+        """Return the fit with another noise, and with the standard errors that follow from it.
+
+        They belong to effects of nodes: over all rounds, in the first and in the later half.
+
+        Args:
+            noise: standard deviation of a measurement.
+        """
         factor = noise / self.noise  # standard errors are proportional to the noise
         return replace(
             self,
             nodes=self.nodes.scale(factor),
-            early=self.early.scale(factor),
-            late=self.late.scale(factor),
+            early_nodes=self.early_nodes.scale(factor),
+            late_nodes=self.late_nodes.scale(factor),
             noise=noise,
         )
 
@@ -98,7 +106,11 @@ class _Ends:
 
     @classmethod
     def from_measurements(cls, measured: Measurements) -> _Ends:
-        """Return the ends of the measured pairs."""
+        """Return the ends of the measured pairs.
+
+        A measured pair has two ends, one for each of its nodes; the partner is the other node.
+        """
+        # First the ends of the first nodes of all pairs, then those of the second nodes.
         return cls(
             node=np.concatenate([measured.first, measured.second]),
             partner=np.concatenate([measured.second, measured.first]),
@@ -108,22 +120,25 @@ class _Ends:
     def find_informative(self, effect: Floats, *, noise: float, effect_limit: float) -> Flags:
         """Return which ends depend on their node: those whose partner is not clearly slower.
 
-        The slower node of a pair decides its time. A node whose partners are all slower keeps all
-        of its ends: they are upper bounds of its effect.
+        A measured pair has two ends, one for each of its nodes; the partner is the other node. The
+        slower node of a pair decides its time. A node whose partners are all slower keeps all of
+        its ends: they are upper bounds of its effect.
 
         Args:
-            effect: (N,) effects of the nodes, as far as they are known.
+            effect: (N,) logarithm of the slowdown of each node, as it is estimated so far.
             noise: standard deviation of a measurement.
             effect_limit: effect beyond which a node counts as slow.
 
         Returns:
-            (2P,).
+            (2P,) a flag for each end; P is the number of measured pairs.
         """
+        # Number of ends of each node.
         counts = np.bincount(self.node, minlength=self.num_nodes)
-        # Two standard errors of the partner's effect: noise excludes no partner that is as fast.
+        # Two standard errors of the partner's effect: noise alone seldom excludes a partner that is
+        # as fast as the node.
         noise_margin = 2 * noise / np.sqrt(np.maximum(counts[self.partner], 1))
-        # A partner that is slower by less than this raises the mean of the node by less, too: by
-        # half of what counts as slow. In return more ends count in the mean.
+        # A partner may be slower by half of what counts as slow. It raises the mean of the node by
+        # no more than that, and in return more ends count in the mean.
         tolerated_bias = effect_limit / 2
         margin = tolerated_bias + noise_margin
         is_informative = effect[self.partner] <= effect[self.node] + margin
@@ -133,13 +148,16 @@ class _Ends:
     def compute_means(
         self, values: Floats, chosen: Flags, noise: float, *, start: Floats | None = None
     ) -> Estimates:
-        """Return the mean of each node over its chosen ends.
+        """Return the mean of each node over its chosen ends, which outliers hardly change.
+
+        A measured pair has two ends, one for each of its nodes.
 
         Args:
-            values: (P,) of the pairs.
-            chosen: (2P,) which ends count.
+            values: (P,) value of each pair.
+            chosen: (2P,) which ends count: first those of the first nodes, then of the second ones.
             noise: standard deviation of a value.
-            start: (N,) where the search for each mean begins, see ``compute_biweight_means``.
+            start: (N,) where the iterations for each mean begin; None: at the lower median of its
+                values.
         """
         values_of_ends = np.tile(values, 2)  # the time of a pair is that of both its ends
         return compute_biweight_means(
@@ -152,20 +170,22 @@ def fit_pairs(
 ) -> PairFit:
     """Estimate the effects of nodes in pairs, by a model in which the slower node decides the time.
 
-    Which pairs tell something of a node depends on the effects of both nodes, and the effects are
-    estimated from these pairs: both are computed in turn, a few times.
+    The logarithm of a pair's time is the level of its round, which all pairs of the round have in
+    common, plus the effect of its slower node, plus noise. A pair shows the effect of a node only
+    if its other node is not clearly slower. So the choice of pairs depends on the effects, and the
+    effects are estimated from the chosen pairs: both are computed in turn, a few times.
 
     Args:
-        alone: effects of nodes alone, from which the search begins.
+        alone: effects of nodes alone, by which the first pairs are chosen.
         alone_noise: standard deviation of a measurement of a node alone.
         effect_limit: effect beyond which a node counts as slow.
     """
     first = measured.first
     second = measured.second
-    ends = _Ends.from_measurements(measured)
+    ends = _Ends.from_measurements(measured)  # a pair has two ends, one for each of its nodes
     log_times = np.log(measured.pair_s)
-    values = log_times - compute_round_levels(log_times, measured.pair_round)
-    values, effect = _estimate_start(values, ends, alone, alone_noise, effect_limit)
+    without_level = log_times - compute_round_levels(log_times, measured.pair_round)
+    without_level, effect = _estimate_start(without_level, ends, alone, alone_noise, effect_limit)
     # Only the effects are used at the start: the first iteration computes errors and counts.
     nodes = Estimates(
         effect=effect, std_error=np.zeros_like(effect), count=np.zeros(measured.num_nodes, np.int64)
@@ -174,45 +194,53 @@ def fit_pairs(
     noise = MIN_NOISE
     chosen = np.zeros(len(ends.node), bool)
     for _ in range(_ITERATIONS):
-        slower = np.fmax(nodes.effect[first], nodes.effect[second])
-        noise = estimate_noise(values - slower, measured.num_nodes)
+        slower_effect = np.fmax(nodes.effect[first], nodes.effect[second])
+        noise = estimate_noise(without_level - slower_effect, measured.num_nodes)
         chosen = ends.find_informative(nodes.effect, noise=noise, effect_limit=effect_limit)
-        nodes = ends.compute_means(values, chosen, noise, start=nodes.effect)
+        nodes = ends.compute_means(without_level, chosen, noise, start=nodes.effect)
         # Keep the effect of the median node at 0.
-        level = compute_peer_level(nodes.effect)
-        values = values - level
-        nodes = nodes.shift(-level)
-    slower = np.fmax(nodes.effect[first], nodes.effect[second])
-    # Repeated, because each pair has two ends.
-    is_late = np.tile(is_in_later_half(measured.pair_round), 2)
+        median_effect = compute_peer_level(nodes.effect)
+        without_level = without_level - median_effect
+        nodes = nodes.shift(-median_effect)
+    slower_effect = np.fmax(nodes.effect[first], nodes.effect[second])
+    is_late = np.tile(is_in_later_half(measured.pair_round), 2)  # of each end
+    early_means = ends.compute_means(without_level, chosen & ~is_late, noise)
+    late_means = ends.compute_means(without_level, chosen & is_late, noise)
     return PairFit(
-        # The loop subtracted the level of the peers; here its standard error is added.
+        # The loop subtracted the effect of the median node; here its standard error is added.
         nodes=nodes.shift(0.0, std_error=compute_peer_std_error(nodes)),
-        early=subtract_peer_level(ends.compute_means(values, chosen & ~is_late, noise)),
-        late=subtract_peer_level(ends.compute_means(values, chosen & is_late, noise)),
-        residual=values - slower,
-        without_level=values,
-        slower_effect=slower,
+        early_nodes=subtract_peer_level(early_means),
+        late_nodes=subtract_peer_level(late_means),
+        residual=without_level - slower_effect,
+        without_level=without_level,
+        slower_effect=slower_effect,
         noise=noise,
         trend=compute_trend(log_times, measured.pair_round),
     )
 
 
 def _estimate_start(
-    values: Floats, ends: _Ends, alone: Estimates, alone_noise: float, effect_limit: float
+    without_level: Floats, ends: _Ends, alone: Estimates, alone_noise: float, effect_limit: float
 ) -> tuple[Floats, Floats]:
-    """Return the values relative to the median node, and the effects from which the fit begins.
+    """Return what the fit of pairs begins with: times of pairs and effects of nodes.
+
+    Each node begins with the median of the pairs in which its partner is not clearly slower.
 
     Args:
-        values: (P,) logarithms of step times without the level of their round.
-        ends: the ends of the same pairs.
-        alone: effects of nodes alone, by which the first informative ends are found.
+        without_level: (P,) logarithm of each pair's step time minus what all pairs of its round
+            have in common.
+        ends: two ends of each of these pairs, one for each of its nodes.
+        alone: effects of nodes alone, which show whose partners are slower.
         alone_noise: standard deviation of a measurement of a node alone.
         effect_limit: effect beyond which a node counts as slow.
+
+    Returns:
+        ``without_level`` (P,) and the effects of the nodes (N,), both minus the effect of the
+        median node.
     """
     effect_alone = np.nan_to_num(alone.effect)  # a node that was not measured counts as normal
     chosen = ends.find_informative(effect_alone, noise=alone_noise, effect_limit=effect_limit)
-    values_of_ends = np.tile(values, 2)  # the time of a pair is that of both its ends
+    values_of_ends = np.tile(without_level, 2)  # the time of a pair is that of both its ends
     effect = compute_lower_medians(values_of_ends[chosen], ends.node[chosen], ends.num_nodes)
-    level = compute_peer_level(effect)
-    return values - level, effect - level
+    median_effect = compute_peer_level(effect)
+    return without_level - median_effect, effect - median_effect

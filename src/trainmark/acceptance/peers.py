@@ -78,7 +78,7 @@ class Peer:
     def _note(self, event: Event | None) -> None:
         """Keep what an event says about the node; None: the line was no event.
 
-        A beat says nothing but that the file has grown.
+        A ``Beat`` is ignored here: it only makes the file grow, which shows that the node lives.
         """
         if isinstance(event, Joined):
             self.joined = event
@@ -94,22 +94,28 @@ class Session:
     """All nodes of one session as this node sees them.
 
     Args:
-        number: of the session; files of other sessions are not read.
+        folder: of the acceptance.
+        session_number: files of other sessions are not read.
 
     Attributes:
         peers: the nodes that have joined, by their node rank.
     """
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._folder = folder
-        self._number = number
-        self._by_path: dict[Path, Peer] = {}  # with those that have not written `Joined` yet
+    def __init__(self, folder: Path, session_number: int) -> None:
+        self._folder = folder  # of the acceptance
+        self._session_number = session_number
+        # All nodes that have a file in this session, by its path. Some have not joined yet.
+        self._peer_by_path: dict[Path, Peer] = {}
         self.peers: dict[int, Peer] = {}  # by node rank, only nodes that have joined
 
     def scan(self) -> None:
-        """Read what all nodes have written since the last call."""
-        for path in (self._folder / EVIDENCE_DIR).glob(f"*.{self._number}.jsonl"):
-            peer = self._by_path.setdefault(path, Peer(path))
+        """Read what all nodes have written since the last call.
+
+        Each node writes the file ``NODE.SESSION.jsonl``. It is among ``peers`` only from its event
+        ``Joined`` on, which has its node rank.
+        """
+        for path in (self._folder / EVIDENCE_DIR).glob(f"*.{self._session_number}.jsonl"):
+            peer = self._peer_by_path.setdefault(path, Peer(path))
             peer.read_on()
             if peer.joined is not None:
                 self.peers[peer.joined.node_rank] = peer
@@ -164,11 +170,11 @@ class Heartbeat:
     def __init__(self, writer: EvidenceWriter) -> None:
         self._writer = writer
         self._is_over = threading.Event()
-        # Started when the block is entered.
+        # ``__enter__`` starts it.
         self._thread = threading.Thread(target=self._write_beats, daemon=True)
 
     def _write_beats(self) -> None:
-        """Write beats until the block ends."""
+        """Write a beat every ``BEAT_S`` seconds until the ``with`` block ends."""
         while not self._is_over.wait(BEAT_S):
             self._writer.write(Beat)
 

@@ -56,14 +56,15 @@ class Training:
         from trainmark import cases
 
         torch.manual_seed(context.recipe.seed)  # each training begins with the same weights
-        module = cases.import_part(plan.case, "job")
-        self.job: Job = module.build(context, module.load_data(context))
+        # The module ``job`` of a case reads its data and builds its model and optimizer.
+        job_module = cases.import_part(plan.case, "job")
+        self.job: Job = job_module.build(context, job_module.load_data(context))
         self._context = context
         self._epoch = 0
         self._batches = self._start_epoch()
 
     def _start_epoch(self) -> Iterator[Batch]:
-        """Return the batches of the next epoch; at the first call, of the first one."""
+        """Return the batches of the next epoch; the first call returns those of the first one."""
         from trainmark.rank.counting import MeteredBatches
         from trainmark.train.read_ahead import iterate_batches
 
@@ -71,7 +72,9 @@ class Training:
         depth = self._context.recipe.read_ahead_batches
         source = iterate_batches(self.job, device, self._epoch, depth=depth)
         self._epoch += 1
-        return MeteredBatches(source, device)  # as in a run; its counts are not used here
+        # A run also reads its batches through this wrapper, so that steps do the same work here.
+        # What it counts is not used.
+        return MeteredBatches(source, device)
 
     def step(self) -> torch.Tensor:
         """Take one optimizer step and return its loss."""
