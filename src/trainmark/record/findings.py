@@ -214,8 +214,8 @@ def _find_changing_evaluation_rows(measurement: Measurement) -> Iterator[Message
 def _find_unlike_clocks(measurement: Measurement) -> Iterator[Message]:
     """Compare the time of steps by the device's clock with that of their windows by the host's.
 
-    A window is some steps that the host times together. They differ if the device records a time
-    before the work that it should follow, or if its clock runs at another rate.
+    A window is some steps that the host times together. The two times differ if the device records
+    a time before the work that it should follow, or if its clock runs at another rate.
     """
     for rank in measurement.ranks:
         phase = rank.phases["train"]
@@ -269,10 +269,12 @@ def _find_slow_ranks(measurement: Measurement) -> Iterator[Message]:
     ]
     if not ranks:
         return
-    # A rank's step is its median, not its mean: ranks begin a window up to a step apart, and the
+    # Of each rank its median step, not the mean: ranks begin a window up to a step apart, and the
     # first ones wait for the others in its first step.
     steps_s = {rank.rank: (rank.step_ns or 0) / 1e9 for rank in ranks}
+    # Of each rank its mean wait for data in a step.
     waits_s = {rank.rank: (rank.wait_ns or 0) / 1e9 for rank in ranks}
+    # Above 0, because it is a divisor.
     median_step_s = max(_MIN_STEP_S, median_low(steps_s.values()))
     nproc = measurement.plan.nproc
     yield from _find_slowest("slow_rank", steps_s, median_step_s=median_step_s, nproc=nproc)
@@ -313,7 +315,7 @@ def _find_slowest(
 
 def _find_unlike_nodes(measurement: Measurement) -> Iterator[Message]:
     """Yield nodes whose hardware or versions differ from the first."""
-    # Of each node the facts in which it differs from the first; empty of one that does not.
+    # One dictionary for each node, with the facts in which it differs from the first node.
     differences = measurement.environment.get("nodes", [])
     names = dict.fromkeys(name for node in differences for name in node)
     if names:
@@ -324,7 +326,7 @@ def _find_unlike_nodes(measurement: Measurement) -> Iterator[Message]:
 def find_throttling_shares(
     telemetry: Telemetry | None, interval: IntervalName
 ) -> dict[int, dict[str, float]]:
-    """Return for what shares of an interval devices had lowered clocks.
+    """Return for what shares of an interval's time each throttled device had lowered clocks.
 
     Clocks that only a set limit lowers, a power cap for instance, do not count.
 
@@ -332,15 +334,16 @@ def find_throttling_shares(
         telemetry: of a record or a measurement; None: nothing was read.
 
     Returns:
-        For the first rank of each such device, the shares by the reason.
+        For the first rank of each throttled device, the share of the time by reason. Two reasons
+        may hold at the same time.
     """
     shares_by_rank: dict[int, dict[str, float]] = {}
     if telemetry is None:
         return shares_by_rank
     for device in telemetry.devices:
-        use = device.over.get(interval)
+        use = device.over.get(interval)  # what was read of the device in the interval
         if use is None or use.throttled is None:
-            continue
+            continue  # the device reported nothing, or not why its clocks were lowered
         shares = {
             reason: share for reason, share in use.throttled.items() if reason not in SET_LIMITS
         }
@@ -350,11 +353,13 @@ def find_throttling_shares(
 
 
 def _find_throttling(measurement: Measurement) -> Iterator[Message]:
-    """Yield that devices were held below their limits while steps were measured.
+    """Yield that devices had lowered clocks while steps were measured.
 
-    It names the device with lowered clocks for the largest share of the time.
+    The finding names the device whose clocks were lowered for the largest share of the time.
     """
     telemetry = measurement.telemetry
+    # For the first rank of a device, the share of the time by reason. Reasons may hold at the same
+    # time, so the largest share counts, not their sum.
     throttled_devices = {
         rank: shares
         for rank, shares in find_throttling_shares(telemetry, "measured").items()
@@ -377,7 +382,8 @@ def _find_throttling(measurement: Measurement) -> Iterator[Message]:
 def _find_device_errors(measurement: Measurement) -> Iterator[Message]:
     """Yield that counters of errors rose during the run, or that a driver reported a fault.
 
-    Each finding names the first device with such errors.
+    There is one finding on errors that may have changed results, to which faults belong, and one
+    on errors that were corrected. Each names the first device with such errors.
     """
     if measurement.telemetry is None:
         return
@@ -427,11 +433,14 @@ def _report_device_errors(
 
 
 def _find_kernel_messages(measurement: Measurement) -> Iterator[Message]:
-    """Yield that the kernel wrote about devices, with the first message."""
+    """Yield that a machine's operating system logged problems of devices; quote the first message.
+
+    The log is that of the kernel of the operating system.
+    """
     telemetry = measurement.telemetry
     if telemetry is None or telemetry.kernel is None or not telemetry.kernel.messages:
         return
-    messages = telemetry.kernel.messages
+    messages = telemetry.kernel.messages  # one entry for each machine and kind of message
     first = messages[0]
     yield message(
         "kernel_messages",
@@ -470,12 +479,17 @@ def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
 
 
 def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
-    """Yield that repeats of windows computed something else, or that they prove nothing."""
+    """Yield that repeated windows gave another result, or that their repeats prove nothing.
+
+    Ranks repeat some windows from a saved state and compare the results bit by bit. If a repeat
+    differs, two more follow, and the difference counts only if these two agree.
+    """
     replays = measurement.replays
-    if replays is None:
+    if replays is None:  # no window was repeated
         return
-    # ``not_deterministic``: windows whose two repeats differ from each other. If there are any,
-    # repeats may differ without a fault, so a difference in another window proves no rank wrong.
+    # ``not_deterministic``: number of windows whose two further repeats differ from each other. If
+    # there are any, repeats may differ without a fault, so a difference in another window proves no
+    # rank wrong.
     if replays.not_deterministic:
         yield message(
             "replay_not_deterministic",
@@ -490,8 +504,9 @@ def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
             ranks=format_ranges(first.ranks),
             nodes=format_ranges(sorted(nodes)),
             step=first.step,
+            # What differs first: a weight or a gradient with its name, or the loss.
             place=first.part if first.tensor is None else f"{first.part} {first.tensor}",
-            windows=replays.different,
+            windows=replays.different,  # number of windows with a difference
             of=replays.windows,
         )
 
@@ -503,7 +518,7 @@ def _find_machine_conditions(measurement: Measurement) -> Iterator[Message]:
     if others_share is not None and others_share > BUSY_SHARE:
         yield message("machine_busy", share=others_share)
     for user in environment.get("device_users", ()):
-        if user["computes"]:  # other programs only draw, such as a desktop
+        if user["computes"]:  # a program that only draws, such as a desktop, is not reported
             gib = None if user["used_bytes"] is None else user["used_bytes"] / _BYTES_PER_GIB
             yield message("device_shared", device=user["device"], process=user["process"], gib=gib)
 

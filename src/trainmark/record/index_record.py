@@ -99,7 +99,10 @@ class IndexRecord:
             )
 
     def to_json(self) -> str:
-        """Return the record as one line of JSON without a newline, keys in their order."""
+        """Return the record as one line of JSON without a newline.
+
+        Keys have the order of the fields; those whose value is None are left out.
+        """
         values = {key: value for key, value in asdict(self).items() if value is not None}
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
@@ -161,7 +164,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     Raises:
         UsageError: the case's mission does not fit the form.
     """
-    # Imported here, because ``analyze``, which fills this record from foreign logs, needs neither.
+    # Imported here, because ``trainmark analyze`` imports this module, but needs neither of them.
     from trainmark.events.schema import name_rank_file
     from trainmark.record.trust import is_refuted
 
@@ -170,15 +173,15 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     if mission is None:
         return []
     is_valid = record.passed and not is_refuted(record.trust)
-    speed = record.figures["final_result"]
+    speed = record.figures["final_result"]  # work per second of the whole job
     speed_result = round_result(speed.value or 0.0) if is_valid else 0.0
     memory_mib = (record.figures["mem"].value or 0.0) / _BYTES_PER_MIB
     memory_result = round_result(memory_mib) if is_valid else 0.0
     final_loss = record.figure("final_loss")
-    loss = None  # a result of 0 has none
+    loss = None  # a record with a result of 0 has no loss
     if speed_result > 0.0 and final_loss is not None:
         loss = float(f"{final_loss:.{_LOSS_DIGITS}g}")
-    run_mode = "sp" if plan.world_size == 1 else "mp"
+    run_mode = "sp" if plan.world_size == 1 else "mp"  # one process, or several
     speed_record = IndexRecord(
         log_file=f"{record.run_id}/{name_rank_file(0)}",
         model_name=_name_work(mission, plan, run_mode),
@@ -235,8 +238,8 @@ def _name_model(mission: Mission, plan: Plan) -> str:
 def write_index(record: Record, run_dir: Path) -> list[Path]:
     """Write the index records of a run under ``index/`` atomically; return their paths.
 
-    A file is named after the run and the index, such as ``speed``. An existing file is not changed:
-    records never change.
+    A file is named after what the run trained and the index, such as ``speed``. An existing file is
+    not changed: records never change.
 
     Raises:
         OSError: the disk is full or the folder read-only.

@@ -41,7 +41,7 @@ _COMPLETE_STATUSES = (
 
 
 def compare_measured_values(record: Record) -> Iterator[ComparedValue]:
-    """Yield what ranks measured with what plan, spans, steps and readings require."""
+    """Yield measured values with what the plan, or other measured values, require them to be."""
     yield from _compare_precision_flags(record)
     yield from _compare_status(record)
     yield from _compare_counts(record)
@@ -154,7 +154,7 @@ def _compare_steps(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
-    """Yield values that are above the limit that plan or counts give."""
+    """Yield values that are above the limit that the plan or other values of the record give."""
     plan = record.plan
     counts = record.counts
     recipe = plan.recipe
@@ -169,10 +169,11 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     if is_complete and cases.is_shipped(plan.case) and has_full_step:
         yield ComparedValue("steps.samples", max_step_samples, full_step_samples)
     yield from _check_limit("counts.epochs", counts.epochs, recipe["max_epochs"])
-    max_tokens = counts.sequences * recipe.get("seq_length", 0)  # 0: no limit
+    # A recipe without a length of sequences gives 0, which ``_check_limit`` takes as no limit.
+    max_tokens = counts.sequences * recipe.get("seq_length", 0)
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
     # No step is larger than the recipe's batch, in unfinished runs and cases of other packages too.
-    # A user's own program has no such batch.
+    # A user's own program, which alone has a ``witness``, has no such batch.
     if plan.witness is None:
         yield from _check_limit("steps.samples", max_step_samples, batch_size)
     yield from _check_limit("figures.mem", record.figure("mem"), record.figure("mem_total"))
@@ -192,7 +193,11 @@ def _check_limit(place: str, value: float | None, limit: float | None) -> Iterat
 
 
 def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iterator[ComparedValue]:
-    """Yield values of an evaluation with what steps, epochs, data and its own scores require."""
+    """Yield values of an evaluation with what steps, epochs, data and its own scores require.
+
+    Args:
+        place: path of the evaluation in the record, such as ``quality.history[0]``.
+    """
     plan = record.plan
     counts = record.counts
     quality = record.quality
@@ -203,7 +208,7 @@ def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iter
     has_goal_up_to_one = goal is not None and 0 < goal <= 1
     if plan.about.higher_is_better and has_goal_up_to_one:
         yield from check_range(f"{place}.value", point.value, 0.0, 1.0)
-    scored = point.scored
+    scored = point.scored  # what all ranks scored together: number of rows, mean of their scores
     if scored is None or record.status not in _COMPLETE_STATUSES:
         return
     yield ComparedValue(f"{place}.scored.rows", scored["rows"], plan.data.eval_samples)
@@ -223,28 +228,31 @@ def _compare_readings(record: Record) -> Iterator[ComparedValue]:
     # There are readings only if the plan asks for them, with a period above 0.
     yield ComparedValue("plan.sample_every_s", record.plan.sample_every_s > 0, True)
     yield from _compare_intervals(record, telemetry)
-    # What was read of each device and host, by the name of the interval.
-    uses_of_members = [device.over for device in telemetry.devices] + list(telemetry.hosts)
-    for use_of_interval in uses_of_members:
-        for name, use in use_of_interval.items():
-            yield from _compare_use(use, telemetry.intervals_s[name])
+    # One dictionary for each device and each host: what was read of it, by interval.
+    devices_and_hosts = [device.over for device in telemetry.devices] + list(telemetry.hosts)
+    for uses_by_interval in devices_and_hosts:
+        for interval, use in uses_by_interval.items():
+            yield from _compare_use(use, telemetry.intervals_s[interval])
     yield from _compare_lines(record, telemetry)
 
 
 def _compare_lines(record: Record, telemetry: Telemetry) -> Iterator[ComparedValue]:
-    """Yield the points of charts, which must lie between the extremes of the readings."""
-    # What was read of each device and host, by its name in the lines, then by interval.
-    uses_of_devices = {format_ranges(device.ranks): device.over for device in telemetry.devices}
-    uses_of_hosts = {str(number): uses for number, uses in enumerate(telemetry.hosts)}
+    """Yield the points of a chart's lines, which must lie between the extremes of the readings.
+
+    A line is one quantity of a device or host over time. ``line.of`` names it: the ranks of the
+    device, as 0-3, or the number of the host.
+    """
+    # By ``line.of``: what was read of the device or host, by interval.
+    devices = {format_ranges(device.ranks): device.over for device in telemetry.devices}
+    hosts = {str(number): uses for number, uses in enumerate(telemetry.hosts)}
     for line in record.series:
         if line.of in SUMMARY_LINES:
             continue  # a line of many devices has no readings of its own
-        uses_of_kind = uses_of_hosts if line.of_host else uses_of_devices
-        use_of_interval = uses_of_kind.get(line.of)
-        if use_of_interval is None or "run" not in use_of_interval:
+        uses_by_interval = hosts.get(line.of) if line.of_host else devices.get(line.of)
+        if uses_by_interval is None or "run" not in uses_by_interval:
             continue
         _, end_s = telemetry.intervals_s["run"]
-        quantity = use_of_interval["run"].quantities.get(line.quantity)
+        quantity = uses_by_interval["run"].quantities.get(line.quantity)
         if quantity is None:
             continue
         for time_s, value in line.points:
@@ -255,7 +263,11 @@ def _compare_lines(record: Record, telemetry: Telemetry) -> Iterator[ComparedVal
 
 
 def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[ComparedValue]:
-    """Yield the intervals of readings, which must lie in the run and hold its windows."""
+    """Yield the intervals of readings, which must lie in the run and hold its windows.
+
+    ``run`` is from the launcher's start to the end of the last rank, ``train`` from the first
+    window to the last, and ``measured`` the part of ``train`` after the warm-up.
+    """
     intervals_s = telemetry.intervals_s
     walls_ns = [rank.wall_ns for rank in record.ranks if rank.wall_ns is not None]
     if "run" in intervals_s and walls_ns:
@@ -267,6 +279,7 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
         min_s, max_s = intervals_s["train"] if name == "measured" else intervals_s["run"]
         nearest = [move_into_range(edge_s, min_s, max_s) for edge_s in (start_s, end_s)]
         yield ComparedValue(f"telemetry.intervals_s.{name}", [start_s, end_s], nearest)
+    # The phase of a rank that is named ``train`` has only the steps after the warm-up.
     phases_in_interval: dict[IntervalName, tuple[PhaseName, ...]] = {
         "train": ("compile", "warmup", "train"),
         "measured": ("train",),
@@ -285,10 +298,10 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
 
 
 def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedValue]:
-    """Yield means, numbers and gaps of readings that are outside of their range.
+    """Yield the mean, the number of readings and the longest gap of a quantity if out of range.
 
     Args:
-        use: readings of one device or host in one interval, by quantity. A reading may lack some.
+        use: readings of one device or host in one interval, with a summary of each quantity.
         interval: its start and end in seconds.
     """
     start_s, end_s = interval
@@ -297,6 +310,7 @@ def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedVa
         nearest = move_into_range(quantity.mean, quantity.lowest, quantity.highest)
         if not isclose(quantity.mean, nearest, rel_tol=_SUM_ROUNDING):
             yield ComparedValue(f"{place}.mean", quantity.mean, nearest)
+        # Some readings may lack the quantity.
         yield from check_range(f"{place}.readings", quantity.readings, 1, use.readings)
         yield from check_range(
             f"{place}.longest_gap_s", quantity.longest_gap_s, 0.0, end_s - start_s

@@ -74,15 +74,15 @@ class Measurement:
         cls, plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None
     ) -> Measurement:
         """Return the measurement of a run by its events."""
-        # A record has the value of an evaluation that rank 0 reports, so also its reason for none.
-        reported = timeline.ranks[0].evaluations
+        # The quality is the one that rank 0 reports; so is the reason if there is none.
+        evaluations_of_rank0 = timeline.ranks[0].evaluations
         return cls(
             plan=plan,
             environment=_merge_facts(timeline),
             ranks=_list_ranks(timeline),
             steps=_list_steps(timeline),
             evaluations=_list_evaluations(timeline),
-            no_quality_reason=reported[-1].reason if reported else None,
+            no_quality_reason=evaluations_of_rank0[-1].reason if evaluations_of_rank0 else None,
             telemetry=telemetry,
             replays=summarize_replays([rank.replays for rank in timeline.ranks]),
             printed=summarize_printed(
@@ -170,7 +170,10 @@ class Measurement:
         )
 
     def _explain_missing_quality(self) -> Message | None:
-        """Return why there is no quality, or the reason that the last evaluation reported."""
+        """Return why there is no quality; None if there is one.
+
+        A reason that the last evaluation reports is returned as it is.
+        """
         if not self.evaluations:
             code = "ended_before_evaluation" if self.plan.evaluates else "never_evaluates"
             return message(code)
@@ -200,7 +203,8 @@ def _describe_rank(rank: RankTimeline, first_job: dict[str, Any]) -> RankEntry:
     """Return a rank's entry.
 
     Args:
-        first_job: facts of rank 0's job; the same facts of another rank are left out.
+        first_job: facts of rank 0's job, which the record has in its environment. Entries of ranks
+            with the same facts, rank 0 too, leave them out.
     """
     job = cast("JobFacts", rank.result.job)
     return RankEntry(
@@ -223,7 +227,7 @@ def _describe_rank(rank: RankTimeline, first_job: dict[str, Any]) -> RankEntry:
 
 def _list_steps(timeline: RunTimeline) -> Steps:
     """Return the steps of all ranks together."""
-    series = timeline.series
+    series = timeline.series  # arrays with a value for each step; a loss is NaN if not known
     return Steps(
         warmup=timeline.warmup_steps,
         time_ns=series.step_ns.tolist(),
@@ -257,23 +261,29 @@ def _list_evaluations(timeline: RunTimeline) -> list[QualityPoint]:
             samples=first.samples,
             detail=first.detail,
             parts=first.parts,
-            scored=_add_up_scores(reports),
+            scored=_combine_scores_of_ranks(reports),
         )
         points.append(point)
     return points
 
 
-def _add_up_scores(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
-    """Return what all ranks scored in an evaluation; None if a rank did not report it.
+def _combine_scores_of_ranks(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
+    """Return which rows all ranks scored in an evaluation, and the mean of their scores.
 
     Args:
-        reports: of all ranks; None: the rank ended before.
+        reports: of all ranks on the evaluation; None: the rank ended before.
+
+    Returns:
+        None if a rank reported no scores: those of the others are not the whole evaluation.
     """
     scored = combine_scores([None if report is None else report.scores for report in reports])
     if scored is None:
         return None
     return ScoredEntry(
-        rows=scored.rows, digest=scored.digest, mean=scored.mean, of=scored.detail_name
+        rows=scored.rows,
+        digest=scored.digest,
+        mean=scored.mean,
+        of=scored.detail_name,  # the value that the mean must equal; empty: the quality itself
     )
 
 
@@ -307,6 +317,6 @@ def _merge_facts(timeline: RunTimeline) -> Environment:
         merged["attention"] = ", ".join(rank0.result.attention)
     if rank0.facts.attention_flags:
         merged["attention_flags"] = rank0.facts.attention_flags
-    # Facts of which a record has no field are left out.
+    # The launcher may report facts for which a record has no field: they are left out.
     facts = {name: value for name, value in merged.items() if name in Environment.__annotations__}
     return cast("Environment", facts)

@@ -71,7 +71,8 @@ def render(message: Message, lang: str, case_messages: Mapping[str, Text] | None
     unrendered, so that no content of a record is hidden.
 
     Args:
-        case_messages: sentences by code of the record's case, which are not in ``MESSAGES``.
+        case_messages: the sentences that the record's case brings along, by code. ``MESSAGES`` does
+            not have them.
     """
     sentence = MESSAGES.get(message.code)
     if sentence is None and case_messages is not None:
@@ -107,8 +108,8 @@ def get_stated_fix(cause: Cause) -> str:
 def find_fix(cause: Cause) -> Message:
     """Return what to do about ``cause``; a fix that the error states takes precedence.
 
-    A cause's code takes precedence over its kind: a killed rank needs other advice than a
-    stopped launcher.
+    The code of the cause's message is more exact than its kind, so that advice for the code takes
+    precedence. Without any advice for the cause, the fix is a general one.
     """
     stated = get_stated_fix(cause)
     if stated:

@@ -73,7 +73,10 @@ def _load_shipped_case(name: str) -> Case | None:
 
 @cache
 def _load_sizes_module(name: str) -> Any:
-    """Return the module ``sizes`` of a shipped case; None: it has none, or is not shipped."""
+    """Return the module ``sizes`` of a case; None: it has none, or the case is not shipped.
+
+    Its ``find_sizes`` computes from a recipe what the model's size and FLOPs must be.
+    """
     if cases.is_shipped(name) and cases.has_part(name, "sizes"):
         return cases.import_part(name, "sizes")
     return None
@@ -82,7 +85,8 @@ def _load_sizes_module(name: str) -> Any:
 def _compare_identity(record: Record) -> Iterator[ComparedValue]:
     """Yield case, repeat and start, which must fit the run's id.
 
-    The id begins with the time of the plan; one of another form is not compared.
+    The id is TIME-CASE-TOKEN or, with several launches, TIME-CASE-TOKEN-rREPEAT. TIME is when the
+    run was planned. An id of another form is not compared.
     """
     plan = record.plan
     yield from check_at_least("plan.repeat_count", plan.repeat_count, plan.repeat_index)
@@ -100,7 +104,10 @@ def _compare_identity(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
-    """Yield the facts of the devices, which must be those of the plan's vendor."""
+    """Yield what plan and ranks say of the devices, which must fit the plan's vendor.
+
+    From the plan: how torch uses the devices, and the key of the case, which names the vendor.
+    """
     plan = record.plan
     planned_device = plan.device
     vendor_name = planned_device.vendor
@@ -150,7 +157,7 @@ def _compare_with_case(
     if recipe is None:
         return
     yield ComparedValue("plan.recipe.data", recipe.data, plan.data.origin)
-    # A later version may ship other recipes of these names.
+    # Another version of Trainmark may have other recipes of these names.
     if plan.suite_version == __version__ and plan.recipe_name in case.recipes:
         yield from _compare_changes(plan, case, recipe)
     if vendor is not None:  # labels are compared only if the vendor's package is installed
@@ -160,11 +167,13 @@ def _compare_with_case(
 
 
 def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[ComparedValue]:
-    """Yield the changes that the plan names, which must be those of its recipe.
+    """Yield the changes of the recipe that the plan lists, which must be those that it has.
 
+    Changes are fields in which ``recipe``, the one of the run, differs from the standard recipe.
     ``fix_hp`` are changed hyper-parameters that the closed rules allow, ``extra`` all others.
     """
     world = f"{plan.nnodes}x{plan.nproc}"
+    # The standard recipe depends on the world, such as 1x8, and on the recipe that the user chose.
     standard = find_standard_recipe(case, plan.recipe_name, world=world)
     yield ComparedValue("plan.compared_with", plan.compared_with, standard)
     changes = compare_with_standard(
@@ -175,7 +184,7 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
         name: value for name, value in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
     }
     if "precision" not in plan.fix_hp:
-        # It need not be named as a change, because pages show it in a column of its own.
+        # A plan need not list a changed precision, because pages show it in a column of its own.
         changes.allowed.pop("precision", None)
     yield ComparedValue("plan.fix_hp", plan.fix_hp, changes.allowed)
     yield ComparedValue("plan.extra", recipe_extra, changes.other_work)
@@ -188,17 +197,17 @@ def _list_checked_labels(plan: Plan) -> list[str]:
 
 
 def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
-    """Return the labels that follow from a plan and its recipe."""
+    """Return the labels that follow from a plan and its recipe, without those of the machine."""
     world = f"{plan.nnodes}x{plan.nproc}"
-    has_target = recipe.target_value is not None
-    # Real data, but without the published weights to begin from, give no comparable quality. Of
-    # generated data another label says so.
-    has_comparable_quality = recipe.data != "real" or plan.data.quality_comparable
+    has_no_target = recipe.target_value is None
+    # On real data, a run that does not start from the published weights reaches a quality that
+    # nothing can be compared with. A run on generated data has the label ``generated-data``.
+    is_not_comparable = recipe.data == "real" and not plan.data.quality_comparable
     conditions = {
         "self-reported": True,  # every run is measured by whoever publishes it
-        "performance-only": not (has_target and has_comparable_quality),
+        "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",
-        BALANCED_BOUND: recipe.is_upper_bound,
+        BALANCED_BOUND: recipe.is_upper_bound,  # no real training: it shows how fast one could be
         "given-peak": plan.peak_tflops is not None,
         f"recipe-written-for-{recipe.world}": recipe.world not in (None, world),
         RESUMED: plan.resumed is not None,
@@ -210,30 +219,34 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
     """Yield sizes and FLOPs of the model, which must follow from its recipe and fit in memory.
 
     Args:
-        recipe: of a shipped case; None: the case is not shipped, or the recipe is of another
-            version.
+        recipe: of a shipped case; None: the case is not shipped, or the recipe has fields of
+            another version.
     """
+    # Facts that rank 0 reported of what it trains, such as the number of parameters.
     job: dict[str, Any] = dict(record.environment["job"] or {})
     parameters = job.get("parameters")
     trained = job.get("trainable_parameters")
     if parameters is not None and trained is not None:
         yield from check_at_most("environment.job.trainable_parameters", trained, parameters)
+    # Memory of each rank's device; a rank may have reported none.
     totals = [(device or {}).get("memory_total_bytes") for device in record.environment["devices"]]
     known_totals = [total for total in totals if total]
     if parameters and len(known_totals) == record.plan.world_size:
         num_trained = parameters if trained is None else trained
         num_frozen = parameters - num_trained
         min_bytes = num_frozen * _MIN_FROZEN_BYTES + num_trained * _MIN_TRAINED_BYTES
-        # Compared in bytes: so many parameters must fit into the memory of all devices.
+        # Bytes are compared, not numbers of parameters: all parameters together must fit into the
+        # memory of all devices together.
         yield from check_at_most("environment.job.parameters", min_bytes, sum(known_totals))
     module = _load_sizes_module(record.plan.case)
     if recipe is None or module is None or not job:
         return
+    # What follows from the recipe: facts of the job, and a formula for the FLOPs.
     sizes: Sizes = module.find_sizes(recipe, job)
     for name, value in sizes.facts.items():
         if name in job:
             yield ComparedValue(f"environment.job.{name}", job[name], value)
-    if sizes.flops is None:
+    if sizes.flops is None:  # the case has no formula that is proportional to the counts
         return
     for rank in record.ranks:
         for name, phase in rank.phases.items():
@@ -245,14 +258,19 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
 
 
 def _compare_evidence(record: Record) -> Iterator[ComparedValue]:
-    """Yield the files of evidence, which must include all from which a record is computed."""
+    """Yield the listed evidence files, which must include each file that every record needs.
+
+    Evidence is every file beside a record from which it was computed: the plan, the events of the
+    launcher, and the events of each rank. Other files may be listed too.
+    """
     listed_files = {entry.name for entry in record.evidence}
     required_files = {PLAN_FILE, LAUNCHER_FILE}
     # A rank that never started wrote no file.
     required_files |= {
         name_rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None
     }
-    if listed_files:  # a record that lists no files only lacks evidence
+    # A record that lists no files is not wrong: it only cannot be checked against its evidence.
+    if listed_files:
         yield ComparedValue(
             "evidence", sorted(listed_files & required_files), sorted(required_files)
         )

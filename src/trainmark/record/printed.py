@@ -93,16 +93,19 @@ class PrintedComparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Tell whether both values agree within a tolerance: they may time different steps."""
+        """Tell whether the printed and the measured value agree.
+
+        A small difference is allowed, because the program may time other steps than we do.
+        """
         is_near = self.measured is not None and abs(self.change) <= _AGREEMENT_TOLERANCE
-        # With a reason they measure different things, however near they are.
+        # If there is a reason, the values measure different things, however near they are.
         return is_near and self.reason is None
 
 
 def compare_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> list[PrintedComparison]:
-    """Return each printed quantity beside what was measured."""
+    """Return each printed speed with the measured one, their relative difference and its reason."""
     comparisons = []
     for speed in measurement.printed:
         if speed.mean is None or speed.median is None or speed.mean <= 0:
@@ -110,7 +113,7 @@ def compare_printed(
         unit = _UNITS[speed.quantity]
         measured = _find_measured(speed.quantity, measurement, figures)
         if measured is None:
-            # Without a measured value the change has no meaning, and is 0.
+            # Without a measured value there is no change; the field holds 0.
             comparisons.append(PrintedComparison(speed, unit, measured=None, change=0.0))
             continue
         # The nearer pair counts: a few slow steps change a mean, but not a median.
@@ -118,15 +121,17 @@ def compare_printed(
         change_of_median = measured.at_median_step / speed.median - 1
         change = min(change_of_mean, change_of_median, key=abs)
         measured_value = measured.mean
-        # A program that prints its speed once may print that of the whole training.
+        # A program that prints its speed once may print that of the whole training, with warm-up
+        # and evaluations. The whole is compared instead if it is nearer.
         if speed.lines == 1 and measured.whole is not None:
             change_of_whole = measured.whole / speed.mean - 1
             if abs(change_of_whole) < abs(change):
                 change = change_of_whole
                 measured_value = measured.whole
-        # Asked even within the tolerance: a best step is no mean, however near it is.
+        # Checked even if the change is small: a best step is no mean, however near it is.
         reason = _explain_best_so_far(speed, measured)
         if reason is None and abs(change) > _AGREEMENT_TOLERANCE:
+            # Only earlier quantities are known here. Those of FLOPs, which need this, come last.
             another_agrees = any(comparison.agrees for comparison in comparisons)
             reason = _explain_difference(
                 speed, measured, measurement, figures, another_agrees=another_agrees
@@ -138,20 +143,25 @@ def compare_printed(
 def find_in_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> Iterator[Message]:
-    """Yield whether the printed speeds agree; if not, the largest difference with its reason."""
+    """Yield whether the printed speeds agree; if not, the largest difference with its reason.
+
+    Nothing is yielded for a case of Trainmark: only a user's own program prints a speed.
+    """
     if not measurement.printed:
-        # No known form of line was printed, and the user gave no pattern.
-        witness = measurement.plan.witness
+        witness = measurement.plan.witness  # how a user's own program is measured; None: a case
+        # ``speed_line`` is the user's pattern of lines with a speed. Without one, known forms of
+        # lines are searched, and none was found.
         if witness is not None and witness.spec.speed_line is None:
             yield message("printed_unknown")
         return
+    # The user's pattern has quantities, but no line of the output matches it.
     if not any(speed.lines for speed in measurement.printed):
         yield message("printed_nothing")
         return
     comparisons = compare_printed(measurement, figures)
     differing = [x for x in comparisons if x.measured is not None and not x.agrees]
     if differing:
-        # An explained difference comes before all others.
+        # A difference with a known reason is reported before a larger one without.
         explained = [x for x in differing if x.reason is not None]
         worst = max(explained or differing, key=lambda x: abs(x.change))
         yield message("printed_differs", **_list_message_args(worst))
@@ -167,7 +177,7 @@ def find_in_printed(
 
 
 def _list_message_args(comparison: PrintedComparison) -> dict[str, str | float | None]:
-    """Return the arguments of a message about a printed speed and the measured one."""
+    """Return the arguments of a message that states the printed and the measured speed."""
     return {
         "reported": comparison.speed.mean,
         "unit": comparison.unit,
@@ -184,16 +194,17 @@ def _find_measured(
     Args:
         quantity: its name, such as ``step_ms`` or ``samples_per_second``.
     """
-    phases = [rank.phases["train"] for rank in measurement.ranks]
+    phases = [rank.phases["train"] for rank in measurement.ranks]  # steps after the warm-up
     slowest_ns = max(phase.windows_ns for phase in phases)
-    steps = phases[0].steps
+    steps = phases[0].steps  # the same on all ranks, because they step together
     median_step_s = figures["step_time_p50"].value
     if not slowest_ns or not steps or not median_step_s:
         return None
     mean_step_s = slowest_ns / steps / 1e9
+    # The whole training divided by its steps, with warm-up, evaluations and checkpoints.
     whole_step_s = _measure_whole_step_s(measurement)
     if quantity in TIMES:
-        unit_s = TIMES[quantity]
+        unit_s = TIMES[quantity]  # 1 for seconds, 0.001 for milliseconds
         return _MeasuredQuantity(
             mean=mean_step_s / unit_s,
             at_median_step=median_step_s / unit_s,
@@ -228,7 +239,9 @@ def _find_amount_of_step(
     *,
     mean_step_s: float,
 ) -> float | None:
-    """Return how much of what a rate counts is in a step; None: not known.
+    """Return the amount that, divided by the time of a step, gives a rate; None: not known.
+
+    For ``samples_per_second`` it is the number of samples of a mean step, for instance.
 
     Args:
         quantity: a rate: of steps, samples, tokens or TFLOPs a second, or MFU in percent.
@@ -239,14 +252,15 @@ def _find_amount_of_step(
     num_ranks = len(phases)
     if quantity == "steps_per_second":
         return 1.0
-    # The figures of FLOPs are rates over the mean step, so that the amount follows from them.
+    # Figures of FLOPs and MFU are rates over the mean step: times its length they give the amount.
     if quantity == "tflops_per_device":
         flops_per_second = figures["model_flops_per_device"].value
         return None if flops_per_second is None else flops_per_second / 1e12 * mean_step_s
     if quantity == "mfu_percent":
         mfu_percent = figures["MFU"].value
         return None if mfu_percent is None else mfu_percent * mean_step_s
-    # If a rank has no measured step, this figure is None: a sum over ranks would lack its part.
+    # The figure is the throughput. It is None if a rank has no measured step: the sum over ranks
+    # below would lack that rank's part.
     if figures["final_result"].value is None:
         return None
     if quantity.startswith("samples"):
@@ -259,9 +273,10 @@ def _find_amount_of_step(
 
 
 def _explain_best_so_far(speed: PrintedSpeed, measured: _MeasuredQuantity) -> Message | None:
-    """Return that a program prints its fastest step until then; None: it does not.
+    """Return that a program prints the speed of its fastest step so far; None: it does not.
 
-    It does if no printed value is slower than an earlier one, and the last is faster than the mean.
+    It does if no printed value is slower than an earlier one, and the last printed value is faster
+    than the measured mean.
     """
     if not speed.is_best_so_far or speed.last is None:
         return None
@@ -286,13 +301,14 @@ def _explain_difference(
     """Return why a printed speed differs, by the rule that predicts it best; None: none does.
 
     Args:
-        another_agrees: another quantity of the same lines agrees, so that time and work do.
+        another_agrees: another quantity that the program prints agrees with its measured value.
     """
-    # If times agree, no rule about steps or ranks explains FLOPs: only their formula is left.
+    # If another quantity agrees, the program counts steps, time and ranks as we do. Then only its
+    # formula of FLOPs, or its peak, can explain FLOP/s or MFU.
     if another_agrees and speed.quantity in _QUANTITIES_OF_FLOPS:
         return _explain_other_formula(speed, measured, measurement, figures)
     best_reason = None
-    smallest_error = inf  # of what a rule predicts, relative
+    smallest_error = inf  # relative difference of the ratio from the one that a rule predicts
     for rule, predicted_ratio in _predict_ratios(speed.quantity, measurement):
         if rule in _RULES_ON_MEANS_SINCE_START:
             # The program prints a mean or best over all steps so far: only the last value counts.
@@ -309,6 +325,7 @@ def _explain_difference(
                 best_reason = message(_REASONS[rule], ratio=predicted_ratio)
     if best_reason is not None:
         return best_reason
+    # No rule fits: of MFU and FLOP/s, the peak or the formula of FLOPs may still be the reason.
     return _explain_other_formula(speed, measured, measurement, figures)
 
 
@@ -344,7 +361,8 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
         is_per_device = quantity.endswith("_per_device") or quantity == "mfu_percent"
         if not is_per_device:
             yield "one_rank", 1 / len(ranks)  # only the work of one rank counts
-        yield "all_ranks", float(len(ranks))  # a figure of all ranks is multiplied again
+        # The work of all ranks counts as that of one, or is multiplied by the ranks once more.
+        yield "all_ranks", float(len(ranks))
     yield "twice", 2.0  # all work counts twice
 
 
@@ -354,8 +372,11 @@ def _explain_other_formula(
     measurement: Measurement,
     figures: Mapping[str, FigureEntry],
 ) -> Message | None:
-    """Return that a program takes another peak, or other FLOPs a step, than we do."""
-    assert speed.mean is not None, "the caller has a value"
+    """Return why a printed MFU or FLOP/s differs: the peak or the FLOPs of a step are others.
+
+    None: no such reason is known, or the quantity is neither MFU nor FLOP/s.
+    """
+    assert speed.mean is not None, "callers pass only speeds with a value"
     printed_means = {x.quantity: x.mean for x in measurement.printed if x.mean is not None}
     if speed.quantity == "mfu_percent":
         flops_per_second = figures["model_flops_per_device"].value
@@ -365,12 +386,13 @@ def _explain_other_formula(
         # If the program also prints its FLOP/s and they differ, the peak is not the reason.
         printed_tflops = printed_means.get("tflops_per_device")
         measured_tflops = flops_per_second / 1e12
-        is_same_rate = (
+        can_be_peak = (
             printed_tflops is None
             or abs(measured_tflops / printed_tflops - 1) <= _AGREEMENT_TOLERANCE
         )
-        if is_same_rate:
-            # Both peaks follow from the same FLOP/s, by the printed MFU and by ours.
+        if can_be_peak:
+            # MFU is FLOP/s divided by the peak, so the peaks follow from the measured FLOP/s:
+            # the program's from the printed MFU, ours from the measured MFU.
             return message(
                 "printed_because_peak",
                 theirs=flops_per_second / (speed.mean / 100) / 1e12,

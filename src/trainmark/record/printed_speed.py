@@ -43,12 +43,12 @@ class PrintedSpeed(Frozen):
 
 
 def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list[PrintedSpeed]:
-    """Return what the launcher read in the program's output.
+    """Return a summary of each quantity of speed that a program printed.
 
     Args:
-        event: the launcher's event; None: it has none.
-        steps: of the run, over which lines are taken to be spread evenly.
-        warmup: steps at the start that do not count.
+        event: what the launcher read in the program's output; None: it wrote no such event.
+        steps: number of steps of the run. Printed lines are taken to be spread evenly over them.
+        warmup: number of steps at the start whose values do not count.
     """
     summaries = []
     speeds = [] if event is None else event.speeds
@@ -61,13 +61,13 @@ def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list
         summaries.append(
             PrintedSpeed(
                 quantity=reading.quantity,
-                lines=reading.lines,
+                lines=reading.lines,  # number of lines with a value
                 mean=_compute_mean(reading.quantity, values_after_warmup),
                 median=median(values_after_warmup) if values_after_warmup else None,
                 mean_of_all=_compute_mean(reading.quantity, values),
                 last=values[-1] if values else None,
                 best=find_fastest(values) if values else None,
-                raw=reading.raw,
+                raw=reading.raw,  # text of the first line with a value
                 is_best_so_far=_are_best_so_far(values_after_warmup, find_fastest),
             )
         )
@@ -91,7 +91,11 @@ def _are_best_so_far(values: list[float], find_fastest: Callable[[float, float],
 
 
 def _compute_mean(quantity: str, values: list[float]) -> float | None:
-    """Return the mean over steps of equal work: of rates the harmonic mean; None without values."""
+    """Return the mean of printed speeds; None without values.
+
+    Each value stands for the same number of steps. So the mean of step times is the arithmetic
+    one, and that of rates (work per time) the harmonic one.
+    """
     if not values:
         return None
     if quantity in TIMES:

@@ -218,7 +218,8 @@ CASE = Case(
     dataset="samsum; MMLU",
     metric="mmlu",
     metric_note=Text(
-        "share of MMLU questions answered correctly, micro average", "MMLU 题目的回答准确率（微平均）"
+        "share of MMLU questions answered correctly, micro average",
+        "MMLU 题目的回答准确率（微平均）",
     ),
     sample_note=Text(
         "seq_length tokens of dialogues with their summaries",
