@@ -166,10 +166,16 @@ def _select_worst_reasons(reasons: Iterable[Message]) -> list[Message]:
     worst_of_code: dict[str, Message] = {}
     for reason in reasons:
         worst = worst_of_code.setdefault(reason.code, reason)
-        name = _VALUE_OF_CODE.get(reason.code)
-        if name is not None and abs(reason.args[name]) > abs(worst.args[name]):
+        if _get_severity(reason) > _get_severity(worst):
             worst_of_code[reason.code] = reason
     return list(worst_of_code.values())
+
+
+def _get_severity(reason: Message) -> float:
+    """Return how far the value of a reason is from 0; 0 if its code has no such value."""
+    name = _VALUE_OF_CODE.get(reason.code)
+    value = None if name is None else reason.args[name]
+    return abs(value) if isinstance(value, int | float) else 0.0
 
 
 def get_trust(records: Sequence[Record]) -> Trust:
