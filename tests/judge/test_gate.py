@@ -65,8 +65,9 @@ def test_tolerance_follows_scatter_of_launches(
     args = judge_rates([100.0], make_baseline(rates)).message.args
     assert (args["worse_by"], args["better_by"]) == (worse, better)
     # If the tolerance is wider than 10%, the launches are never better than noisy.
-    assert judge_rates([100.0], make_baseline(rates)).verdict == (
-        "noisy" if worse > 0.1 else "passed"
+    judgement = judge_rates([100.0], make_baseline(rates))
+    assert (judgement.verdict, judgement.message.code) == (
+        ("noisy", "gate_noisy_baseline") if worse > 0.1 else ("passed", "gate_passed")
     )
     given_tolerance = judge_rates([100.0], make_baseline(rates), worse_by=0.07)
     assert given_tolerance.message.args["worse_by"] == 0.07
@@ -225,6 +226,7 @@ def test_other_work_names_the_key_and_both_values() -> None:
     (judgement,) = judge_against_baseline(other, make_baseline([100.0]), [])
     assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)
     # ``entry`` describes the nearest work of the baseline in words.
+    assert judgement.message.code == "gate_other_work_in_one_key"
     assert judgement.message.args | {"entry": ""} == {
         "key": "micro_batch_size",
         "known": "96",
@@ -232,6 +234,16 @@ def test_other_work_names_the_key_and_both_values() -> None:
         "others": 0,
         "entry": "",
     }
+    other = make_launches("run", [100.0], recipe={"micro_batch_size": 8, "max_epochs": 99})
+    (judgement,) = judge_against_baseline(other, make_baseline([100.0]), [])
+    assert (judgement.message.code, judgement.message.args["others"]) == ("gate_other_work", 1)
+
+
+def test_noisy_baseline_is_the_reason_if_launches_exceed_its_tolerance_too() -> None:
+    """More launches to judge would not help against a baseline with a tolerance of 12%."""
+    judgement = judge_rates([80.0, 120.0], make_baseline([100.0, 102.0, 98.0]))
+    assert (judgement.verdict, judgement.message.code) == ("noisy", "gate_noisy_baseline")
+    assert judgement.message.args["baseline_launches"] == 3
 
 
 def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:

@@ -309,8 +309,9 @@ def _fail_other_work(record: Record, baseline: Sequence[Record]) -> Judgement:
     closest_work = describe_work(closest)
     differing_keys = find_differences(closest_work, work)
     first_key = differing_keys[0]
+    has_one_difference = len(differing_keys) == 1
     reason = message(
-        "gate_other_work",
+        "gate_other_work_in_one_key" if has_one_difference else "gate_other_work",
         key=first_key,
         entry=_describe_work_briefly(closest),
         known=str(closest_work.get(first_key)),
@@ -389,10 +390,13 @@ def _judge_by_baseline(
     # Sorted, because the sign exchanges the ends if lower values are better.
     low, high = sorted([sign * (low_ratio - 1), sign * (high_ratio - 1)])
     verdict = _choose_verdict(low, high, limits)
+    # More launches to judge do not help against a noisy baseline.
+    is_due_to_baseline = verdict == "noisy" and limits.is_baseline_noisy
     return _make_judgement(
         launches,
         name,
         verdict,
+        code="noisy_baseline" if is_due_to_baseline else None,
         unit=unit,
         expected=expected.mean,
         value=estimate.ratio * expected.mean,
@@ -401,6 +405,8 @@ def _judge_by_baseline(
         high=high,
         worse_by=limits.worse_by,
         better_by=limits.better_by,
+        baseline_launches=expected.launches,
+        max_worse_by=_MAX_TOLERANCE,
     )
 
 
