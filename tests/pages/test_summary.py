@@ -8,7 +8,10 @@ from support.comparison_records import read_golden_record
 from support.document_texts import list_paragraphs, translate_headers, translate_rows
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.repeats import build_repeats, build_summary
+from trainmark.pages.summary import list_first_lines
+from trainmark.record.messages import MESSAGES
 from trainmark.record.work import group_by_work
+from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -65,6 +68,15 @@ def test_failed_launches_are_named_and_never_averaged_in():
         "A 95% interval needs at least five launches; with fewer, only the range is shown, and no "
         "conclusion can be drawn from it.",
     ]
+
+
+def test_first_lines_say_once_that_no_window_was_repeated():
+    finding = message("no_window_replayed")
+    launches = [make_launch_record(number, p_core=100.0, findings=[finding]) for number in range(2)]
+
+    text = MESSAGES[finding.code].en
+    assert list_first_lines(launches).count(text) == 1
+    assert text not in list_first_lines([make_launch_record(0, p_core=100.0)])
 
 
 def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():

@@ -223,6 +223,13 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
             "replay_every_windows=5, but the run has fewer measured windows: 4",
             "use a smaller value, or more steps",
         ),
+        (
+            # 4,096 samples are 32 steps of two ranks: three windows after the warm-up.
+            "toy",
+            ("max_epochs=1", "warmup_steps=10", "window_steps=10"),
+            "replay_every_windows=5, but the run has at most 3 measured windows",
+            "use a smaller value, or more epochs or steps",
+        ),
     ],
 )
 def test_useless_window_repeats_are_refused(
@@ -243,6 +250,13 @@ def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
     plan = resolve(assignments=["replay_every_windows=5", *args])
 
     assert plan.recipe["replay_every_windows"] == 5
+
+
+def test_windows_that_an_epoch_ends_early_count_for_repeats(resolve: Any) -> None:
+    # Two epochs of 32 steps: after the warm-up windows of 10, 10 and 2 steps, then four more.
+    args = ["max_epochs=2", "warmup_steps=10", "window_steps=10", "replay_every_windows=7"]
+
+    assert resolve(assignments=args, nproc=2).recipe["replay_every_windows"] == 7
 
 
 def make_sized_case() -> cases.Case:

@@ -106,10 +106,15 @@ def test_time_of_window_repeats_is_a_span_excluded_from_rates(measure_replays: A
     assert figures["replayed_windows"].value == 1.0
 
 
-def test_run_that_ended_before_the_first_repeat_has_no_figure(measure_replays: Any) -> None:
-    figure = compute_figures(measure_replays([]))["replayed_windows"]
+def test_run_that_ended_before_the_first_repeat_has_no_figure_but_a_finding(
+    measure_replays: Any,
+) -> None:
+    measurement = measure_replays([])
+    figure = compute_figures(measurement)["replayed_windows"]
 
     assert (figure.value, figure.reason) == (None, message("no_window_replayed"))
+    codes = [finding.code for finding in findings.find_in_measurement(measurement, {})]
+    assert "no_window_replayed" in codes
     # Without repeats in the plan there is no such figure at all.
     assert "replayed_windows" not in compute_figures(measure_replays([], replay_every=None))
 

@@ -32,6 +32,7 @@ from trainmark.pages.texts import (
     translate_message,
 )
 from trainmark.record.advice import advise
+from trainmark.record.findings import INCONCLUSIVE_REPLAYS
 from trainmark.record.messages import shorten
 from trainmark.record.trust import combine_verifications, find_worst_grade, get_trust, grade_reasons
 from trainmark.record.work import count_parameters, is_same_size
@@ -264,8 +265,9 @@ def list_first_lines(
 ) -> list[str]:
     """Return title, badge, sentence, key figures and launches, then reasons and comparisons.
 
-    The last line is the dominant limit. If a launch failed, what to do about it takes the place of
-    the reasons and of all that follows them. Each text is a line; empty ones are left out.
+    Between these two are checks that were asked for but showed nothing. The last line is the
+    dominant limit. If a launch failed, what to do about it takes the place of the reasons and of
+    all that follows them. Each text is a line; empty ones are left out.
     """
     record = find_median_launch(records)
     marks = join((choose_badge(records)[0], phrase(f"trust.{combine_verifications(records)}")))
@@ -285,12 +287,25 @@ def list_first_lines(
         lines.append(join((advice.heading, advice.text), "colon"))
     else:
         lines += list_reasons(records)
+        lines += _list_inconclusive_checks(records)
         balance = compare_with_bound(records, comparisons)
         if balance is not None:
             lines.append(join((balance.heading, balance.text), "colon"))
         lines += [describe_comparison(records, comparisons), describe_dominant_limit(record)]
     texts = [to_one_line(translate(line, lang)) for line in lines]
     return [text for text in texts if text]
+
+
+def _list_inconclusive_checks(records: Sequence[Record]) -> list[Phrase]:
+    """Return the findings that repeats of windows, which the recipe asks for, prove nothing."""
+    # By the code, so that several launches with the same finding have one line.
+    findings = {
+        finding.code: translate_message(record, finding)
+        for record in reversed(records)
+        for finding in record.findings
+        if finding.code in INCONCLUSIVE_REPLAYS
+    }
+    return list(findings.values())
 
 
 def _describe_launches(records: Sequence[Record]) -> Phrase:

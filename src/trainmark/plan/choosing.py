@@ -139,7 +139,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             fix=f"{fix}, or tensor_parallel=1",
         )
     if recipe.max_steps is None:
-        return  # the number of windows depends on the data
+        return  # the number of windows depends on the data, which is checked later
     # At least: an evaluation or the end of an epoch may end a window early.
     num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if num_windows < recipe.replay_every_windows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 UNUSED_ACCELERATOR = "accelerator-not-used"  # label
 
 
-def _refuse_impossible_run(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
+def _refuse_impossible_run(choice: Choice, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
     """Refuse a run that cannot end as its recipe asks."""
-    _check_target(case, recipe, facts)
+    _check_target(choice.case, recipe, facts)
     if recipe.eval_from_sample is not None and recipe.eval_every_samples is None:
         raise UsageError(
             f"eval_from_sample={recipe.eval_from_sample} has no effect without eval_every_samples",
@@ -55,6 +56,39 @@ def _refuse_impossible_run(case: Case, recipe: Recipe, facts: DataFacts, folder:
     if recipe.evaluates and facts.eval_samples < 1:
         raise DataError(
             "there are no evaluation samples", where=str(folder), rule="at least 1 is needed"
+        )
+    _check_replay_windows(recipe, facts.train_samples, world_size=choice.nnodes * choice.nproc)
+
+
+def _check_replay_windows(recipe: Recipe, train_samples: int, *, world_size: int) -> None:
+    """Refuse ``replay_every_windows`` if the data is too small for a window to be repeated.
+
+    Args:
+        train_samples: samples of an epoch.
+    """
+    interval = recipe.replay_every_windows
+    if interval is None:
+        return
+    samples_per_step = recipe.micro_batch_size * recipe.grad_accum_steps * world_size
+    steps_per_epoch = ceil(train_samples / samples_per_step)
+    num_steps = recipe.max_epochs * steps_per_epoch
+    if recipe.max_steps is not None:
+        num_steps = min(num_steps, recipe.max_steps)
+    num_epochs = ceil(num_steps / steps_per_epoch)
+    # Each epoch but the last may end a window early, after which one more is needed.
+    max_windows = ceil(max(0, num_steps - recipe.warmup_steps) / recipe.window_steps)
+    max_windows += num_epochs - 1
+    if max_windows < interval:
+        raise UsageError(
+            f"replay_every_windows={interval}, but the run has at most {max_windows} measured "
+            "windows",
+            where="recipe field replay_every_windows",
+            rule=(
+                "the run must have at least that many measured windows: of its at most "
+                f"{num_steps:,} steps, those after the first {recipe.warmup_steps:,} are measured "
+                f"in windows of up to {recipe.window_steps:,}"
+            ),
+            fix="use a smaller value, or more epochs or steps",
         )
 
 
@@ -224,7 +258,7 @@ def _check_data(resolution: _Resolution, root: Path, *, dry_run: bool) -> DataFa
     if dry_run and not is_on_this_machine and not folder.exists():
         return resolution.facts
     facts = cases.check_data(case.name, folder, recipe)
-    _refuse_impossible_run(case, recipe, facts, folder)
+    _refuse_impossible_run(resolution.choice, recipe, facts, folder)
     return facts
 
 

@@ -63,8 +63,8 @@ CODES_OF_RECORD = {
     "steps_beside_windows", "slow_device", "slow_rank", "slow_data", "nodes_differ",
     "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
     "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
-    "replay_differs", "replay_not_deterministic", "device_errors", "device_errors_corrected",
-    "kernel_messages",
+    "replay_differs", "replay_not_deterministic", "no_window_replayed",
+    "device_errors", "device_errors_corrected", "kernel_messages",
     *witnessed.CODES, *printed.CODES,
 }  # fmt: skip
 CODES_OF_EVENTS = {
@@ -75,6 +75,8 @@ CODES_OF_EVENTS = {
     "evaluation_unchecked",
     "evaluation_rows_repeated",
 }
+# Those by which repeats of windows, which the recipe asked for, prove nothing.
+INCONCLUSIVE_REPLAYS = frozenset({"replay_not_deterministic", "no_window_replayed"})
 
 
 def find_findings(
@@ -486,6 +488,8 @@ def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
     """
     replays = measurement.replays
     if replays is None:  # no window was repeated
+        if measurement.plan.recipe.get("replay_every_windows") is not None:
+            yield message("no_window_replayed")
         return
     # ``not_deterministic``: number of windows whose two further repeats differ from each other. If
     # there are any, repeats may differ without a fault, so a difference in another window proves no
