@@ -146,7 +146,9 @@ def make_case(
             "validation log perplexity in nats per token", "验证集对数困惑度（nat/token）"
         ),
         higher_is_better=False,
-        sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
+        sample_note=Text(
+            "one stretch of seq_length tokens", "一段连续文本，长度为 seq_length 个 token"
+        ),
         work_unit="tokens",
         mission=mission,
         recipe_type=type(next(iter(recipes.values()))),

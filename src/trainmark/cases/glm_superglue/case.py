@@ -203,7 +203,7 @@ CASE = Case(
     metric="acc",
     metric_note=Text(
         "share of questions whose best-scored entity is a right answer",
-        "得分最高的候选实体为正确答案的问题占比（准确率）",
+        "得分最高的候选实体恰为正确答案的问题所占的比例（准确率）",
     ),
     sample_note=Text(
         "one question: a sequence of seq_length tokens for each candidate entity",

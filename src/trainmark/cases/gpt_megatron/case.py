@@ -207,7 +207,9 @@ CASE = Case(
     metric="val_loss",
     metric_note=Text("validation cross-entropy in nats per token", "验证集交叉熵（nat/token）"),
     higher_is_better=False,
-    sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
+    sample_note=Text(
+        "one stretch of seq_length tokens", "一段连续文本，长度为 seq_length 个 token"
+    ),
     work_unit="tokens",
     mission=Mission("nlp", "gpt", "语义表示", 1),
     recipe_type=GptRecipe,
