@@ -194,6 +194,37 @@ def test_wrong_result_of_a_pair_counts_once_though_both_ranks_find_it(tmp_path: 
     assert result.members[0].findings[0].quantity == "all_reduce"
 
 
+@pytest.mark.parametrize("code", ["wrong_result", "failed"])
+def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
+    tmp_path: Path, code: str
+) -> None:
+    def write_bad_round(measured: DeviceEvidence) -> None:
+        if code == "failed":
+            measured.write_failed_round("nodes", (NODE,), "failed")
+        else:
+            measured.write_machine_round(fault="3 of 8 numbers")
+
+    alone, blamed, sound = (tmp_path / name for name in ("alone", "blamed", "sound"))
+    for folder in (alone, blamed, sound):
+        folder.mkdir()
+    measured = DeviceEvidence(alone)
+    measured.write_all_phases()
+    write_bad_round(measured)
+    result = judge_folder(alone)
+    assert (list_decisions(result), result.exit_code) == (["fail"] * 4, 1)
+    assert {code for name in DEVICES for code in list_finding_codes(result, name)} == {code}
+    # A device that fails alone explains the round.
+    measured = DeviceEvidence(blamed)
+    measured.write_device_phase(DEVICES[:3])
+    measured.write_failed_round("devices", (DEVICES[3],), "failed")
+    write_bad_round(measured)
+    assert judge_folder(blamed).list_names("fail") == [DEVICES[3]]
+    measured = DeviceEvidence(sound)
+    measured.write_all_phases()
+    measured.write_machine_round()
+    assert judge_folder(sound).exit_code == 0
+
+
 def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
     first_session = DeviceEvidence(tmp_path)
     first_session.write_failed_round("devices", (DEVICES[3],), "deadline")

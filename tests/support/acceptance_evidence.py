@@ -117,6 +117,18 @@ class DeviceEvidence:
         ]
         self._write("pairs", number, (first, second), results)
 
+    def write_machine_round(self, *, fault: str | None = None) -> None:
+        """Write a round of all devices together.
+
+        Args:
+            fault: what every rank says of the result of its all-reduce; None: it was right.
+        """
+        results = [
+            self._result(name, rank, {"step": [0.4]}, trainings=[], fault=fault)
+            for rank, name in enumerate(DEVICES)
+        ]
+        self._write("nodes", 0, (NODE,), results)
+
     def write_failed_round(self, phase: str, members: tuple[str, ...], reason: str) -> None:
         """Write a round that failed.
 

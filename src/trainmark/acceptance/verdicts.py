@@ -523,20 +523,41 @@ def note_bad_rounds(
     bad_rounds = [*_list_wrong_results(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad_rounds:
         # If the members are the devices of one machine, a team of all of them has the name of the
-        # machine. It is no member, and stands for itself.
+        # machine. It is no member, and stands for itself; such teams come below.
         owners = {member_of.get(name, name) for name in bad_round.members}
         # A team with several owners does not show which of them is at fault; pairs come below.
-        if bad_round.phase != "pairs" and len(owners) == 1:
+        if bad_round.phase != "pairs" and len(owners) == 1 and owners <= member_of.keys():
             (owner,) = owners
-            assessment.findings[owner].append(
-                Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
-            )
+            assessment.findings[owner].append(_make_finding(bad_round))
     bad_pair_rounds = [bad_round for bad_round in bad_rounds if bad_round.phase == "pairs"]
     _blame_bad_pairs(assessment, evidence, bad_pair_rounds)
+    _blame_whole_machine(assessment, bad_rounds)
     return [
         f"{phase}, round {number + 1}, {_format_members(members)}: {failure.error}"
         for (phase, number, members), failure in evidence.failures.items()
     ]
+
+
+def _make_finding(bad_round: _BadRound) -> Finding:
+    """Return the finding that excludes the member to which a bad round belongs."""
+    return Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
+
+
+def _blame_whole_machine(assessment: Assessment, bad_rounds: Sequence[_BadRound]) -> None:
+    """Add findings for a bad round of all devices of the only machine together.
+
+    Any of them may be at fault. If none has a finding of its own, from a round alone or of a pair,
+    all of them get the one of this round.
+
+    Args:
+        bad_rounds: of all phases. If the members are nodes, such a round is that of its node.
+    """
+    members = assessment.product_of_member
+    for bad_round in bad_rounds:
+        is_of_machine = bad_round.phase == "nodes" and members.keys().isdisjoint(bad_round.members)
+        if is_of_machine and not any(assessment.findings.get(name) for name in members):
+            for name in members:
+                assessment.findings[name].append(_make_finding(bad_round))
 
 
 def _format_members(members: Sequence[str]) -> str:
@@ -605,9 +626,7 @@ def _blame_bad_pairs(
         if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
             rounds_of_member = [x for x in bad_pair_rounds if member in x.members]
             bad_round = rounds_of_member[0]  # one finding is enough: the first stands for all
-            assessment.findings[member].append(
-                Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
-            )
+            assessment.findings[member].append(_make_finding(bad_round))
     for bad_round in bad_pair_rounds:
         # An excluded end settles all its bad pairs, also one that this loop has just excluded.
         if not any(assessment.findings.get(name) for name in bad_round.members):
