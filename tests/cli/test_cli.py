@@ -340,11 +340,19 @@ def leave_runs(tmp_path):
     """Return a function that writes the record of a toy run, newer than those before it."""
     golden_record = record.read_record(GOLDEN / "record_toy.json")
 
-    def write_toy_record(place, index=1, count=1):
-        """Write a record to ``runs/place``, as launch ``index`` of ``count`` of a series."""
+    def write_toy_record(place, index=1, count=1, **recipe):
+        """Write a record to ``runs/place``, as launch ``index`` of ``count`` of a series.
+
+        ``recipe`` are fields of the recipe with other values.
+        """
         folder = tmp_path / "runs" / place
         folder.mkdir(parents=True)
-        plan = golden_record.plan.model_copy(update={"repeat_index": index, "repeat_count": count})
+        changes = {
+            "repeat_index": index,
+            "repeat_count": count,
+            "recipe": golden_record.plan.recipe | recipe,
+        }
+        plan = golden_record.plan.model_copy(update=changes)
         path = record.write_record(
             golden_record.model_copy(update={"plan": plan, "run_id": place}), folder
         )
@@ -364,6 +372,18 @@ def test_report_of_a_series_shows_all_its_runs(cli, leave_runs):
     assert newest == cli("report", "runs/twice")[1]
     _, both, _ = cli("export", "--to", "json")
     assert [record["run_id"] for record in json.loads(both)] == ["twice/r1", "twice/r2"]
+
+
+def test_report_of_several_works_names_the_runs_of_each(cli, leave_runs):
+    """All titles are the same, because the works differ only in a setting."""
+    leave_runs("a")
+    leave_runs("b/r1", index=1, count=2, micro_batch_size=8)
+    leave_runs("b/r2", index=2, count=2, micro_batch_size=8)
+    leave_runs("c", micro_batch_size=4)
+    _, out, _ = cli("report", "runs/a", "runs/b", "runs/c/record.json")
+    titles = [line for line in out.splitlines() if "Toy classification" in line]
+    assert [title.split(": ")[0] for title in titles] == ["runs/a", "runs/b", "runs/c"]
+    assert "runs/a: " not in cli("report", "runs/a")[1]  # of a single page it is clear
 
 
 def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leave_runs):

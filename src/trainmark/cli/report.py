@@ -160,15 +160,43 @@ def _write_terminal_text(
     else:
         extent = "screen"
     colour = None if output is None else False  # None: if standard output is a terminal
+    names = _name_pages(pages, selection)
     text = ""
-    for page in pages:
-        text += show_page(page, lang, colour=colour, extent=extent) + "\n\n"
+    for page, name in zip(pages, names, strict=True):
+        text += show_page(page, lang, colour=colour, extent=extent, name=name) + "\n\n"
     for place in selection.places:
         text += f"record: {escape_controls(place)}\n"
     if output is None:
         typer.echo(text, nl=False)  # its text is escaped already, and may have colours
     else:
         write_text(output, text)
+
+
+def _name_pages(pages: Sequence[Document], selection: Selection) -> list[str]:
+    """Return the runs of each page by their paths; empty: of the only page, and of the overview.
+
+    Args:
+        pages: as ``build_documents`` returns those of the selection.
+    """
+    from pathlib import Path
+
+    from trainmark.record.record import RECORD_FILE
+    from trainmark.record.work import group_by_work
+
+    if len(pages) == 1:
+        return [""]
+    pairs = zip(selection.records, selection.places, strict=True)
+    places = {record.run_id: place for record, place in pairs}
+    names = [""]  # the overview comes first
+    for launches in group_by_work(selection.records):
+        run_names: dict[str, None] = {}  # in order of appearance, each once
+        for record in launches:
+            path = Path(places[record.run_id])
+            folder = path.parent if path.name == RECORD_FILE else path
+            is_repeat = len(launches) > 1 and record.plan.repeat_count > 1
+            run_names[str(folder.parent if is_repeat else folder)] = None
+        names.append(", ".join(run_names))
+    return names
 
 
 def _write_pages(

@@ -148,6 +148,7 @@ def show_page(
     width: int = 0,
     colour: bool | None = None,
     extent: Extent = "screen",
+    name: str = "",
 ) -> str:
     """Return a page as text.
 
@@ -156,9 +157,11 @@ def show_page(
         colour: as ``show`` takes it.
         extent: ``head``: only its first lines; ``screen``: what fits on a screen, and the names of
             the other sections; ``all``: all sections that a terminal shows.
+        name: of the page's runs, before its title; empty: they need none.
     """
+    title = join((name, page.title), "colon") if name else page.title
     marks = join((page.badge, page.verification))
-    blocks: list[Block] = [Paragraph(page.title, "heading"), Paragraph(marks, page.tone)]
+    blocks: list[Block] = [Paragraph(title, "heading"), Paragraph(marks, page.tone)]
     blocks += [Paragraph(line) for line in (page.sentence, page.key_figures) if line]
     blocks += [Paragraph(line, "warn") for line in page.reasons]
     if extent != "head":
