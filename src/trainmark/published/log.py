@@ -38,7 +38,13 @@ _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def parse_number(text: str, magnitude: str | None = None) -> float:
-    """Return the number that ``NUMBER`` matched, times what ``MAGNITUDE`` behind it stands for."""
+    """Return the value of a printed number: 1,200,000 for ``1,200`` and the magnitude ``k``.
+
+    Args:
+        text: what the pattern ``NUMBER`` matches; commas separate thousands.
+        magnitude: what the pattern ``MAGNITUDE`` matches behind it, such as ``k`` or ``M``; None or
+            empty: nothing.
+    """
     number = float(text.replace(",", ""))
     return number * _MAGNITUDES[magnitude] if magnitude else number
 
@@ -53,7 +59,10 @@ def make_keyword_pattern(keyword: str) -> str:
 
 
 def make_number_pattern(keyword: str) -> str:
-    """Return the pattern of the number behind a keyword, and of its magnitude."""
+    """Return the pattern of a keyword and the number behind it.
+
+    Its groups are the number and its magnitude, ``k`` of ``1.2k``, which may be missing.
+    """
     # Behind a letter or digit a separator, one of ``OPENING``, must stand: `loss2` is not the
     # loss 2.
     repeat = "+" if keyword[-1].isalnum() else "*"

@@ -10,7 +10,6 @@ import numpy as np
 from trainmark.published.analysis.quantities import Quantity
 from trainmark.published.analysis.samples import Sample
 from trainmark.published.analysis.sources import Source
-from trainmark.published.importers.event_runs import FORMS
 from trainmark.published.importers.logs import (
     TOTAL_SPEED,
     describe_run,
@@ -114,7 +113,7 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     elif run.speeds:
         key = "tracked_stats"
     else:
-        key = f"samples and times of {FORMS[run.mark]} events"
+        key = f"samples and times of {run.form} events"
     if run.line:  # the line of the event that ends the run
         first_text = f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}"
     else:  # the run has no end

@@ -92,6 +92,11 @@ class EventRun:
     _trained_samples: float = 0.0  # at the end of the last interval
 
     @property
+    def form(self) -> str:
+        """The form of the log: ``perflog`` or ``mlperf``."""
+        return FORMS[self.mark]
+
+    @property
     def speed(self) -> float | None:
         """Samples a second; None: not known.
 

@@ -45,7 +45,7 @@ _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?:[ =](?!-)(\S+))?")
 _FALSE_WORDS = {"0", "false", "no", "off"}
 _SEPARATORS_OF_WORLD = " -/*\\,"  # between a device and its world
 _UNKNOWN_WORLD = (0, 0)
-_MAX_PER_MACHINE = 8  # cards; a larger number counts the cards of all machines
+_USUAL_CARDS_PER_MACHINE = 8  # a larger number is taken for the cards of all machines
 
 
 class Label(NamedTuple):
@@ -173,7 +173,7 @@ def _read_counting_words(counting_words: re.Match[str]) -> tuple[int, int]:
     has 8 in each.
     """
     nodes, cards = _count_nodes_and_cards(counting_words)
-    is_total = cards > _MAX_PER_MACHINE and nodes > 0 and cards % nodes == 0
+    is_total = cards > _USUAL_CARDS_PER_MACHINE and nodes > 0 and cards % nodes == 0
     return nodes, cards // nodes if is_total else cards
 
 
@@ -236,7 +236,7 @@ def split_count(text: str) -> tuple[str, int]:
     match = _COUNT_AND_PRODUCT.fullmatch(strip_markup(text).replace("×", "x"))
     if match is None:
         return text, 0
-    # The two alternatives of the pattern have separate groups.
+    # The number and name of `8 x A100` are the first two groups, those of `8xA100` the other two.
     count = match[1] or match[3]
     name = match[2] or match[4]
     return name.partition(",")[0].strip(), int(count)  # behind a comma there are other facts
@@ -248,17 +248,21 @@ def divide_into_machines(count: int) -> tuple[int, int]:
     Up to 15 devices are in one machine; 16 and more in machines of 8 or a few more. A number that
     cannot be divided equally is taken for that of one machine.
     """
-    machines = max(1, count // _MAX_PER_MACHINE)
+    machines = max(1, count // _USUAL_CARDS_PER_MACHINE)
     if count % machines != 0:
         return 1, count
     return machines, count // machines
 
 
 def count_devices(text: str) -> int | None:
-    """Return the number of devices in a heading: ``LoRA on 4 GPUs``; None: it has no number."""
+    """Return the number of devices in a heading; None: it has none.
+
+    It stands before a word for devices, ``LoRA on 4 GPUs``, or before a known product, ``8x A100``.
+    """
     count = _COUNT_OF_DEVICES.search(text)
     if count is not None:
         return int(count[1])
+    # Its groups are the number and a word, which may also be something else: `4x LoRA`.
     product_count = _COUNT_OF_PRODUCTS.search(text)
     if product_count is not None and peaks.find_products(product_count[2]):
         return int(product_count[1])
@@ -307,17 +311,17 @@ def _read_product(words: list[str], index: int) -> str | None:
     return " ".join(words[first:end])
 
 
-def split_vendor(short_name: str) -> tuple[str | None, str | None]:
+def split_vendor(text: str) -> tuple[str | None, str | None]:
     """Return device and vendor: ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``.
 
     None for the device: the text names none; for the vendor: it does not begin with a known one.
     Texts such as ``nvidia / A100`` and ``A100 /`` are read without their slashes.
     """
-    text = strip_markup(short_name).partition("(")[0].strip(" /")
-    first_word, _, text_behind = text.partition(" ")
+    names = strip_markup(text).partition("(")[0].strip(" /")
+    first_word, _, names_behind = names.partition(" ")
     if first_word.casefold() in WORDS["names"]["vendors"]:
-        return text_behind.strip(" /") or None, first_word.casefold()
-    return text or None, None
+        return names_behind.strip(" /") or None, first_word.casefold()
+    return names or None, None
 
 
 def read_changes(text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import DataError
-from trainmark.published.importers.event_runs import FORMS, read_runs
+from trainmark.published.importers.event_runs import read_runs
 from trainmark.published.importers.page import TableLine
 from trainmark.published.importers.table import read_table
 from trainmark.published.importers.vocabulary import WORDS
@@ -74,7 +74,7 @@ def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
     # 0: the file has no line of headers.
     head = TableLine(number=0, cells=["configuration", *columns], raw="")
     line = TableLine(run.line, [configuration, *columns.values()], run.raw)
-    page = replace(page, form=FORMS[run.mark], notes=tuple(list_notes(run, columns)))
+    page = replace(page, form=run.form, notes=tuple(list_notes(run, columns)))
     yield from read_table(head, [line], page)
 
 
@@ -117,12 +117,12 @@ def read_world_size(columns: dict[str, str]) -> int | None:
 
 
 def get_training_speed(run: EventRun) -> float | None:
-    """Return the samples a second without evaluations; None: not known.
+    """Return the samples a second in the time without evaluations; None: not known.
 
-    It is the total that the program printed, else the speed by the events of the log.
+    It is the speed that the program printed at its end, else the speed by the other events.
     """
-    total = run.facts.get(TOTAL_SPEED)
-    return float(total) if isinstance(total, int | float) else run.speed
+    printed_speed = run.facts.get(TOTAL_SPEED)
+    return float(printed_speed) if isinstance(printed_speed, int | float) else run.speed
 
 
 def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
@@ -143,7 +143,7 @@ def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
     devices = read_world_size(columns)
     yield from run.find_contradictions(devices)
     has_succeeded = not (run.has_failed or run.is_aborted)
-    if FORMS[run.mark] == "mlperf" and run.speed is not None and has_succeeded:
+    if run.form == "mlperf" and run.speed is not None and has_succeeded:
         unchecked = run.list_unchecked(devices)
         if unchecked:
             yield message("log_not_checkable", what=", ".join(unchecked))

@@ -75,12 +75,13 @@ class _Part:
 
 def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield each row of each result table, and what cannot be read, from top to bottom."""
-    # All Markdown pages have this form; C: figures without logs.
+    # The form of all Markdown pages is named after those of FlagPerf. C is the level of evidence of
+    # figures without logs.
     page = replace(page, form="flagperf", evidence="C")
     parts = list(_split_page(text))
     tables = [part for part in parts if part.kind == "table"]
-    # Tables of facts hold for the whole page, wherever they stand; facts in lines, below, only for
-    # the tables after them.
+    # Tables of facts hold for the whole page, wherever they stand. A fact in a line, such as
+    # `Hardware: A100`, holds only for the tables after it: the loop below adds it.
     page = _add_facts(page, _read_fact_tables(tables))
     page = _add_model(page, parts)
     headings: list[_Part] = []  # above the current part, outermost first
@@ -95,6 +96,8 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
         elif not _is_fact_table(part):
             head, *body = part.lines
             page_of_table = _add_headings(page, headings)
+            # Columns with an unknown header are kept as settings; those of numbers are also listed
+            # as not read.
             for entry in table.read_table(head, body, page_of_table, unknown_role="unknown"):
                 is_unread_table = isinstance(entry, Unread) and entry.kind == "table"
                 has_results = has_results or not is_unread_table
@@ -114,7 +117,10 @@ def _is_fact_table(part: _Part) -> bool:
 
 
 def _read_fact_tables(tables: list[_Part]) -> dict[str, str]:
-    """Return the values of all tables of facts by their names."""
+    """Return the values of all tables of facts by their names.
+
+    Each line of such a table has a name and its value: ``Hardware | A100``.
+    """
     facts = {}
     for table_part in tables:
         if _is_fact_table(table_part):
@@ -162,7 +168,10 @@ def _find_fact(facts: dict[str, str], kind: str) -> str:
 
 
 def _add_model(page: Page, parts: list[_Part]) -> Page:
-    """Return ``page`` with its title or its file's name as the model, if it is that of a model."""
+    """Return ``page`` with a model: its title or else its file's name, if a known model has it.
+
+    A page that already has a model keeps it.
+    """
     if page.model:
         return page
     headings = [part.text for part in parts if part.kind == "heading"]
@@ -242,8 +251,8 @@ def _split_page(text: str) -> Iterator[_Part]:
     text = re.sub(r"\r(?!\n)", " ", text)  # the parser would end a line at a lone return
     lines = re.split(r"\r?\n", text)
     blocks = [token for token in _MARKDOWN.parse(text) if token.map is not None]
-    # By the line at which the parser begins the table. All are read first, because the paragraph
-    # above a table may hold the upper lines of its headers.
+    # The headers of each table by the line at which the parser begins it. All are read first,
+    # because the paragraph above a table may hold the upper lines of its headers.
     heads: dict[int, _Head] = {}
     for token in blocks:
         if token.type == "table_open" and token.map is not None:
@@ -259,11 +268,14 @@ def _split_page(text: str) -> Iterator[_Part]:
         elif token.type == "heading_open":
             yield _Part("heading", level=int(token.tag[1:]), text=_strip_heading(lines[start]))
         elif token.type in {"fence", "code_block"}:
+            # Commands of a shell are joined by pipes, which look like borders of cells.
             is_shell = token.info.strip().lower() in _SHELL_LANGUAGES
             yield from _split_plain_text(lines, start, end, needs_dashes=is_shell)
         elif token.type == "paragraph_open":
             bold = _BOLD_LINE.fullmatch(_strip_heading(lines[start]))
-            if bold:  # a bold line alone is a heading below all others
+            if bold:
+                # A paragraph whose first line is bold is a heading below all others. Its other
+                # lines are not read.
                 yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
             else:
                 # A table whose headers fill several lines begins in the paragraph above it.
@@ -326,12 +338,13 @@ def _split_plain_text(
 ) -> Iterator[_Part]:
     """Yield the tables and facts of lines that are not Markdown, as programs print them.
 
-    Consecutive lines with as many cells are a table.
+    Two or more consecutive lines with the same number of cells are a table.
 
     Args:
         start: index of the first line.
         end: index of the line after the last one.
-        needs_dashes: a table must have a line of dashes; others are commands joined by pipes.
+        needs_dashes: lines are a table only if there is a line of dashes among them; without one
+            they are commands of a shell, joined by pipes.
     """
     rows: list[TableLine] = []  # of the table so far; a single one is no table
     has_dashes = False

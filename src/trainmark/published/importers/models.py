@@ -25,8 +25,9 @@ def find_case(model: str) -> str | None:
 
 
 def find_known_model(*names: str) -> str:
-    """Return the first name that means a case, or a model that the audit knows; empty: none."""
+    """Return the first name that means a case or a model in ``workloads.toml``; empty: none."""
     for name in names:
+        # Of a model that is not in the file, `find_workload` returns a workload without names.
         if find_case(name) is not None or find_workload(case=None, model=name).names:
             return name
     return ""

@@ -45,6 +45,7 @@ def read_references(case: str) -> Iterator[Row]:
         )
         printed = [entry.configuration, *entry.cells.values()]
         line = TableLine(number, printed, " | ".join(printed))
+        # A column with an unknown header is a quality of the case: its metric is the header.
         for row in read_table(head, [line], page, unknown_role="quality"):
             if isinstance(row, Row):  # else a cell that cannot be read; shipped rows have none
                 yield row.model_copy(update={"stated": stated})

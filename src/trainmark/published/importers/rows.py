@@ -127,12 +127,16 @@ def read_row(
     label, device = _read_label_and_device(facts, page)
     model = facts.get("model") or facts.get("name") or page.model
     configuration = _name_row(facts, label, device, model, pairs)
+    # Settings of the row by name: those that a cell lists, `bs=96,lr=0.00015`, and how the model is
+    # split over devices.
     changes = read_changes(facts.get("changes", ""))
-    if "parallel" in facts:  # how the model is split over devices is a setting, too
+    if "parallel" in facts:
         changes["parallel"] = facts["parallel"]
+    # Of tables of other programs also those in columns of their own, and the options of a variant
+    # that is a command line: `--fp16`.
     flags: dict[str, str] = {}
     if table.keeps_settings:
-        flags = read_flags(facts.get("variant", ""))  # a variant may be a command line
+        flags = read_flags(facts.get("variant", ""))
         changes |= _read_settings(pairs, configuration) | flags
     world_size = label.nnodes * label.nproc if label.nnodes and label.nproc else None
     figures, unread_cells = _read_figures(pairs, facts, page, line.number, world_size)
@@ -221,31 +225,39 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     # The label takes its world from its own text, else from columns that state both numbers, else
     # from the name of the file. What stands before the world in its text is the device.
     label = read_label(configuration, facts.get("config_file", ""), world_of_columns=text_of_world)
-    # None of them states a whole world: columns with one of its numbers, the device's name and the
-    # page, in this order, may know more.
-    if label.nnodes is None:
-        is_world_known = bool(world.nnodes or world.nproc)
-        if device and not is_world_known:
-            name, count = split_count(device)
-            if count:  # `8x A100`
-                device = name
-                if is_machine(name):  # `2x DGX A100`: how many devices each has is not known
-                    world = _World(count, None)
-                else:
-                    world = _World(*divide_into_machines(count))
-                is_world_known = True
-        # The page counts the devices of its own product; a row of another one may have others.
-        is_device_of_page = not device or not page.device or device == page.device
-        if page.devices and is_device_of_page and not is_world_known:
-            world = _World(*divide_into_machines(page.devices))
+    if label.nnodes is None:  # none of them states a number of machines
+        if not world.nnodes and not world.nproc:
+            world, device = _infer_world(device, page)
         label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
     if "configuration" not in facts:
-        # The text of the device was read as the label: `A100 1x8` is the device A100 in a world. If
-        # the label names no device, the name without its count stays.
+        # The text of the device was read as the label: `A100 1x8` is the device `A100`. If that
+        # label names no device, the whole text is the device, without its count.
         device = label.device or device
     elif device is None:
         device = label.device
     return label, device or page.device or find_device(configuration)
+
+
+def _infer_world(device: str | None, page: Page) -> tuple[_World, str | None]:
+    """Return the world by the device's name or else by the page, and the device without its count.
+
+    The world is the number of machines and of devices of each. The count of devices, ``8x A100``,
+    is divided into machines.
+
+    Args:
+        device: text of the row's device, which may have a count; None: the row has no device.
+    """
+    if device:
+        name, count = split_count(device)
+        if count and is_machine(name):  # `2x DGX A100`: how many devices each has is not known
+            return _World(count, None), name
+        if count:  # `8x A100`
+            return _World(*divide_into_machines(count)), name
+    # The page counts the devices of its own product; a row of another one may have others.
+    is_device_of_page = not device or not page.device or device == page.device
+    if page.devices and is_device_of_page:
+        return _World(*divide_into_machines(page.devices)), device
+    return _World(None, None), device
 
 
 def _read_world(facts: dict[str, str]) -> _World:
@@ -268,7 +280,10 @@ def _read_world(facts: dict[str, str]) -> _World:
 
 
 def _read_count(text: str) -> int | None:
-    """Return a positive number, or the devices that a text counts; None: neither."""
+    """Return a positive number, or the devices that a text counts; None: neither.
+
+    Numbers may be printed as ``1,024`` or ``8.0``, and devices as ``8 GPUs``.
+    """
     digits = _ZERO_DECIMALS.sub("", strip_markup(text)).replace(",", "")
     if digits.isdecimal() and int(digits) > 0:
         return int(digits)
@@ -280,9 +295,13 @@ def _name_row(
 ) -> str:
     """Return the name of a row: its label, else its device or model with the world.
 
+    The world is the number of machines and of devices of each: ``A100 (1x8)``.
+
     Args:
         facts: texts of the row by the role of their column.
-        label: the world of the row.
+        label: has the world of the row: ``nnodes`` machines and ``nproc`` devices of each, None if
+            not known.
+        pairs: the cells of the row with their columns.
     """
     for role in ("configuration", "variant"):
         if role in facts:
@@ -343,7 +362,10 @@ def _find_row_precision(
 
 
 def _find_failures(facts: dict[str, str]) -> list[Message]:
-    """Return a note if the status of a run or the mark after its label says that it failed."""
+    """Return notes that a run failed, if its status, its failures or its label says so.
+
+    A label says so by a mark in square brackets: ``H100 (1x8) [diverged]``.
+    """
     label_marks = _STATUS_MARK.findall(strip_markup(facts.get("configuration", "")))
     words = [normalize_word(word) for word in (facts.get("status", ""), *label_marks)]
     codes = {_STATUS_CODES[word] for word in words if word in _STATUS_CODES}
@@ -396,7 +418,9 @@ def _complete_cell(
     # A column `metric` names the quality of each row.
     if column.cell_kind == "quality" and "metric" in facts:
         return replace(column, name=facts["metric"]), cell
-    if column.unit == "{work}/s":  # in our own CSV, another column has the unit
+    # A header of our own CSV, whose figures are in units of each case's work: the column `unit` has
+    # them, such as `tokens/s`.
+    if column.unit == "{work}/s":
         return replace(column, unit=facts.get("unit", "")), cell
     unit = facts.get("unit", page.unit)
     # A cell with a unit of its own needs no other.

@@ -63,12 +63,12 @@ def read_table(
             settings are kept and other columns of numbers are listed as not read; ``quality`` in
             references of cases; ``ignored`` in forms whose columns are all known.
     """
-    printed = join_unit_line(Table(head, body))
-    if is_count_table(printed):
-        yield from _read_count_table(printed, page)
+    table_with_units = join_unit_line(Table(head, body))
+    if is_count_table(table_with_units):
+        yield from _read_count_table(table_with_units, page)
         return
-    head = printed.head
-    body = printed.body
+    head = table_with_units.head
+    body = table_with_units.body
     # Lines with too few cells are left out: it is not known to which columns their cells belong.
     complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = read_headers(
@@ -148,7 +148,7 @@ def _is_result(column: Column) -> bool:
 def _find_text_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
     """Return the index of the first column with an unknown header and only texts; None: none.
 
-    In forms whose headers are all known, such a column is ``ignored``.
+    Its role is ``unknown``, or ``ignored`` in forms whose headers are otherwise all known.
     """
     for index, column in enumerate(columns):
         texts = [row[index] for row in rows if not is_without_value(row[index])]
@@ -187,9 +187,9 @@ def _read_lines(table: HeaderedTable, body: Sequence[TableLine]) -> Iterator[Row
 
 
 def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) -> Message | None:
-    """Return why a line is not a row; None: it is one.
+    """Return why a line is not a row; None: it is a row.
 
-    It is a heading or a sentence between rows, or has too many or too few cells.
+    A heading or a sentence between rows is not a row, nor is a line with too many or too few cells.
     """
     pairs = pair_cells(columns, cells)
     labels = [cell for column, cell in pairs if column.role == "configuration"]

@@ -115,9 +115,13 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
 
 
 def _make_figure_header(first_header: str, titles: Sequence[str]) -> str:
-    """Return the first header with the unit of the nearest title; empty: no title has a unit.
+    """Return a header for the figures of a count table; empty: no title has a unit.
+
+    It is the first header with the unit of the nearest title that has one: ``Model (img/s)`` of a
+    table below ``Throughput (img/s)``.
 
     Args:
+        first_header: that of the first column of the table, which has the names of models.
         titles: the first header and the headings above the table, the nearest first.
     """
     for title in titles:
@@ -133,7 +137,12 @@ def _keep_digits(text: str) -> str:
 
 
 def _find_counted_role(text: str) -> str:
-    """Return the role of the counts: ``nnodes`` or ``devices``; empty: no word names it."""
+    """Return what a count table counts, as the role of a column: ``nnodes`` or ``devices``.
+
+    Args:
+        text: the headers and headings of the table. If they name neither nodes nor devices, the
+            role is empty.
+    """
     if _NODE_WORDS.search(text):
         return "nnodes"
     if _DEVICE_WORDS.search(text):

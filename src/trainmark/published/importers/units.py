@@ -125,9 +125,12 @@ def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
 def _parse_quotient_without_time(
     printed: str, numerator: str, denominators: list[str]
 ) -> Unit | None:
-    """Return a unit that is not a rate: the time of a step, the memory of a device, others.
+    """Return a unit such as ``ms/iter``, ``GB/GPU`` or ``tokens/J``; None: the text is no unit.
 
-    None: the text is not a unit.
+    Args:
+        printed: the whole text.
+        numerator: as printed.
+        denominators: in lower case; none of them is a time.
     """
     if len(denominators) != 1:
         return None
@@ -135,12 +138,12 @@ def _parse_quotient_without_time(
     word = numerator.lower()
     if word in _BYTES_BY_WORD and denominator in _DEVICE_WORDS:
         return Unit("memory", printed, factor=_BYTES_BY_WORD[word], per_device=True)
-    # A capital `S` stands for samples, not for seconds.
+    # Of times, only that of a step is read. A capital `S` stands for samples, not for seconds.
     if word in _SECONDS_BY_WORD and numerator not in _WORK_BY_WORD:
         is_step = _WORK_BY_WORD.get(denominator) == "steps"
         return Unit("step_time", printed, factor=_SECONDS_BY_WORD[word]) if is_step else None
+    # Known units that no figure of training has: `W/node`, `GB/epoch`, `tokens/J`.
     is_other = word in _OTHER_WORDS or word in _BYTES_BY_WORD
-    # Work for each of another unit: `tokens/J`.
     is_work_per_other = denominator in _OTHER_WORDS and _parse_work(numerator) is not None
     return Unit("other", printed) if is_other or is_work_per_other else None
 
@@ -155,6 +158,7 @@ def _parse_work(text: str) -> _Work | None:
     word = text.lower()
     if word in _WORK_BY_WORD and len(word) > 1:  # one small letter may be anything
         return _Work(factor=1.0, name=_WORK_BY_WORD[word])
+    # `ktokens`: the first group is the multiple, `k`, the second the work, `tokens`.
     match = _MULTIPLE_AND_WORK.fullmatch(word)
     if match and match[1] and len(match[2]) > 1 and match[2] in _WORK_BY_WORD:
         return _Work(_MULTIPLES[match[1]], _WORK_BY_WORD[match[2]])

@@ -34,13 +34,19 @@ def strip_markup(text: str) -> str:
     """Return ``text`` without marks of Markdown and HTML, full-width forms as half-width ones."""
     # Unicode's NFKC would also turn superscripts into digits, and `361²` is not 3612.
     printed = _TAG.sub(" ", html.unescape(text)).translate(_HALF_WIDTH).strip()
-    if _EMPHASIS.fullmatch(printed):  # only around the whole text: a lone star may be a mark
+    # Only emphasis around the whole text is removed, because a lone star may be a mark. The second
+    # group is the text within.
+    if _EMPHASIS.fullmatch(printed):
         printed = _EMPHASIS.sub(r"\2", printed)
+    # The first groups: the text of a link, and the character behind a backslash.
     return _ESCAPE.sub(r"\1", _LINK.sub(r"\1", printed)).strip()
 
 
 def normalize_word(text: str) -> str:
-    """Return ``text`` as words are compared: in lower case, without spaces and emphasis."""
+    """Return ``text`` as words are compared.
+
+    It is in lower case, without markup, spaces and backquotes, and without stars around it.
+    """
     word = re.sub(r"[\s`]+", "", strip_markup(text)).casefold()
     # Of a text of stars alone one is left: `columns.toml` lists `*` as a cell without a value.
     return word.strip("*") or word[:1]
