@@ -193,6 +193,12 @@ def test_side_with_only_failed_launches_has_too_little_data() -> None:
     comparison = compare(make_series("a", RATES), [make_early_failure("b1")])
     assert (comparison.verdict, comparison.exit_code) == ("too_little_data", 3)
     assert [figure.launches for figure in comparison.figures] == [(5, 0)]
+    # The figure is absent because the launch is excluded, not because it has no value.
+    sentence = comparison.sentence
+    assert sentence.code == "compare_no_launch"
+    assert (sentence.args["excluded_a"], sentence.args["excluded_b"]) == (0, 1)
+    reversed_sides = compare([make_early_failure("b1")], make_series("a", RATES)).sentence
+    assert (reversed_sides.args["excluded_a"], reversed_sides.args["excluded_b"]) == (1, 0)
 
 
 @pytest.mark.parametrize(

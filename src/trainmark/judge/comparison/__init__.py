@@ -319,8 +319,13 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
         verdict = "too_noisy"
         code = "compare_trend"
         args["change"] = drift
+    elif not counted.a or not counted.b:
+        code = "compare_no_launch"
+        args |= {"excluded_a": counted.num_excluded_a, "excluded_b": counted.num_excluded_b}
+    elif ratio is None:
+        code = "compare_absent"
     elif low is None:
-        code = "compare_absent" if ratio is None else "compare_no_interval"
+        code = "compare_no_interval"
     # A record has the unit of its case: `tokens/s` for `{work}/s`.
     units = [x.figures[name].unit for x in (*counted.a, *counted.b) if name in x.figures]
     return ComparedFigure(

@@ -71,11 +71,15 @@ class CountedLaunches:
 
     Args:
         paired: launch k of ``a`` and launch k of ``b`` are compared with each other.
+        num_excluded_a: number of launches of A that do not count.
+        num_excluded_b: number of launches of B that do not count.
     """
 
     a: list[Record]
     b: list[Record]
     paired: bool
+    num_excluded_a: int
+    num_excluded_b: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,16 @@ def select_counted(a: Sequence[Record], b: Sequence[Record]) -> CountedLaunches:
     have_alternated = all(earlier[1] <= later[0] for earlier, later in pairwise(starts))
     # Launches of several series have the same numbers, so a number does not name one round.
     has_repeated_rounds = len(rounds_a) < len(counted_a) or len(rounds_b) < len(counted_b)
-    if len(pairs) < 2 or not have_alternated or has_repeated_rounds:
-        return CountedLaunches(counted_a, counted_b, paired=False)
+    paired = len(pairs) >= 2 and have_alternated and not has_repeated_rounds
+    if paired:
+        counted_a = [launch_a for launch_a, _ in pairs]
+        counted_b = [launch_b for _, launch_b in pairs]
     return CountedLaunches(
-        [launch_a for launch_a, _ in pairs], [launch_b for _, launch_b in pairs], paired=True
+        counted_a,
+        counted_b,
+        paired=paired,
+        num_excluded_a=len(a) - len(counted_a),
+        num_excluded_b=len(b) - len(counted_b),
     )
 
 
