@@ -141,6 +141,31 @@ def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(RecordError):
             archive.unpack_temporarily(path).__enter__()
-    path.write_bytes(packed.read_bytes())
-    with pytest.raises(archive.BundleError, match="no manifest"):
-        bundle.verify(write_changed_bundle(path, items={"manifest.json": None}))
+
+
+@pytest.mark.parametrize("manifest", [None, b"{", b""])
+def test_bundle_without_readable_manifest_is_altered(packed: Path, manifest: bytes | None) -> None:
+    write_changed_bundle(packed, items={"manifest.json": manifest})
+    assert list_codes(packed) == (1, ["bundle_altered"])
+    # A file with another name is of another kind.
+    other = packed.rename(packed.with_name("other.zip"))
+    with pytest.raises(archive.BundleError, match="not a bundle") as refused:
+        bundle.verify(other)
+    assert refused.value.exit_code == 2
+
+
+def test_changed_byte_in_the_directory_of_the_archive_is_found(packed: Path) -> None:
+    """The directory is behind all files; the changed byte is in the name of an entry."""
+    content = packed.read_bytes()
+    with zipfile.ZipFile(packed) as zipped:
+        directory = zipped.start_dir
+    for name in (b"manifest.json", b"plan.json"):
+        changed = bytearray(content)
+        changed[content.index(name, directory)] ^= 1
+        packed.write_bytes(changed)
+        assert list_codes(packed) == (1, ["bundle_altered"])
+    # The offset of an entry is 4 bytes before its name.
+    changed = bytearray(content)
+    changed[content.index(b"1-toy/plan.json", directory) - 1] ^= 0x80
+    packed.write_bytes(changed)
+    assert list_codes(packed) == (1, ["bundle_altered"])

@@ -5,6 +5,7 @@ Must not know the content of the files.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 import zipfile
@@ -21,7 +22,7 @@ from trainmark.digests import hash_stream
 from trainmark.documents import Frozen
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
-from trainmark.validation import describe_error, require_form
+from trainmark.validation import describe_error, find_first_misfit, require_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,10 @@ class AlteredError(BundleError):
     """A bundle whose files differ from its manifest."""
 
     exit_code = EXIT_FAILED
+
+
+class _UnreadableError(Exception):
+    """The archive has no manifest that can be read."""
 
 
 class PackedFile(Evidence):
@@ -142,18 +147,26 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
         error.where = f"{path}: {error.where}" if error.where else str(path)
         raise
     # An encrypted entry raises a RuntimeError.
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        if not path.name.endswith(ENDING):  # a file of another kind rather than a damaged bundle
-            raise BundleError(f"not a bundle: {error}", where=str(path), fix=_FIX) from None
-        raise AlteredError(
-            f"the file was altered or is not a bundle: {error}", where=str(path)
-        ) from None
+    except (_UnreadableError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise _make_damage_error(path, str(error)) from None
     except (FileNotFoundError, IsADirectoryError) as error:
         raise BundleError(f"not a bundle: {error.strerror}", where=str(path), fix=_FIX) from None
     except OSError as error:
+        if error.errno == errno.EINVAL:  # from a seek to an entry's offset, if that is damaged
+            raise _make_damage_error(path, "an entry is outside of the file") from None
         what = f"cannot unpack: {error.strerror}"
         fix = "set TMPDIR to a folder on another disk"
         raise EnvironmentFault(what, where=str(path), fix=fix) from None
+
+
+def _make_damage_error(path: Path, reason: str) -> BundleError:
+    """Return the error of a file that cannot be unpacked as a bundle.
+
+    If it has the name of a bundle, it was altered; otherwise it is a file of another kind.
+    """
+    if path.name.endswith(ENDING):
+        return AlteredError(f"the file was altered or is not a bundle: {reason}", where=str(path))
+    return BundleError(f"not a bundle: {reason}", where=str(path), fix=_FIX)
 
 
 def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> Unpacked:
@@ -165,11 +178,9 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
             f"the bundle takes {total_bytes:,} bytes when unpacked",
             rule=f"a bundle may take at most {max_bytes:,} bytes when unpacked",
         )
-    try:
-        manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
-    except (KeyError, ValidationError) as error:
-        what = f"no manifest of this version: {describe_error(error)}"
-        raise BundleError(what, where=MANIFEST_FILE) from None
+    if MANIFEST_FILE not in names:
+        raise _UnreadableError(f"it has no {MANIFEST_FILE}")
+    manifest = _parse_manifest(archive.read(MANIFEST_FILE))
     expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
     if sorted(names) != sorted(expected_names):
         raise AlteredError("the files do not match the manifest")
@@ -188,3 +199,19 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
                     where=file.name,
                 )
     return Unpacked(folder, manifest)
+
+
+def _parse_manifest(content: bytes) -> Manifest:
+    """Return the manifest of a bundle.
+
+    Raises:
+        _UnreadableError: it is not JSON.
+        BundleError: it is of another schema.
+    """
+    try:
+        return Manifest.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        if find_first_misfit(error).kind == "json_invalid":
+            raise _UnreadableError(f"its {MANIFEST_FILE} is not JSON") from None
+        what = f"no manifest of this version: {describe_error(error)}"
+        raise BundleError(what, where=MANIFEST_FILE) from None
