@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.results.selection import find_runs
+from trainmark.errors import RecordError
+from trainmark.results.selection import find_runs, select_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +55,35 @@ def test_folders_inside_runs_and_below_repeats_are_not_runs(
         [tmp_path / "1" / "2" / "3" / "4" / "record.json"]
     ]
     assert find_runs(tmp_path / "none") == [[tmp_path / "none"]]
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"schema_version": 1,'])
+def test_damaged_record_is_computed_again_after_it_is_removed(run_dir: Path, content: str) -> None:
+    record_file = run_dir / "record.json"
+    record_file.write_text(content)
+    with pytest.raises(RecordError) as caught:
+        select_results([str(run_dir)])
+    assert f"trainmark report {run_dir}" in str(caught.value.fix)
+    record_file.unlink()  # as the fix says
+    (record,) = select_results([str(run_dir)]).records
+    assert record.verification == "verified"
+
+
+@pytest.mark.parametrize("file", ["plan.json", "events.launcher.jsonl"])
+def test_damaged_record_without_plan_or_events_is_not_to_be_removed(
+    run_dir: Path, file: str
+) -> None:
+    (run_dir / "record.json").write_text("{}")
+    (run_dir / file).unlink()
+    with pytest.raises(RecordError) as caught:
+        select_results([str(run_dir)])
+    assert "trainmark report" not in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_missing_plan_is_named_if_the_record_is_missing_too(run_dir: Path, *, rows: bool) -> None:
+    for name in ("plan.json", "record.json"):
+        (run_dir / name).unlink()
+    with pytest.raises(RecordError) as caught:
+        select_results([str(run_dir)], rows=rows)
+    assert (caught.value.where, caught.value.what) == (str(run_dir), "plan.json is missing")

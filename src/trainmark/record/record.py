@@ -18,7 +18,7 @@ from typing_extensions import Self, TypedDict
 from trainmark import documents
 from trainmark.documents import Frozen
 from trainmark.errors import RecordError
-from trainmark.events.schema import HangGroup  # noqa: TC001 - pydantic reads it at run time
+from trainmark.events.schema import LAUNCHER_FILE, HangGroup
 from trainmark.events.series import SeriesLine  # noqa: TC001 - pydantic reads it at run time
 from trainmark.events.values import (
     Amount,
@@ -32,7 +32,7 @@ from trainmark.events.values import (
     PhaseName,
     RankSums,
 )
-from trainmark.plan.plan import Plan, is_none
+from trainmark.plan.plan import PLAN_FILE, Plan, is_none, read_plan
 from trainmark.record import stats
 from trainmark.record.printed_speed import PrintedSpeed  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.replays import Replays  # noqa: TC001 - pydantic reads it at run time
@@ -376,6 +376,15 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except FileNotFoundError as error:
+        folder = file.parent
+        has_events = file.name == RECORD_FILE and (folder / LAUNCHER_FILE).exists()
+        if has_events and not (folder / PLAN_FILE).exists():
+            raise RecordError(
+                f"{PLAN_FILE} is missing",
+                where=str(folder),
+                rule=f"without {RECORD_FILE}, the record is computed from {PLAN_FILE} and events",
+                fix="restore the file, or measure again",
+            ) from None
         fix = "pass a run directory or its record.json"
         what = f"no record found: {error.strerror}"
         raise RecordError(what, where=str(file), fix=fix) from None
@@ -384,10 +393,29 @@ def read_record(path: Path) -> Record:
         fix = (
             "pass a run directory or its record.json; print the schema with `trainmark list schema`"
         )
+        if _can_be_computed_again(file):
+            fix = (
+                f"remove {RECORD_FILE}, then `trainmark report {file.parent}` computes it again "
+                "from the events"
+            )
         raise documents.make_damage_error(
             error, file, "not a record of this schema", rule=rule, fix=fix
         ) from None
     return record.model_copy(update={"verification": "unverified"})  # whatever the file says
+
+
+def _can_be_computed_again(file: Path) -> bool:
+    """Tell whether a record is the one of a run directory that has a valid plan and events.
+
+    The record of a run on other machines is computed only by ``trainmark run --attach``.
+    """
+    folder = file.parent
+    if file.name != RECORD_FILE or not (folder / LAUNCHER_FILE).exists():
+        return False
+    try:
+        return read_plan(folder).node_processes == 0
+    except RecordError:
+        return False
 
 
 def describe_schema() -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic_core import from_json
 
 from trainmark.errors import RecordError
+from trainmark.events.schema import LAUNCHER_FILE
 from trainmark.launch.run_dir import make_record
 from trainmark.plan.plan import PLAN_FILE, RUNS_DIR
 from trainmark.plan.reference import REFERENCE
@@ -223,8 +224,9 @@ def _add_published(path: Path, selection: Selection) -> bool:
     from trainmark.published.importers import files
     from trainmark.record.messages import render
 
-    # A record, or a path that does not exist: the caller reads it, or raises the error.
-    if path.name == RECORD_FILE or (path / RECORD_FILE).exists() or not path.exists():
+    # A run, or a path that does not exist: the caller reads its record, or raises the error.
+    is_run = any((path / name).exists() for name in (RECORD_FILE, LAUNCHER_FILE))
+    if path.name == RECORD_FILE or is_run or not path.exists():
         return False
     imported = files.read_files([path])
     if imported.rows:
