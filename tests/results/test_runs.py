@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.errors import RecordError
+from trainmark.errors import LostRunError, RecordError
+from trainmark.record import record
 from trainmark.results.selection import find_runs, select_results
 
 if TYPE_CHECKING:
@@ -65,8 +68,8 @@ def test_damaged_record_is_computed_again_after_it_is_removed(run_dir: Path, con
         select_results([str(run_dir)])
     assert f"trainmark report {run_dir}" in str(caught.value.fix)
     record_file.unlink()  # as the fix says
-    (record,) = select_results([str(run_dir)]).records
-    assert record.verification == "verified"
+    (loaded,) = select_results([str(run_dir)]).records
+    assert loaded.verification == "verified"
 
 
 @pytest.mark.parametrize("file", ["plan.json", "events.launcher.jsonl"])
@@ -87,3 +90,26 @@ def test_missing_plan_is_named_if_the_record_is_missing_too(run_dir: Path, *, ro
     with pytest.raises(RecordError) as caught:
         select_results([str(run_dir)], rows=rows)
     assert (caught.value.where, caught.value.what) == (str(run_dir), "plan.json is missing")
+
+
+@pytest.mark.parametrize(
+    ("code", "first_step"),
+    [(errno.ENOSPC, "free space"), (errno.EDQUOT, "free space"), (errno.EACCES, "make the folder")],
+)
+def test_record_that_could_not_be_written_is_written_after_the_fix(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, code: int, first_step: str
+) -> None:
+    def raise_error(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    (run_dir / "record.json").unlink()
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(record, "write_record", raise_error)
+        for _ in range(2):  # a report on a full disk ends in the same way
+            with pytest.raises(LostRunError) as caught:
+                select_results([str(run_dir)])
+            fix = str(caught.value.fix)
+            assert fix.startswith(first_step)
+            assert fix.endswith(f"`trainmark report {run_dir}`")
+    (loaded,) = select_results([str(run_dir)]).records  # as that command does
+    assert loaded.verification == "verified"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LOCK_FILE = ".lock"  # held by the launcher, and by whoever makes the record later
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # from such file systems
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _END_PATIENCE_S = 2.0  # for a sampler whose launcher died
 
 
@@ -204,11 +205,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         new_record = reduce.reduce(run_dir)
         record.write_record(new_record, run_dir)
     except OSError as error:
-        raise LostRunError(
-            f"the record cannot be written: {error.strerror}",
-            where=str(run_dir),
-            fix="if the folder still exists, `trainmark report` writes the record",
-        ) from error
+        raise _build_lost_error(run_dir, error) from error
     try:
         # The record in one line, which result collections import.
         index_record.write_index(new_record, run_dir)
@@ -219,6 +216,18 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         )
     # The record was computed from its events just now.
     return new_record.model_copy(update={"verification": "verified"})
+
+
+def _build_lost_error(run_dir: Path, error: OSError) -> LostRunError:
+    """Return the error of a record that cannot be written, with what makes it possible."""
+    if not run_dir.exists():
+        fix = "start the run again, and keep its folder until it ends"
+    elif error.errno in _FULL_DISK:
+        fix = f"free space, then run `trainmark report {run_dir}`"
+    else:
+        fix = f"make the folder writable, then run `trainmark report {run_dir}`"
+    what = f"the record cannot be written: {error.strerror}"
+    return LostRunError(what, where=str(run_dir), fix=fix)
 
 
 def _emit_printed(run_dir: Path, events: EventWriter) -> None:
