@@ -570,14 +570,16 @@ def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
     """Check the options and return what an acceptance would measure; write and start nothing.
 
     Raises:
-        UsageError, DataError, EnvironmentFault: the options do not fit.
+        UsageError, DataError, EnvironmentFault, RecordError: the options do not fit.
     """
-    # Both functions also return the plans that a measurement would save.
+    planned: Acceptance | OpenedSession
     if request.launcher in (None, LOCAL):
-        planned, _plans = acceptance.plan_acceptance(request, dry_run=True)
-        return planned
-    session, _plans = acceptance_cluster.plan_session(request, dry_run=True)
-    return session
+        planned, plans = acceptance.plan_acceptance(request, dry_run=True)
+    else:
+        planned, plans = acceptance_cluster.plan_session(request, dry_run=True)
+    if request.baseline is not None:
+        _read_baselines(request.baseline, plans)  # raises what a measurement would raise
+    return planned
 
 
 def prepare_acceptance(
@@ -608,10 +610,22 @@ def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
     Args:
         word: folder of an earlier acceptance, or what names runs, as for ``load``.
         plans: of the trainings whose times are needed.
+
+    Raises:
+        UsageError: the baseline is of other work, or has no times.
+        RecordError: ``word`` names nothing that can be read.
     """
     if is_acceptance(Path(word)):
         return read_baselines_of_acceptance(Path(word), plans)
-    selection = _select((word,), verify=True, rows=False)
+    try:
+        selection = _select((word,), verify=True, rows=False)
+    except RecordError as error:
+        raise RecordError(
+            error.what,
+            where=f"--baseline {word}",
+            rule="a baseline is the folder of an earlier acceptance, or runs of the same work",
+            fix=error.fix,
+        ) from None
     return compute_baselines_of_runs(selection.records, plans, word)
 
 

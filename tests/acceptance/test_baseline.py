@@ -20,6 +20,7 @@ from trainmark.acceptance.judgement import Measurements, Verdict
 from trainmark.acceptance.model import Baseline, judge_measurements
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.tasks import RankResult
+from trainmark.api import plan_acceptance
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -158,6 +159,30 @@ def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
 
     assert "micro_batch_size" in refused.value.what
     assert not (tmp_path / "later").exists()
+
+
+def test_dry_run_checks_the_baseline_and_needs_no_peers(
+    earlier_acceptance: Path, tmp_path: Path
+) -> None:
+    later = make_request(tmp_path / "later", baseline=str(earlier_acceptance))
+    timetable = plan_acceptance(later.model_copy(update={"nproc": 1})).make_timetable()
+
+    assert timetable.remarks == ()  # a single device is compared with the baseline
+    with pytest.raises(UsageError) as refused:
+        plan_acceptance(later.model_copy(update={"overrides": {"micro_batch_size": "32"}}))
+    assert "micro_batch_size" in refused.value.what
+    assert str(refused.value.where).startswith("--baseline")
+    assert not (tmp_path / "later").exists()
+
+
+def test_resumed_acceptance_announces_only_missing_rounds(earlier_acceptance: Path) -> None:
+    request = make_request(earlier_acceptance, repeats=len(VARIATION) + 1)
+    timetable = plan_acceptance(request).make_timetable()
+
+    assert timetable.num_rounds == {"devices": 1}  # of six, five were measured
+    assert timetable.limit_s == request.deadline
+    assert len(timetable.schedule[0].teams) == 2
+    assert len(timetable.remarks) == 1
 
 
 def test_later_session_without_a_baseline_does_not_use_the_earlier_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.accept_groups import GROUP_SCENARIOS, GroupScenario, simulate_groups
 from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, measure, simulate
 
-from trainmark.acceptance.intervals import NO_ROUNDS
+from trainmark.acceptance.intervals import NO_ROUNDS, UNKNOWN_ROUNDS
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
 from trainmark.acceptance.model import judge_measurements
 from trainmark.acceptance.schedule import make_round_robin, plan_pair_rounds
@@ -191,6 +191,23 @@ def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -
         assert nodes.low[node] <= limit < nodes.high[node]
         # At the limit itself no number of rounds decides.
         assert nodes.more_rounds[node] > 0 or abs(nodes.slower[node] - limit) < 0.001
+
+
+def test_two_rounds_are_too_few_to_tell_how_many_more_decide() -> None:
+    # The nodes are equally fast. With only two rounds their intervals are so wide that more than
+    # the practical number of rounds would seem to be needed.
+    node_s = np.array([1.0, 1.2, 1.2, 1.0])
+    measured = Measurements(
+        num_nodes=2,
+        alone_node=np.array([0, 1, 0, 1]),
+        alone_round=np.array([0, 0, 1, 1]),
+        alone_s=node_s,
+    )
+
+    nodes = judge_measurements(measured).nodes
+
+    assert nodes.verdict == [Verdict.UNDECIDED] * 2
+    assert nodes.more_rounds.tolist() == [UNKNOWN_ROUNDS] * 2
 
 
 def test_reported_number_of_rounds_decides() -> None:

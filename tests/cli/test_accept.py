@@ -157,7 +157,6 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
                 "measure more devices"
             ],
         ),
-        (("--nproc", "1", "--baseline", "runs"), []),
     ],
 )
 def test_verdicts_that_options_exclude_are_said_before_the_start(
@@ -183,6 +182,17 @@ def test_titles_and_remarks_of_single_devices_and_nodes_are_singular(cli, tmp_pa
     lines = printed.splitlines()
     assert lines[0].startswith("2 nodes with 1 device each, folder ")
     assert "--worse-by 1 lets a node be 100% slower; for 1%, use --worse-by 0.01" in lines
+
+
+def test_dry_run_refuses_a_baseline_as_the_measurement_does(cli, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "out"))
+    args = ("accept", "toy", "--device", "cpu", "--nproc", "1", *out, "--baseline", "/nowhere")
+    dry_code, _, dry_error = cli(*args, "--dry-run")
+    code, _, error = cli(*args)
+
+    assert dry_code == code == 2
+    assert dry_error == error
+    assert "--baseline /nowhere" in error
 
 
 @pytest.mark.parametrize(

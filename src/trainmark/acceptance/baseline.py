@@ -18,7 +18,7 @@ from trainmark.acceptance.tasks import STEP
 from trainmark.acceptance.verdicts import collect_times
 from trainmark.documents import Frozen, write_atomically
 from trainmark.errors import UsageError
-from trainmark.plan.plan import Plan
+from trainmark.plan.plan import UNCHECKED, Plan
 from trainmark.record.work import describe_planned_work, describe_work
 
 if TYPE_CHECKING:
@@ -234,7 +234,10 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
     work_of_baseline = describe_planned_work(plan)
     for name, value in describe_planned_work(plans[0]).items():
         value_of_baseline = work_of_baseline.get(name)
-        if name not in _UNRELATED_TO_STEPS and value_of_baseline != value:
+        # A dry run cannot compare data that only other machines can see.
+        if name in _UNRELATED_TO_STEPS or value == UNCHECKED:
+            continue
+        if value_of_baseline != value:
             raise UsageError(
                 f"{name} was {value_of_baseline}, but is now {value}",
                 where=f"--baseline {source}",

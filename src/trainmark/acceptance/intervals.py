@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 10_000  # more are not practical; they are needed if the effect is at the limit itself
 NO_ROUNDS = -1  # no practical number of rounds would decide, or a verdict is decided already
+UNKNOWN_ROUNDS = -2  # the noise is not known well enough to tell how many rounds would decide
+MANY_MEASUREMENTS = 10_000  # degrees of freedom with which the noise counts as known
 
 
 def compute_num_std_errors(error_rate: float, num_tests: int, degrees_of_freedom: int) -> float:

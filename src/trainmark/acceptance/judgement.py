@@ -85,7 +85,8 @@ class NodeVerdicts:
         verdict: a ``Verdict`` each.
         cause: a ``Cause`` of each slow node, else None.
         group: number of the group of a node whose cause is a group, else ``NO_GROUP``.
-        more_rounds: rounds that would decide an undecided node, else ``intervals.NO_ROUNDS``.
+        more_rounds: rounds that would decide an undecided node; ``intervals.UNKNOWN_ROUNDS``: not
+            known yet; else ``intervals.NO_ROUNDS``.
     """
 
     slower: Floats

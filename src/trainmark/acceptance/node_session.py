@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from trainmark import devices
@@ -109,6 +109,21 @@ class Acceptance:
         """Return ``repeats`` rounds of the same teams."""
         return [Round(phase=phase, number=number, teams=teams) for number in range(repeats)]
 
+    def list_missing_rounds(self, rounds: Sequence[Round]) -> list[Round]:
+        """Return the rounds with the teams that no session has measured yet."""
+        # Each is a phase, the number of a round, and the names of the members.
+        measured_teams = Evidence.read(self.folder).results.keys()
+        missing_rounds = []
+        for planned_round in rounds:
+            missing_teams = []
+            for device_indices in planned_round.teams:
+                members = self.list_member_names(planned_round.phase, device_indices)
+                if (planned_round.phase, planned_round.number, members) not in measured_teams:
+                    missing_teams.append(device_indices)
+            if missing_teams:
+                missing_rounds.append(replace(planned_round, teams=missing_teams))
+        return missing_rounds
+
     def list_member_names(self, phase: Phase, device_indices: Sequence[int]) -> tuple[str, ...]:
         """Return the names of what a team of this machine measures.
 
@@ -124,9 +139,39 @@ class Acceptance:
         return tuple(self.device_names[index] for index in device_indices)
 
     def make_timetable(self) -> Timetable:
-        """Return what will be measured, and about how long it takes."""
+        """Return what will be measured, and about how long it takes.
+
+        Rounds that earlier sessions measured are left out.
+        """
         rounds = self.rounds
-        schedule = [
+        missing_rounds = self.list_missing_rounds(rounds)
+        num_devices = len(self.device_names)
+        devices_text = "1 device" if num_devices == 1 else f"{num_devices} devices"
+        # Devices are what is accepted: the phase ``devices`` measures each of them alone.
+        remarks = [
+            *self.plan.describe_unproven(),
+            # Rounds of earlier sessions count, too.
+            *list_option_remarks(
+                self.request,
+                self._schedule(rounds),
+                alone_phase="devices",
+                num_members=num_devices,
+            ),
+        ]
+        num_measured = len(rounds) - len(missing_rounds)
+        if num_measured:
+            remarks.append(f"measured in earlier sessions: {num_measured} of {len(rounds)} rounds")
+        return Timetable(
+            title=f"{devices_text} of {self.node}, folder {self.folder}",
+            schedule=self._schedule(missing_rounds),
+            round_s=estimate_round_s(self.request.seconds),
+            limit_s=len(missing_rounds) * self.request.deadline,  # after which each round is ended
+            remarks=tuple(remarks),
+        )
+
+    def _schedule(self, rounds: Sequence[Round]) -> list[ScheduledRound]:
+        """Return rounds with the names of what their teams measure."""
+        return [
             ScheduledRound(
                 phase=planned_round.phase,
                 number=planned_round.number,
@@ -137,19 +182,6 @@ class Acceptance:
             )
             for planned_round in rounds
         ]
-        num_devices = len(self.device_names)
-        devices_text = "1 device" if num_devices == 1 else f"{num_devices} devices"
-        # Devices are what is accepted: the phase ``devices`` measures each of them alone.
-        option_remarks = list_option_remarks(
-            self.request, schedule, alone_phase="devices", num_members=num_devices
-        )
-        return Timetable(
-            title=f"{devices_text} of {self.node}, folder {self.folder}",
-            schedule=schedule,
-            round_s=estimate_round_s(self.request.seconds),
-            limit_s=len(rounds) * self.request.deadline,  # after which each round is ended
-            remarks=(*self.plan.describe_unproven(), *option_remarks),
-        )
 
 
 def make_node_name(host: str) -> str:
@@ -229,7 +261,7 @@ class NodeSession:
 
     def run(self, rounds: Sequence[Round]) -> None:
         """Measure the teams of ``rounds`` that no session has measured yet."""
-        missing_rounds = self._find_missing(rounds)
+        missing_rounds = self.acceptance.list_missing_rounds(rounds)
         progress = Progress(
             [planned_round.phase for planned_round in missing_rounds],
             self.acceptance.request.seconds,
@@ -243,28 +275,6 @@ class NodeSession:
                 for device_indices in planned_round.teams
             ]
             self.measure(teams, planned_round.phase, planned_round.number)
-
-    def _find_missing(self, rounds: Sequence[Round]) -> list[Round]:
-        """Return the rounds with the teams that no session has measured yet.
-
-        A team that failed counts as not measured.
-        """
-        # Each is a phase, the number of a round, and the names of the members.
-        measured_teams = Evidence.read(self.acceptance.folder).results.keys()
-        missing_rounds = []
-        for planned_round in rounds:
-            missing_teams = []
-            for device_indices in planned_round.teams:
-                members = self.acceptance.list_member_names(planned_round.phase, device_indices)
-                if (planned_round.phase, planned_round.number, members) not in measured_teams:
-                    missing_teams.append(device_indices)
-            if missing_teams:
-                missing_rounds.append(
-                    Round(
-                        phase=planned_round.phase, number=planned_round.number, teams=missing_teams
-                    )
-                )
-        return missing_rounds
 
     def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> None:
         """Measure teams of a round at the same time, and write how it ended for each.

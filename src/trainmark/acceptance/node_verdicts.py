@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.acceptance.intervals import (
+    MANY_MEASUREMENTS,
     NO_ROUNDS,
+    UNKNOWN_ROUNDS,
     compute_num_std_errors,
     convert_to_slowdowns,
     count_more_rounds,
@@ -81,7 +83,8 @@ def judge_nodes(
         for node in range(num_nodes)
     ]
     effect = np.array([estimate.effect for estimate in estimates])
-    half_width = num_std_errors * np.array([estimate.std_error for estimate in estimates])
+    std_error = np.array([estimate.std_error for estimate in estimates])
+    half_width = num_std_errors * std_error
     count = np.array([estimate.count for estimate in estimates])
     verdicts = decide_verdicts(effect, half_width, effect_limit)
     causes = [
@@ -91,6 +94,16 @@ def judge_nodes(
     group_of_node = _mark_groups(measured, pairs, causes)  # also changes `causes`
     is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
     rounds_to_decide = count_more_rounds(effect, half_width, count, effect_limit)
+    # With few measurements the noise itself is uncertain, which makes intervals far wider than more
+    # measurements will leave them. What would be decided if it were known is not hopeless.
+    least_std_errors = compute_num_std_errors(
+        error_rate, _TESTS_PER_NODE * num_nodes, MANY_MEASUREMENTS
+    )
+    rounds_with_known_noise = count_more_rounds(
+        effect, least_std_errors * std_error, count, effect_limit
+    )
+    is_unknown = (rounds_to_decide == NO_ROUNDS) & (rounds_with_known_noise != NO_ROUNDS)
+    rounds_to_decide[is_unknown] = UNKNOWN_ROUNDS
     return NodeVerdicts(
         slower=convert_to_slowdowns(effect),
         low=convert_to_slowdowns(effect - half_width),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.acceptance.bits import compare_devices
-from trainmark.acceptance.intervals import NO_ROUNDS
+from trainmark.acceptance.intervals import NO_ROUNDS, UNKNOWN_ROUNDS
 from trainmark.acceptance.judgement import (
     Cause,
     Judgement,
@@ -370,11 +370,19 @@ def _note_nodes(
             assessment.steps[name] = interval
             assessment.judged.add(name)
             if nodes.verdict[number] is Verdict.UNDECIDED:
-                # NO_ROUNDS: no practical number of further rounds would decide.
-                more_rounds = int(nodes.more_rounds[number])
-                assessment.doubts[name] = DoubtOfMember(
-                    "interval", more_rounds=None if more_rounds == NO_ROUNDS else more_rounds
-                )
+                assessment.doubts[name] = _explain_undecided(int(nodes.more_rounds[number]))
+
+
+def _explain_undecided(more_rounds: int) -> DoubtOfMember:
+    """Return why a member with an interval is undecided.
+
+    Args:
+        more_rounds: that would decide, as in ``NodeVerdicts``.
+    """
+    if more_rounds == UNKNOWN_ROUNDS:
+        return DoubtOfMember("too_few_rounds")
+    # NO_ROUNDS: no practical number of further rounds would decide.
+    return DoubtOfMember("interval", more_rounds=None if more_rounds == NO_ROUNDS else more_rounds)
 
 
 def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, index: int) -> Interval | None:

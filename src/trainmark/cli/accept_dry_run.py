@@ -85,12 +85,12 @@ def _print_schedule(timetable: Timetable) -> None:
     """
     for phase, num_rounds in timetable.num_rounds.items():
         rounds = [scheduled for scheduled in timetable.schedule if scheduled.phase == phase]
-        for scheduled in rounds[:_MAX_SHOWN_ROUNDS]:
+        for position, scheduled in enumerate(rounds[:_MAX_SHOWN_ROUNDS], start=1):
             team_texts = [
                 " + ".join(_list_first(team, _MAX_SHOWN_MEMBERS)) for team in scheduled.teams
             ]
             shown_teams = ", ".join(_list_first(team_texts, _MAX_SHOWN_TEAMS))
-            print_text(f"{phase}, round {scheduled.number + 1} of {num_rounds}: {shown_teams}")
+            print_text(f"{phase}, round {position} of {num_rounds}: {shown_teams}")
 
 
 def _list_first(names: Sequence[str], limit: int) -> list[str]:
