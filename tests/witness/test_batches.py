@@ -61,7 +61,7 @@ def test_evaluation_batches_are_not_counted_as_trained():
     counter.add(VALID, torch.zeros(9, 3), MARKS)
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()
-    assert [fetch.counts for fetch in counter.take_step()] == [
+    assert [fetch.counts for fetch in counter.take_fetches()] == [
         Counts(samples=4, sequences=4),
         Counts(samples=4, sequences=4),
     ]
@@ -71,12 +71,12 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()
-    counter.take_step()
+    counter.take_fetches()
     # It is taken for an evaluation until several steps had no batch of the first.
     for _ in range(4):
         counter.add(VALID, torch.zeros(2, 3), MARKS)
         counter.note_backward()
-        fetched = counter.take_step()
+        fetched = counter.take_fetches()
     assert [fetch.counts for fetch in fetched] == [Counts(samples=2, sequences=2)]
 
 

@@ -16,7 +16,7 @@ from trainmark.protocols import Counts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_INPUTS = ("input_ids", "input", "inputs", "tokens")  # keys of the tensor that is counted
+_INPUTS = ("input_ids", "input", "inputs", "tokens")  # usual keys of the model's input
 _MASK = "attention_mask"
 _MAX_DEPTH = 4  # of nested lists and mappings in a batch
 _MAX_ROWS = 256  # rows of a data set whose digests are kept
@@ -77,7 +77,8 @@ class BatchCounter:
 
         Args:
             dataset: id of the data set.
-            marks: the device's marks before and after the batch was fetched.
+            marks: marks in the device's stream of work before and after the batch was fetched; the
+                device returns the time between them.
             iterator: id of the loader's iterator; each epoch has a new one.
         """
         self._fetches.append(Fetch(dataset, self.measure(batch), marks))
@@ -89,9 +90,9 @@ class BatchCounter:
             rows.digests += _digest_rows(_find_inputs(batch), self.sample_dimension)
 
     def list_rows(self) -> list[int]:
-        """Return digests of the first rows of the first epoch, of data sets that are trained.
+        """Return digests of the first rows of the first epoch, of the data sets trained on.
 
-        By these the record finds rows that were read more than once in the epoch.
+        The record compares them to find rows that were read more than once in the epoch.
         """
         digests: list[int] = []
         for dataset in self.trained:
@@ -111,8 +112,8 @@ class BatchCounter:
         if not self.trained or self._num_steps_without_batch > 1:
             self.trained.add(self._last_dataset)
 
-    def take_step(self) -> list[Fetch]:
-        """Return the batches of training since the last step, and reset."""
+    def take_fetches(self) -> list[Fetch]:
+        """Return the batches of training fetched since the last call, which is made once a step."""
         trained_fetches = [fetch for fetch in self._fetches if fetch.dataset in self.trained]
         if trained_fetches:
             self._num_steps_without_batch = 0
@@ -147,12 +148,16 @@ class BatchCounter:
                 return 0
             # Further dimensions, such as the features of a token, do not count.
             return samples * int(tensor.shape[self.token_dimension])
+        # The user states no token dimension: an integer tensor (samples, tokens) holds token ids.
         is_text = tensor.dim() == 2 and not tensor.is_floating_point()
         return int(tensor.numel()) if is_text else 0
 
 
 def _find_inputs(batch: Any) -> Any | None:
-    """Return the tensor that is counted: that of a known key, else the first; None: no tensor."""
+    """Return the tensor of a batch whose samples and tokens are counted; None: it has no tensor.
+
+    It is the one with a usual key of the model's input (``_INPUTS``), else the first one.
+    """
     if isinstance(batch, Mapping):
         for key in _INPUTS:
             if key in batch and hasattr(batch[key], "dim"):
@@ -185,7 +190,7 @@ def _digest_rows(tensor: Any | None, dimension: int) -> list[int]:
     """Return digests of the first rows of a tensor on the host; empty for a tensor on a device.
 
     Args:
-        dimension: that of the rows.
+        dimension: the dimension along which the rows lie.
     """
     if tensor is None or tensor.device.type != "cpu" or tensor.dim() <= dimension:
         return []

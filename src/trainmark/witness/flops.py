@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def count_graphs() -> int:
     """Return the number of graphs that torch has compiled; 0 if it is unknown."""
-    if "torch._dynamo" not in sys.modules:  # without this module, torch compiles nothing
+    if "torch._dynamo" not in sys.modules:  # torch compiles nothing before this module is imported
         return 0
     from trainmark.train.parallel import count_compiled_graphs
 
@@ -30,27 +30,24 @@ class FlopCounter:
     """
 
     def __init__(self) -> None:
-        self.counted: float | None = None  # FLOPs of the step; None: no step was counted yet
+        self.counted: float | None = None  # FLOPs of the one step that is counted; None: not yet
         self.matmul_type: str | None = None  # type of the operands of most of these FLOPs
         self._watch: StepWatch | None = None  # counts the current step; None: it is not counted
 
-    def can_still_count(self, can_count: bool) -> bool:
-        """Tell whether a step may still be counted: none was counted yet, and one can be.
+    def end_step(self, *, can_count_next: bool) -> None:
+        """Note that a step has ended: read its count, or begin to count the next step.
 
         Args:
-            can_count: whether the program is in a state in which steps can be counted.
+            can_count_next: the next step may be counted; it is if none has been counted yet.
         """
-        return self.counted is None and can_count
-
-    def end_step(self, *, can_count: bool) -> None:
-        """Note that a step has ended: read its count, or begin to count the next step."""
         if self._watch is not None:
             self._read()
-        elif self.counted is None and can_count:
+        elif self.counted is None and can_count_next:
             from trainmark.rank.watch import StepWatch
 
-            self._watch = StepWatch(dict)  # ``dict`` returns no precision flags to note
-            # Exited at the end of the step, in another call.
+            # ``StepWatch`` calls its argument to read precision flags: ``dict`` returns none.
+            self._watch = StepWatch(dict)
+            # The next call, at the end of the counted step, exits it.
             self._watch.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
@@ -60,7 +57,7 @@ class FlopCounter:
             self._watch = None
 
     def _read(self) -> None:
-        """Read the count of the step that has ended; a step without FLOPs does not count."""
+        """Keep the FLOPs of the step that has ended; if it had none, a later step is counted."""
         watch = self._watch
         assert watch is not None, "the caller has one"
         self.abandon()  # ends the counting; the counts stay

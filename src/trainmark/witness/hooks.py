@@ -76,9 +76,9 @@ def _hook_optimizers() -> None:
 
 def _hook_backward(torch: Any) -> None:
     """Report each backward pass with its loss; the first one makes this process a rank."""
-    backward = torch.autograd.backward
+    backward = torch.autograd.backward  # ``Tensor.backward`` calls it too
 
-    def note_loss(watched: WitnessedProcess, tensors: Any) -> None:
+    def note_backward(watched: WitnessedProcess, tensors: Any) -> None:
         """Report the backward pass to the rank, which this process becomes with the first one."""
         rank = watched.rank or watched.claim_rank(torch)
         if rank is None:
@@ -89,7 +89,7 @@ def _hook_backward(torch: Any) -> None:
 
     @functools.wraps(backward)
     def call_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        _call_safely(lambda watched: note_loss(watched, tensors))
+        _call_safely(lambda watched: note_backward(watched, tensors))
         backward(tensors, *args, **kwargs)
 
     torch.autograd.backward = call_backward
@@ -109,9 +109,9 @@ def _hook_loaders() -> None:
         if watched is None or not watched.is_watching:
             return fetch(iterator)
         is_rank = watched.rank is not None
-        watched.fetched_ns = clock()
-        # The device's mark before the fetch; empty if this process is no rank. If the mark fails,
-        # the hooks stop, and the batch is not reported below.
+        watched.last_request_ns = clock()
+        # The mark in the device's stream of work before the fetch; empty if this process is no
+        # rank. If the mark fails, the hooks stop, and the batch is not reported below.
         start_marks: list[Any] = []
         _call_rank_safely(lambda rank: start_marks.append(rank.device.mark()))
         batch = fetch(iterator)
@@ -133,14 +133,14 @@ def _hook_loaders() -> None:
 def _hook_pauses(torch: Any) -> None:
     """Report evaluations (``Module.eval``, ``train``), checkpoints, and values that are loaded."""
     module = torch.nn.Module
-    set_mode = module.train
+    set_mode = module.train  # ``Module.eval`` calls it too, with False
     load = module.load_state_dict
     save = torch.save
 
     @functools.wraps(set_mode)
     def call_set_mode(self: Any, mode: bool = True) -> Any:
         """Report the mode of the outermost module, then set it and that of its submodules."""
-        if getattr(_depth, "calls", 0) == 0:  # not a call for a module inside of another
+        if getattr(_depth, "calls", 0) == 0:  # ``train`` calls itself for each submodule
             _call_rank_safely(lambda rank: _change_mode(rank, self, is_training=mode))
         _depth.calls = getattr(_depth, "calls", 0) + 1
         try:
@@ -150,7 +150,7 @@ def _hook_pauses(torch: Any) -> None:
 
     @functools.wraps(load)
     def call_load(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Report that values are replaced by others than those of steps, then load them."""
+        """Report that other values replace those that training steps left, then load them."""
         _call_rank_safely(lambda rank: rank.weights.note_replaced())
         return load(self, *args, **kwargs)
 

@@ -30,7 +30,8 @@ _MAX_RAW_CHARS = 300
 def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
     """Return the speeds that a program printed, with an entry for each group of its pattern.
 
-    An entry has the group's name, its values in order, and the first line that has a value.
+    An entry has the group's name, the number of its values, these values in order (evenly spread
+    ones if there are too many), and the first line that has a value.
     """
     if witness.spec.speed_line is None:
         return []
@@ -58,13 +59,18 @@ def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
 
 
 def read_number(text: str | None) -> float | None:
-    """Return a printed number; None if the text is no number, or a group did not match."""
+    """Return the value of a printed number such as 1,234.5 or 12k; None if the text is no number.
+
+    Args:
+        text: the text that a group of the pattern matched; None: the group did not match.
+    """
     match = _NUMBER.fullmatch(text or "")
     if match is None:
         return None
     try:
+        # Commas are thousands separators; the letter k, M or G is a factor, or absent.
         return float(match["digits"].replace(",", "")) * _FACTORS[match["letter"]]
-    except ValueError:
+    except ValueError:  # ``_NUMBER`` also matches texts such as "1-2"
         return None
 
 
@@ -88,9 +94,12 @@ def list_outputs(run_dir: Path, witness: Witness) -> list[Path]:
 
 
 def _iterate_output(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the lines of the program's output; each state of a progress bar is a line."""
+    """Yield the lines of the program's output; each state of a progress bar is a line.
+
+    Lines of more than ``_MAX_LINE_BYTES`` are cut into parts.
+    """
     for path in paths:
         with path.open("rb") as file:
             while line := file.readline(_MAX_LINE_BYTES):
-                # A progress bar goes back to the begin of its line with \r.
+                # A progress bar returns to the start of its line with \r.
                 yield from re.split(r"[\r\n]+", line.decode("utf-8", "replace"))

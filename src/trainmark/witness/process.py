@@ -51,7 +51,7 @@ class WitnessedProcess:
 
     Attributes:
         rank: the rank that this process is; None: it is not a rank.
-        fetched_ns: time at which the program asked for its last batch.
+        last_request_ns: time at which the program last asked for a batch.
         early_batch: the last batch before the process became a rank; None: there was none.
     """
 
@@ -59,16 +59,17 @@ class WitnessedProcess:
         self.run_dir = run_dir
         self.start_ns = start_ns
         self.rank: WitnessedRank | None = None  # None: this process is not a rank, or not yet
-        self.fetched_ns = 0  # when the program asked for its last batch; 0: it has not
+        self.last_request_ns = 0  # when the program last asked for a batch; 0: it has not
         self.early_batch: EarlyBatch | None = None  # the last one before this process is a rank
-        self._early_optimizer: Any = None  # an optimizer whose step began before a backward pass
-        self._is_watching = True  # until a refusal, a failure or the results
+        # The optimizer that is stepping before this process is a rank; None: none is.
+        self._early_optimizer: Any = None
+        self._is_watching = True  # until a refusal, a failure, or the results are written
         self._pid = os.getpid()  # a forked child has another one
         self._events: EventWriter | None = None  # of the rank, once this process has claimed one
 
     @property
     def is_watching(self) -> bool:
-        """Tell whether the hooks still report: not after a refusal, a failure or the results."""
+        """Tell whether the hooks still report: until a refusal, a failure or the rank's results."""
         return self._is_watching
 
     def stop(self) -> None:
@@ -83,7 +84,10 @@ class WitnessedProcess:
         self._pid = os.getpid()
 
     def claim_rank(self, torch_module: Any) -> WitnessedRank | None:
-        """Become a rank and return it; None: the run has no such rank, or it is another process."""
+        """Become a rank and return it.
+
+        None: the run has no rank with this number, or another process is this rank.
+        """
         plan = json.loads((self.run_dir / "plan.json").read_bytes())
         number, world_size = _find_rank(torch_module)
         planned_world_size = plan["nnodes"] * plan["nproc"]
@@ -92,8 +96,9 @@ class WitnessedProcess:
             return None
         events = EventWriter(self.run_dir / name_rank_file(number), clock)
         self._events = events
-        # Training begins with the request for the first batch, if there was one.
-        training_start_ns = self.fetched_ns or clock()
+        # Training begins with the last request for a batch before the first backward pass, which
+        # claims the rank; now, if there was no request.
+        training_start_ns = self.last_request_ns or clock()
         events.emit("start", t_ns=self.start_ns, pid=self._pid)
         events.emit("span", name="init", start_ns=self.start_ns, end_ns=training_start_ns)
         if number >= planned_world_size or world_size != planned_world_size:
@@ -105,17 +110,19 @@ class WitnessedProcess:
         self.rank.begin(training_start_ns)
         if self.early_batch is not None:
             early = self.early_batch
-            mark = device.mark()  # both marks are the same: how long it took is not known
+            mark = device.mark()  # twice, as start and end: how long the fetch took is not known
             self.rank.batches.add(early.dataset, early.batch, (mark, mark), iterator=early.iterator)
             self.early_batch = None
-        if self._early_optimizer is not None:  # its step, which has begun, does this backward pass
+        if self._early_optimizer is not None:  # its step does the backward pass that is running
             self.rank.note_optimizer_start(self._early_optimizer)
         _save_stacks_on_signal(self.run_dir, number)
         atexit.register(self.finish)
         return self.rank
 
     def note_optimizer_start(self, optimizer: Any) -> None:
-        """Note that an optimizer is about to step; its step may do the first backward pass."""
+        """Note that an optimizer is about to step."""
+        # Its step may call a closure that does the first backward pass. That makes this process a
+        # rank, to which the optimizer is then reported.
         if self.rank is None:
             self._early_optimizer = optimizer
         else:
@@ -123,7 +130,7 @@ class WitnessedProcess:
 
     def note_optimizer_end(self, optimizer: Any) -> None:
         """Note that an optimizer has stepped."""
-        self._early_optimizer = None
+        self._early_optimizer = None  # no later backward pass belongs to this step
         if self.rank is not None:
             self.rank.note_optimizer_end(optimizer)
 
@@ -131,11 +138,13 @@ class WitnessedProcess:
         """Report why this process is not measured; the program continues.
 
         Args:
-            number: of the rank that it claimed.
-            args: of the message with the code ``code``.
+            number: number of the rank that this process wanted to become.
+            code: code of the message that tells why.
+            args: values for the placeholders of that message.
         """
         self.stop()
-        # A process that was refused its number writes into the file of the one that has it.
+        # Without a writer, another process is the rank with this number: the error is appended to
+        # the file of that rank.
         events = self._events or EventWriter(self.run_dir / name_rank_file(number), clock)
         events.emit("error", **_make_witness_error(code, **args))
 
@@ -144,8 +153,7 @@ class WitnessedProcess:
         rank = self.rank
         if rank is None or os.getpid() != self._pid:
             return
-        self.rank = None
-        self._is_watching = False
+        self.stop()
         if rank.steps == 0:
             with suppress(OSError):  # of a full disk: the program ends as without the probe
                 rank.events.emit("error", **_make_witness_error("witness_no_step"))
@@ -187,7 +195,7 @@ _current: WitnessedProcess | None = None  # this process, after torch was hooked
 
 
 def watch_process(run_dir: Path, start_ns: int) -> WitnessedProcess:
-    """Return the object that watches this process.
+    """Create the object that watches this process and its forked children, and return it.
 
     Args:
         start_ns: time at which the process started.
@@ -247,14 +255,15 @@ def _emit_facts(events: EventWriter, device: Device, torch_module: Any) -> None:
 def _build_rank(
     plan: dict[str, Any], world_size: int, number: int, events: EventWriter, device: Device
 ) -> WitnessedRank:
-    """Return the rank of a plan with its number, and all that it measures with."""
+    """Return the rank of a plan with this number, and the objects with which it measures."""
     from trainmark.witness.batches import BatchCounter
     from trainmark.witness.flops import FlopCounter, count_graphs
     from trainmark.witness.rank import WitnessedRank
     from trainmark.witness.weights import TrainedWeights
 
     spec = plan["witness"]["spec"]
-    # Without [batch] in the file, rows are samples; see ``BatchCounter`` for tokens.
+    # Without [batch] in the file, rows are samples, and ``BatchCounter`` finds out whether the
+    # batch has tokens.
     dimensions = spec["batch"] or {"samples": 0, "tokens": None}
     return WitnessedRank(
         stated=read_stated_step(spec, world_size=world_size, rank=number),
@@ -266,7 +275,7 @@ def _build_rank(
         batches=BatchCounter(
             sample_dimension=dimensions["samples"], token_dimension=dimensions["tokens"]
         ),
-        compiled=count_graphs,
+        count_graphs=count_graphs,
     )
 
 
@@ -287,16 +296,18 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
             # Unless the file says otherwise, each sample is one sequence.
             sequences=_compute_share(step["sequences"] or step["samples"], world_size, rank),
             tokens=tokens,
-            tokens_padded=tokens,
+            tokens_padded=tokens,  # the file does not tell how many are padding
         )
-    flops_per_token = spec["flops_per_token"]
     flops_per_sample = spec["flops_per_sample"]
+    # FLOPs per sample can be stated only if those per token are ``auto``.
+    if spec["flops_per_token"] == "auto":
+        flops_per_unit = flops_per_sample  # None if neither is stated: then a step is counted
+    else:
+        flops_per_unit = spec["flops_per_token"]
     return StatedStep(
         counts=counts,
         samples_of_all=0 if step is None else step["samples"],  # 0: the file does not say it
-        # The options allow FLOPs per sample only if those per token are ``auto``. With ``auto`` and
-        # none per sample this is None, and the FLOPs of a step are counted.
-        flops_per_unit=flops_per_sample if flops_per_token == "auto" else flops_per_token,
+        flops_per_unit=flops_per_unit,
         unit="tokens" if flops_per_sample is None else "samples",
         optimizers=spec["optimizers"],
         warmup_steps=spec["warmup_steps"],
@@ -322,7 +333,7 @@ def _save_stacks_on_signal(run_dir: Path, number: int) -> None:
 def _make_witness_error(code: str, **args: int) -> dict[str, Any]:
     """Return the fields of the event ``error`` for a program that cannot be measured.
 
-    There is no exception, so that its type and traceback are empty.
+    The event describes an exception. Here there is none: its type and traceback are empty.
     """
     return {
         "kind": "witness",
@@ -334,11 +345,14 @@ def _make_witness_error(code: str, **args: int) -> dict[str, Any]:
 
 
 def report_untrained(start_ns: int) -> None:
-    """Report that the rank's process ends, and that no process of the program trained."""
+    """Report that the rank's process ends without training, unless another process trained.
+
+    The program may train in a process that this one starts.
+    """
     run_dir = Path(os.environ[RUN_DIR_VARIABLE])
     number = int(os.environ["RANK"])
     if not _create_file(run_dir / name_rank_file(number)):
-        return  # a process of the program is the rank
+        return  # another process of the program has become the rank
     events = EventWriter(run_dir / name_rank_file(number), clock)
     events.emit("start", t_ns=start_ns, pid=os.getpid())
     # None: torch was never hooked in this process.

@@ -112,7 +112,7 @@ class WitnessedRank:
 
     Args:
         clock: returns nanoseconds.
-        compiled: returns the number of graphs that torch has compiled.
+        count_graphs: returns the number of graphs that torch has compiled.
 
     Attributes:
         place: current place in the program, for the report of an error.
@@ -126,7 +126,7 @@ class WitnessedRank:
     weights: TrainedWeights
     flops: FlopCounter
     batches: BatchCounter
-    compiled: Callable[[], int]
+    count_graphs: Callable[[], int]
     place: str = "train"
     steps: int = 0
     _start_ns: int = 0  # of training
@@ -136,17 +136,17 @@ class WitnessedRank:
     _stepped_ids: set[int] = field(default_factory=set)  # optimizers that stepped in this step
     _pause: tuple[Pause, int] | None = None  # with its start in nanoseconds; None: it trains
     _window_steps: int = 1  # steps of the next window, if the file does not set them
-    _graphs: int = 0  # that were compiled until the end of the last window
+    _num_graphs: int = 0  # graphs that were compiled until the end of the last window
     _waiting: list[_WaitingWindow] = field(default_factory=list)  # for the FLOPs of a step
     _fetched_counts: list[Counts] = field(default_factory=list)  # of each step
-    _num_uncounted: int = 0  # steps without a countable batch
+    _num_without_batch: int = 0  # steps without a batch whose samples can be counted
     _num_without_backward: int = 0  # steps
     _micro_batches: list[int] = field(default_factory=list)  # of each step
     _last_losses: list[float] = field(default_factory=list)  # of the last window
     _optimizer_steps: dict[int, int] = field(default_factory=dict)  # by the optimizer's id
     _stepping_ids: list[int] = field(default_factory=list)  # an optimizer may step others
     _num_evaluations: int = 0
-    _checked_ns: int = 0  # time of checks before pauses that no event has yet
+    _pending_check_ns: int = 0  # time of checks before pauses; no event has it yet
 
     def begin(self, start_ns: int) -> None:
         """Start the first window.
@@ -156,8 +156,8 @@ class WitnessedRank:
                 requested none.
         """
         self._start_ns = start_ns
-        self._end_ns = start_ns
-        self._graphs = self.compiled()
+        self._end_ns = start_ns  # no window has ended yet
+        self._num_graphs = self.count_graphs()
         self._open_window(start_ns)
 
     def note_backward(self, loss: Any) -> None:
@@ -173,39 +173,45 @@ class WitnessedRank:
             self._step.losses.append(loss)
 
     def note_optimizer_start(self, optimizer: Any) -> None:
-        """Note that an optimizer is about to step; optimizers that it steps itself do not count."""
+        """Note that an optimizer is about to step.
+
+        An optimizer may step others within its own step. Only the outermost one is observed.
+        """
         self._stepping_ids.append(id(optimizer))
         if len(self._stepping_ids) == 1 and id(optimizer) not in self._optimizer_steps:
             self._optimizer_steps[id(optimizer)] = 0
-            # Before the check: if the program has replaced an optimizer, the tensors of the old one
-            # may be gone, and could not be compared.
+            # ``add`` starts a new check, before the check below. If the program has replaced an
+            # optimizer, the tensors of the old one may be gone, and could not be compared.
             self.weights.add(optimizer)
         self.weights.check_before_step(step=self.steps)
 
     def note_optimizer_end(self, optimizer: Any) -> None:
         """Note that an optimizer has stepped; a training step ends when all of them have."""
-        # Optimizers inside of it have ended too, also if an exception hid the end of their step.
+        # The steps within its step have ended too, even if an exception hid their end.
         position = self._stepping_ids.index(id(optimizer))
         del self._stepping_ids[position:]
         if self._stepping_ids:  # another optimizer stepped this one
             return
-        self.resume()
+        self.resume()  # a step is training: a pause ends
         self.weights.count_step(optimizer)
         self._optimizer_steps[id(optimizer)] += 1
-        has_stepped_before = id(optimizer) in self._stepped_ids
+        steps_again = id(optimizer) in self._stepped_ids
         self._stepped_ids.add(id(optimizer))
         # An optimizer steps once in a training step. If one steps again before all others have, the
-        # others do not step in every training step.
-        if has_stepped_before or len(self._stepped_ids) >= self.stated.optimizers:
+        # others do not step in every training step: this one ends without them.
+        if steps_again or len(self._stepped_ids) >= self.stated.optimizers:
             self._stepped_ids.clear()
             self._end_step()
 
     def pause(self, name: Pause) -> None:
-        """Close the window, because the program begins to evaluate or save."""
+        """Close the window, because the program begins to evaluate or save.
+
+        A pause within another one, such as a checkpoint in an evaluation, is part of that one.
+        """
         # Before the first step, nothing has been measured that could pause.
         if self._pause is None and self.steps:
             self._close_window(is_whole=False)
-            self.flops.abandon()
+            self.flops.abandon()  # a step that is being counted would include the evaluation
             self._pause = (name, self.clock())
             if name == "evaluate":
                 self._num_evaluations += 1
@@ -223,7 +229,7 @@ class WitnessedRank:
         self._pause = None
         self._end_ns = self.clock()
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=self._end_ns)
-        self._checked_ns += self.weights.take_check_ns()  # of the check after the last window
+        self._pending_check_ns += self.weights.take_check_ns()  # of the check after the last window
         self._open_window(self.clock())
 
     def finish(self) -> None:
@@ -240,8 +246,9 @@ class WitnessedRank:
             end_ns=self._end_ns,
             steps=self.steps,
             epochs=1,  # the probe does not know the program's epochs: all steps are one
-            # Without the check after the last window, which comes after ``end_ns``.
-            check_ns=self._checked_ns,
+            # Of the check before a pause after which no step has ended. The check after the last
+            # window is not included, because it comes after ``end_ns``.
+            check_ns=self._pending_check_ns,
         )
         start_ns = self.clock()
         self.events.emit("parameters", **self.weights.end())
@@ -249,7 +256,7 @@ class WitnessedRank:
         memory = self.device.memory()
         self.events.emit(
             "result",
-            job=self._describe(),
+            job=self._describe_job(),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             flops_counted=self.flops.counted,
@@ -263,20 +270,20 @@ class WitnessedRank:
         assert window is not None, "a window is open outside of pauses"
         step = self._step
         self._step = _Step()
-        step.fetches = self.batches.take_step()
+        step.fetches = self.batches.take_fetches()
         window.steps.append(step)
         window.marks.append(self.device.mark())
         self.steps += 1
         # Counting slows a step down: only steps of the warm-up are counted. The operations of a
         # compiled program cannot be counted.
         is_warmup_next = self.steps < self.stated.warmup_steps
-        self.flops.end_step(can_count=is_warmup_next and self.compiled() == 0)
+        self.flops.end_step(can_count_next=is_warmup_next and self.count_graphs() == 0)
         if len(window.steps) >= window.length:
             self._close_window(is_whole=True)
             self._open_window(self.clock())
 
     def _make_schedule(self) -> Schedule:
-        """Return what chooses windows, with the current number of steps of a window."""
+        """Return the schedule that chooses the phase and the length of the next window."""
         return Schedule(
             max_epochs=1,  # the probe does not know the program's epochs: all steps are one
             warmup_steps=self.stated.warmup_steps,
@@ -289,7 +296,7 @@ class WitnessedRank:
         self._window = _Window(phase, length, start_ns, [self.device.mark()])
 
     def _close_window(self, *, is_whole: bool) -> None:
-        """Emit the window in progress.
+        """Emit the window in progress, choose the steps of the next one, and check the weights.
 
         Args:
             is_whole: the window has all its steps, and has just ended. Otherwise it ends with its
@@ -313,15 +320,20 @@ class WitnessedRank:
             self._choose_window_steps(sum(step_ns) / len(step_ns))
         first_step = self.steps - len(window.steps)
         next_phase, _ = self._make_schedule().choose_window(self.steps)
-        # Other windows compare a sample of the elements. At the end of the warm-up, exact sums of
-        # all bits are computed too, so that the first measured window has sums to compare with.
+        # The check of a window compares a sample of the elements. Exact sums of all bits are also
+        # computed after the last window of the warm-up: the first measured window, which follows,
+        # can then be compared with them.
         is_last_of_warmup = next_phase == "train" and window.phase != "train"
         self.weights.check_window(
             first_step=first_step, steps=len(window.steps), exact=is_last_of_warmup
         )
 
     def _choose_window_steps(self, step_ns: float) -> None:
-        """Choose the steps of the next window: about a second, at most twice as many as before."""
+        """Choose the steps of the next window: about a second, at most twice as many as before.
+
+        Args:
+            step_ns: mean time of a step in the last window.
+        """
         steps = int(_WINDOW_NS / max(step_ns, 1.0))
         self._window_steps = max(1, min(steps, 2 * self._window_steps, _MAX_WINDOW_STEPS))
 
@@ -338,14 +350,15 @@ class WitnessedRank:
             sum(device.elapsed_ns(*fetch.marks) for fetch in step.fetches) for step in window.steps
         ]
         optional: dict[str, Any] = {}
-        graphs = self.compiled()
-        if graphs > self._graphs:
-            optional["graphs_compiled"] = graphs - self._graphs
-            self._graphs = graphs
-        checked_ns = self._checked_ns + self.weights.take_check_ns()
-        self._checked_ns = 0
-        if checked_ns:
-            optional["check_ns"] = checked_ns
+        graphs = self.count_graphs()
+        if graphs > self._num_graphs:
+            optional["graphs_compiled"] = graphs - self._num_graphs
+            self._num_graphs = graphs
+        # Of the checks since the last window, before this one began.
+        check_ns = self._pending_check_ns + self.weights.take_check_ns()
+        self._pending_check_ns = 0
+        if check_ns:
+            optional["check_ns"] = check_ns
         fields = {
             "phase": window.phase,
             "epoch": 0,
@@ -367,8 +380,10 @@ class WitnessedRank:
             **optional,
         }
         self._waiting.append(_WaitingWindow(fields, totals))
-        # Only steps of the warm-up are counted: until one was, the window waits.
-        if not self.flops.can_still_count(self.steps < self.stated.warmup_steps):
+        # Windows wait until the FLOPs of a step have been counted, or none will be: only a step of
+        # the warm-up is counted.
+        can_still_count = self.flops.counted is None and self.steps < self.stated.warmup_steps
+        if not can_still_count:
             self._emit_waiting()
 
     def _emit_waiting(self) -> None:
@@ -395,17 +410,22 @@ class WitnessedRank:
         """
         fetched = step.fetched_counts
         if fetched is None:
-            self._num_uncounted += 1
+            self._num_without_batch += 1
         elif len(self._fetched_counts) < _MAX_KEPT_COUNTS:
             self._fetched_counts.append(fetched)
         if step.backwards == 0:
             self._num_without_backward += 1
         if len(self._micro_batches) < _MAX_KEPT_COUNTS:
             self._micro_batches.append(step.backwards)
-        return self.stated.counts or fetched or Counts()  # what the user states counts first
+        # What the user states takes precedence over what the batches hold.
+        return self.stated.counts or fetched or Counts()
 
     def _read_losses(self, steps: list[_Step]) -> list[float | None]:
-        """Return the mean loss of each step's backward passes, read in one copy."""
+        """Return the mean loss of each step's backward passes, read in one copy.
+
+        The means of these steps are also kept: those of the last window are compared with the
+        target.
+        """
         losses = [loss for step in steps for loss in step.losses]
         # The losses of all steps, one after another: each step takes as many as it has.
         values = iter(self.device.read(losses) if losses else [])
@@ -434,12 +454,13 @@ class WitnessedRank:
             target_reached=value <= target,
         )
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe_job(self) -> dict[str, Any]:
         """Return the facts that the probe observed, for the record."""
         parameters = self.weights.count_elements()
         is_counted = self.stated.flops_per_unit is None
         facts: dict[str, Any] = {
-            # The probe knows only the tensors of optimizers, which are trainable.
+            # The probe knows only the tensors of optimizers, which are trainable. None: the
+            # program has released them.
             "parameters": parameters or None,
             "trainable_parameters": parameters or None,
             "flops_formula": "counted in one step" if is_counted else "as the user says",
@@ -449,9 +470,9 @@ class WitnessedRank:
             if self._micro_batches
             else 0,
             "steps_without_backward": self._num_without_backward,
-            "steps_without_batch": self._num_uncounted,
+            "steps_without_batch": self._num_without_batch,
             "violations": list(self.weights.violations.values()),
-            "graphs_compiled": self.compiled(),
+            "graphs_compiled": self.count_graphs(),
         }
         counts = self._fetched_counts
         if counts:  # what the loaders yielded for a step, whatever the user states

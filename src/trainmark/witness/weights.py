@@ -72,7 +72,7 @@ class TrainedWeights:
         clock: returns nanoseconds.
 
     Attributes:
-        updates: number of steps that should have changed tensors.
+        updates: number of optimizer steps that should have changed tensors.
         violations: messages of violated rules by their codes.
     """
 
@@ -81,34 +81,38 @@ class TrainedWeights:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._check: ParameterCheck | None = None  # of all tensors; None: no optimizer has stepped
         self._watch: GradientWatch | None = None  # until enough gradients have been seen
-        self._versions: list[int] = []  # see ``_read_versions``, at the end of the last step
-        self._retired: list[GradientWatch] = []  # to be closed after the next step; see ``add``
+        # Torch's counts of writes to some of the tensors, at the end of the last step.
+        self._versions: list[int] = []
+        # Watches that miss the tensors of a new optimizer; closed when its first step has ended.
+        self._retired: list[GradientWatch] = []
         self._spent_ns = 0  # by checks that ``take_check_ns`` has not returned
-        self._form: tuple[Any, ...] = ()  # see ``_describe_form``, at the end of the last window
+        # Names, dtypes and sizes of the tensors at the end of the last window.
+        self._window_form: tuple[Any, ...] = ()
         self._was_replaced = False  # the program has loaded other values since the last step
         self._is_between_windows = False  # no step has begun since the last window
-        self._ids: set[int] = set()  # of all tensors
-        self.updates = 0  # number of steps that should have changed tensors
+        self._tensor_ids: set[int] = set()
+        self.updates = 0  # number of optimizer steps that should have changed tensors
         self.violations: dict[str, dict[str, Any]] = {}  # messages of broken rules, by their codes
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Add the tensors of an optimizer; called before its first step.
 
-        The checks of all tensors start anew.
+        The check of values and the watch of gradients start anew, with the tensors of all
+        optimizers.
         """
-        # Not closed here, nor is another one started: both change torch's list of hooks before
-        # steps, over which torch iterates now. ``count_step`` does both.
+        # ``count_step`` closes this watch and starts another one. Both change torch's list of hooks
+        # before steps, and torch iterates over this list now.
         if self._watch is not None:
             self._retired.append(self._watch)
             self._watch = None
         if self._check is not None:
             self._spent_ns += self._check.take_ns()  # by the check that is replaced
         self._optimizers.append(weakref.ref(optimizer))
-        self._ids |= {id(tensor) for tensor in self.collect().values()}
+        self._tensor_ids |= {id(tensor) for tensor in self.collect().values()}
         self._check = ParameterCheck(
             digest=_LiveDigest(self),  # type: ignore[arg-type]
             gradients=None,  # type: ignore[arg-type]  # until ``count_step`` starts the watch
-            updates=lambda: self.updates,
+            updates=lambda: self.updates,  # the number at the time of a check
             clock=self._clock,
         )
         self._check.start()
@@ -116,8 +120,8 @@ class TrainedWeights:
     def check_before_step(self, *, step: int) -> None:
         """Check, in the first step after a window, that nothing changed since the window ended.
 
-        ``take_check_ns`` leaves out the time of this check, because it lies within a window, whose
-        time includes it.
+        The time of this check is part of the window that has begun. ``take_check_ns`` returns only
+        that of checks between windows.
         """
         if self._check is None or not self._is_between_windows:
             return
@@ -126,47 +130,60 @@ class TrainedWeights:
             return
         self._spent_ns += self._check.take_ns()  # by checks between windows
         try:
-            # Also applies to programs without evaluations: it compares with the last window's end.
+            # It compares with the end of the last window, whether or not there was an evaluation.
             self._check.check_evaluation(step=step)
         except RunError:  # its message would blame an evaluation
-            self._note(RunError("witness_changed_outside", step=step))
-        self._check.take_ns()  # discarded: the time of this check
+            self._note_violation(RunError("witness_changed_outside", step=step))
+        self._check.take_ns()  # the time of this check, which is discarded
 
     def count_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count a step if it should change tensors; watch gradients from the second step on."""
+        """Note that an optimizer has stepped; count the step if it should change tensors.
+
+        After the first step of an optimizer, the gradients of all tensors are watched.
+        """
         self._was_replaced = False  # from here on, the tensors change by steps again
-        while self._retired:  # see ``add``
+        # ``add`` could not close them: torch iterated over the list of hooks with theirs.
+        while self._retired:
             self._retired.pop().close()
         self._versions = self._read_versions()
         if any(_is_above_zero(group.get("lr")) for group in optimizer.param_groups):
             self.updates += 1
+        # None: ``add`` has begun a new check, whose gradients are not watched yet.
         if self._check is not None and self._check.gradients is None:
             self._watch = GradientWatch(self.collect(), num_steps=_NUM_GRADIENT_CHECKS)
             self._check.gradients = self._watch
 
     def check_window(self, *, first_step: int, steps: int, exact: bool) -> None:
-        """Check the window that just ended.
+        """Check that the window that just ended changed the tensors.
+
+        A sample of the elements is compared with that at the end of the window before. If it is
+        unchanged, sums of all bits are computed, and compared if they were computed there too. Once
+        enough gradients have been seen, tensors are noted whose gradients were all zero.
 
         Args:
-            first_step: number of steps before it.
-            steps: number of its steps.
-            exact: compute sums of all bits even if a sample of the elements changed, so that the
-                next window has sums to be compared with.
+            first_step: number of steps before the window.
+            steps: number of the window's steps.
+            exact: compute these sums even if the sample has changed, so that the next window has
+                sums to be compared with.
         """
         if self._check is None:
             return
         self._release_gradients()
-        self._form = self._describe_form()
+        self._window_form = self._describe_form()
         self._is_between_windows = True
         try:
             self._check.check_window(first_step=first_step, steps=steps, exact=exact)
         except RunError as error:
-            self._note(error)
+            self._note_violation(error)
 
     def _release_gradients(self) -> None:
-        """Release the tensors as soon as enough of their gradients have been seen."""
+        """Replace the watch of gradients by its results as soon as it has seen enough steps.
+
+        The watch keeps the tensors alive; its results do not. Tensors without any gradient are
+        noted if they hold a large share of all elements.
+        """
         if self._watch is not None and self._watch.is_finished and self._check is not None:
-            gradient_flags = _GradientFlags(self._watch)  # the results, without the tensors
+            gradient_flags = _GradientFlags(self._watch)
             self._check.gradients = gradient_flags  # type: ignore[assignment]
             self._note_missing_gradients(gradient_flags.read_flags().keys())
             self._watch.close()
@@ -190,7 +207,7 @@ class TrainedWeights:
                 parameters=len(tensors),
                 share=share,
             )
-            self._note(error)
+            self._note_violation(error)
 
     def note_replaced(self) -> None:
         """Note that the program loaded other values, so that tensors may change without a step."""
@@ -204,20 +221,22 @@ class TrainedWeights:
         without_tensors = {"changed": {}, "gradients": {}, "updates": self.updates}
         check = self._check
         form = self._describe_form()
-        # Tensors that are gone, have another form or were loaded cannot be compared.
-        if check is None or not form or form != self._form or self._was_replaced:
+        # Tensors cannot be compared if they are gone, if their names, dtypes or sizes differ from
+        # those at the end of the last window, or if the program has loaded other values.
+        if check is None or not form or form != self._window_form or self._was_replaced:
             return without_tensors
         if self._watch is not None:
             self._watch.close()
         if check.gradients is None:  # no step has ended since the last optimizer was added
             return without_tensors
-        # ``check.end`` compares parts of all tensors. This notices any write to some of them.
+        # ``check.end`` compares a sample of the elements. Torch's counts of writes show any write,
+        # but are read for some tensors only.
         if self._read_versions() != self._versions:
-            self._note(RunError("parameters_changed_after_training"))
+            self._note_violation(RunError("parameters_changed_after_training"))
         try:
             return check.end() | {"updates": self.updates}
         except RunError as error:
-            self._note(error)
+            self._note_violation(error)
             return without_tensors
 
     def take_check_ns(self) -> int:
@@ -230,7 +249,7 @@ class TrainedWeights:
 
     def has(self, tensor: Tensor) -> bool:
         """Tell whether an optimizer holds a tensor."""
-        return id(tensor) in self._ids
+        return id(tensor) in self._tensor_ids
 
     def count_elements(self) -> int:
         """Return the number of elements of all tensors."""
@@ -269,12 +288,13 @@ class TrainedWeights:
         tensors = self.collect()
         return tuple((name, tensor.dtype, tensor.numel()) for name, tensor in tensors.items())
 
-    def _note(self, error: RunError) -> None:
+    def _note_violation(self, error: RunError) -> None:
         """Keep the first violation of each code; zero gradients of few tensors are normal."""
         details: dict[str, Any] = error.details
         if error.code == "gradients_zero":
-            share = details["number"] / details["parameters"]
-            if share < _MIN_ZERO_SHARE:
+            # Of all tensors, the share of those with only zero gradients.
+            zero_share = details["number"] / details["parameters"]
+            if zero_share < _MIN_ZERO_SHARE:
                 return
         if error.code not in self.violations:
             self.violations[error.code] = {"code": error.code, "args": dict(details)}

@@ -39,7 +39,7 @@ class _TorchFinder:
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return how torch is loaded, with the hooks installed afterwards; None for others."""
+        """Return torch's spec, whose loader also installs the hooks; None for other modules."""
         del path, target
         if name != "torch":
             return None
@@ -73,9 +73,10 @@ def _is_started_as_rank() -> bool:
 
 
 def _claim_torchrun_rank() -> bool:
-    """Tell whether torchrun started this process, and note it for the processes that it starts.
+    """Tell whether torchrun itself started this process.
 
-    A second call returns False: the note is read here too.
+    Processes that this one starts inherit torchrun's variables. They also inherit the variable that
+    is set here, by which they know that they are not the rank. A second call returns False too.
     """
     is_first = "TORCHELASTIC_RUN_ID" in os.environ and _RANK_PROCESS_VARIABLE not in os.environ
     if is_first:
@@ -83,8 +84,8 @@ def _claim_torchrun_rank() -> bool:
     return is_first
 
 
-def _report_end() -> None:
-    """Report that the rank's process ends without having trained."""
+def _report_untrained() -> None:
+    """Report that the rank's process ends and the program has not trained, if that is so."""
     if os.getpid() != _PID:
         return  # this is a forked child
     from trainmark.witness.process import report_untrained
@@ -105,7 +106,7 @@ _print_failure = sys.excepthook
 if "TRAINMARK_WITNESS" in os.environ:
     sys.meta_path.insert(0, _TorchFinder())
     if _is_started_as_rank():
-        atexit.register(_report_end)
+        atexit.register(_report_untrained)
         sys.excepthook = _report_failure
     elif _claim_torchrun_rank():
         sys.excepthook = _report_failure
