@@ -222,9 +222,10 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
 def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=120)
     result = score_mmlu(model, mmlu, plan, batch_tokens=500)
-    # Items by the largest number of examples that fits; ``cut``: those that do not fit with none.
+    # Items by the largest number of examples that fits. ``num_truncated``: number of those that do
+    # not fit even with none.
     by_hand = Counter()
-    cut = 0
+    num_truncated = 0
     for subject in mmlu:
         for item in subject.items:
             fitting = [
@@ -237,18 +238,18 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
                 )
                 <= 120
             ]
-            cut += not fitting
+            num_truncated += not fitting
             by_hand[max(fitting, default=0)] += 1
     assert result.shots_used == dict(sorted(by_hand.items()))
     assert len(result.shots_used) > 1
-    assert result.cut == cut == 4  # questions that do not fit even without a shot
+    assert result.num_truncated == num_truncated == 4
     assert (
         result.mean_shots
         == sum(num_shots * num_items for num_shots, num_items in by_hand.items()) / 36
     )
     for group in plan.groups:
         assert all(len(group.prefix) + len(suffix) <= 120 for suffix in group.suffixes)
-        if group.cut:
+        if group.is_truncated:
             subject = mmlu[group.subject]
             # A cut prompt keeps its end.
             (end,) = tokenizer.encode_prompts(

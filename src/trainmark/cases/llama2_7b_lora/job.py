@@ -154,7 +154,11 @@ class LlamaJob:
             return Evaluation(no_quality, validation.samples, detail, reason, scores=scores)
         result = self.score_questions()
         # ``cut``: number of questions whose prompt was too long even without examples.
-        detail |= {"macro": result.macro, "shots": result.mean_shots, "cut": float(result.cut)}
+        detail |= {
+            "macro": result.macro,
+            "shots": result.mean_shots,
+            "cut": float(result.num_truncated),
+        }
         detail |= result.per_category
         breakdown = {
             "subject": result.per_subject,

@@ -55,7 +55,7 @@ class LlamaLora(nn.Module):
         super().__init__()
         self.peft = peft
         self.kernels = kernels
-        self._checkpoint = checkpoint_activations
+        self._checkpoint_activations = checkpoint_activations
 
     @property
     def causal_lm(self) -> LlamaForCausalLM:
@@ -67,12 +67,15 @@ class LlamaLora(nn.Module):
         return list(self.causal_lm.model.layers)
 
     def compute_hidden(self, ids: Tensor) -> Tensor:
-        """Return the last hidden states (B, S, D) of token ids (B, S)."""
+        """Return the last hidden states (B, S, D) of token ids (B, S).
+
+        The layers are called one by one, so that each can be recomputed in the backward pass.
+        """
         model = self.causal_lm.model
         x = model.embed_tokens(ids)
         angles = model.rotary_emb(x, torch.arange(ids.size(1), device=ids.device)[None])
-        for layer in model.layers:
-            if self._checkpoint and self.training:
+        for layer in model.layers:  # without a mask, attention is causal
+            if self._checkpoint_activations and self.training:
                 x = checkpoint(layer, x, position_embeddings=angles, use_reentrant=False)
             else:
                 x = layer(x, position_embeddings=angles)
@@ -94,7 +97,7 @@ class LlamaLora(nn.Module):
             self.causal_lm.lm_head.weight,
             next_labels,
             ignored=IGNORED,
-            scores_at_once=SCORES_AT_ONCE,
+            scores_at_once=SCORES_AT_ONCE,  # maximum number of scores in memory
         )
 
 
@@ -106,13 +109,15 @@ def build_model(
     device: Device,
     sharded: bool = False,
 ) -> LlamaLora:
-    """Return the model in train mode, on ``device``; only adapters require gradients.
+    """Return the model in train mode; only adapters require gradients.
+
+    It is on ``device``, or on the host if ``sharded``.
 
     There is never a second copy of the weights in memory.
 
     Args:
         weights: the model folder; None: draw the weights from the recipe's seed.
-        sharded: keep the model on the host, from which FSDP2 takes each rank's shard.
+        sharded: the model will be sharded: FSDP2 takes each rank's shard from the host.
 
     Raises:
         DataError: the weights cannot be read or do not fit ``config``.
@@ -136,7 +141,7 @@ def build_model(
         checkpoint_activations=recipe.checkpoint_activations,
         kernels=choose_kernels(recipe, device.torch_type),
     )
-    _skip_broadcast(model)
+    _exclude_frozen_from_broadcast(model)
     return model.train()
 
 
@@ -153,7 +158,7 @@ def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, torch_device
     torch.manual_seed(recipe.seed)
     alpha: Any = recipe.lora_alpha  # peft accepts any number, its type annotation only int
     if alpha.is_integer():
-        alpha = int(alpha)  # so that peft writes 32, not 32.0
+        alpha = int(alpha)  # so that the configuration of the saved adapters has 32, not 32.0
     settings = LoraConfig(
         task_type="CAUSAL_LM",
         r=recipe.lora_rank,
@@ -187,12 +192,12 @@ def _draw_weights(
     The device's default generator is used, because not every device has others.
     """
     torch.manual_seed(seed)
-    for name, empty in _list_weights(causal_lm, config):
-        value = torch.ones(empty.shape, dtype=torch.float32, device=torch_device)
+    for name, meta_weight in _list_weights(causal_lm, config):
+        value = torch.ones(meta_weight.shape, dtype=torch.float32, device=torch_device)
         if value.dim() > 1:
             # In 16 bits, random numbers would differ between versions of torch.
             value.normal_(std=config.initializer_range)
-        _set_weight(causal_lm, name, value.to(empty.dtype))
+        _set_weight(causal_lm, name, value.to(meta_weight.dtype))
 
 
 def _load_weights(
@@ -207,8 +212,8 @@ def _load_weights(
         causal_lm: the model, whose weights have no memory yet.
     """
     stored = check_weights(folder, config)
-    for name, empty in _list_weights(causal_lm, config):
-        value = torch.empty(empty.shape, dtype=empty.dtype, device=torch_device)
+    for name, meta_weight in _list_weights(causal_lm, config):
+        value = torch.empty(meta_weight.shape, dtype=meta_weight.dtype, device=torch_device)
         copy_stored(stored[name], value)
         _set_weight(causal_lm, name, value)
 
@@ -240,14 +245,17 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
 
 
 def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
-    """Return name and (empty) tensor of each weight; a tied embedding table occurs once."""
+    """Return name and tensor of each weight; a tied embedding table occurs once.
+
+    The tensors are on torch's meta device: they have shape and type, but no memory.
+    """
     weights = list(causal_lm.named_parameters(remove_duplicate=False))
     if config.tie_embeddings:  # the head is the table under another name
         weights = [(name, value) for name, value in weights if name != "lm_head.weight"]
     return weights
 
 
-def _skip_broadcast(model: LlamaLora) -> None:
+def _exclude_frozen_from_broadcast(model: LlamaLora) -> None:
     """Exclude frozen weights from DDP's broadcast: every rank has read or drawn the same values."""
     frozen = [name for name, item in model.named_parameters() if not item.requires_grad]
     # A private method, but the only way that torch offers to exclude parameters.

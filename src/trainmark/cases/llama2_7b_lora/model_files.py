@@ -86,6 +86,7 @@ class ModelConfig(ConfigKeys):
     @property
     def num_kv_heads(self) -> int:
         """Number of key and value heads; several query heads may share one."""
+        # None: the file does not give it, and each query head has its own.
         return self.key_value_heads or self.num_heads
 
     @property
@@ -132,10 +133,11 @@ class ModelConfig(ConfigKeys):
     @field_validator("bos_token_id", "eos_token_id", "pad_token_id")
     @classmethod
     def _check_token_id(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse ids outside the vocabulary."""
+        """Refuse ids outside the vocabulary. A field has one id, a list of ids or None: no id."""
         size = info.data.get("vocab_size", 0)  # 0 if ``vocab_size`` itself is invalid
         ids = value if isinstance(value, list) else [value]
-        if info.field_name == "pad_token_id" and ids == [-1]:  # early folders' way to say none
+        # Early model folders have -1 if there is no padding token.
+        if info.field_name == "pad_token_id" and ids == [-1]:
             return None
         if not all(number is None or 0 <= number < size for number in ids):
             raise ValueError(f"it must be at least 0 and less than vocab_size ({size})")
@@ -151,6 +153,7 @@ class ModelConfig(ConfigKeys):
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
             rule = f"it must equal rope_theta in rope_parameters ({theta})"
             raise ValueError(f"rope_theta is {self.rope_theta}; {rule}")
+        # The width must be even, because rotary embeddings rotate pairs of numbers.
         if hidden % heads or hidden // heads % 2:
             rule = f"hidden_size ({hidden}) must divide into heads of an even width"
             raise ValueError(f"num_attention_heads is {heads}; {rule}")
@@ -227,7 +230,7 @@ def count_parameters(config: ModelConfig) -> int:
     hidden = config.hidden_size
     matrices = sum(out * into for out, into in compute_linear_shapes(config).values())
     norms = 2 * hidden  # of a block
-    num_tables = 1 if config.tie_embeddings else 2
+    num_tables = 1 if config.tie_embeddings else 2  # embedding and head; tied, they share one
     tables = num_tables * config.vocab_size * hidden
     last_norm = hidden
     return config.num_layers * (matrices + norms) + tables + last_norm
@@ -329,6 +332,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     """
     file = find_tokenizer_file(folder, make_model_error, (FAST_FILE,))
     library = tokenizer.open_tokenizer(file, make_model_error)
+    # Refuse settings in tokenizer_config.json that ``library`` does not follow.
     tokenizer.refuse_other_settings(file, library, make_model_error)
     vocab = library.get_vocab(with_added_tokens=True)
     size = max(vocab.values(), default=-1) + 1
@@ -359,6 +363,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         )
 
     def encode(texts: list[str]) -> list[list[int]]:
+        # Without special tokens: ``TextTokenizer`` adds them itself.
         return [item.ids for item in library.encode_batch(texts, add_special_tokens=False)]
 
     return TextTokenizer(
@@ -367,7 +372,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
 
 
 def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
-    """Return the id of the beginning token if it belongs before every text, else nothing.
+    """Return the ids to put before every text: that of the beginning token, or none.
 
     Args:
         library: the open tokenizer of the library.
@@ -377,10 +382,12 @@ def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
     if begin_id is None:
         return ()
     adds_begin = None
-    settings = folder / SETTINGS_FILES[0]
+    settings = folder / SETTINGS_FILES[0]  # ``tokenizer_config.json``
     if settings.is_file():
         adds_begin = read_json(settings, make_model_error).get("add_bos_token")
-    if adds_begin is None:  # the settings do not say it: the template in the file decides
+    # If the settings do not say it, the template in tokenizer.json decides: does it put the token
+    # before an empty text?
+    if adds_begin is None:
         adds_begin = library.encode("").ids[:1] == [begin_id]
     return (begin_id,) if adds_begin else ()
 

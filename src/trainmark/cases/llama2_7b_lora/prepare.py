@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from trainmark.data.prepared import Say
 
-FORMAT = 1
-WRITTEN = {"train": "train.jsonl", "validation": "val.jsonl"}
+FORMAT_VERSION = 1
+SPLIT_FILES = {"train": "train.jsonl", "validation": "val.jsonl"}
 # Rows of the published corpus, arXiv 1911.12237
 PUBLISHED_ROWS = {"train": 14_732, "validation": 818}
 WHERE_DIALOGUES = (
@@ -40,7 +40,7 @@ WHERE_MMLU = (
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
-    """Write ``data`` from dialogues as published, ``model/`` and ``mmlu/`` in ``raw``.
+    """Write the data folder from the published dialogues, ``model/`` and ``mmlu/`` in ``raw``.
 
     Args:
         raw: the folder of downloads; it is not changed.
@@ -51,6 +51,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` has other content.
         EnvironmentFault: a file cannot be read or written.
     """
+    # The files of the dialogues, in the first of ``FORMS`` (kinds of file) that ``raw`` has.
     layout = find_layout(raw, FORMS, partial(make_layout_error, fix=WHERE_DIALOGUES))
     model = raw / MODEL
     config = read_config(model)
@@ -77,18 +78,18 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         raw,
         say,
         case="llama2_7b_lora",
-        form=FORMAT,
+        form=FORMAT_VERSION,
         layout=layout,
-        names=WRITTEN,
+        names=SPLIT_FILES,
         write=_write_dialogues,
         copies=copies,
-        published=PUBLISHED_ROWS,
+        published=PUBLISHED_ROWS,  # a split with another number of rows is reported
         notes=notes,
     )
 
 
 def _write_dialogues(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split as JSON lines; return its number of rows."""
+    """Write a split as JSON lines; return the number of dialogues, with the word to report it."""
     rows = read_dialogues(files)
     with target.open("w", encoding="utf-8", newline="\n") as stream:
         for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):

@@ -50,19 +50,19 @@ def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
     )
 
     def compute_flops(counts: Counts) -> float:
-        return flops_per_token * counts.tokens_padded
+        return flops_per_token * counts.tokens_padded  # the model also computes the padding
 
     expected: dict[str, Any] = {
         "parameters": count_parameters(config) + num_trained,
         "trainable_parameters": num_trained,
     }
-    if recipe.data == "generated":
+    if recipe.data == "generated":  # then the model is a preset, not one of a folder
         expected["model_config"] = select_sizes(PRESETS[recipe.model_size])
     return Sizes(expected, compute_flops)
 
 
 def _rebuild_config(recorded: Mapping[str, Any]) -> ModelConfig:
-    """Return the model's config from the sizes that ``select_sizes`` returned."""
+    """Return the model's config from its sizes in a record, as ``select_sizes`` chose them."""
     values: dict[str, Any] = {"model_type": "llama"}
     for name in SHOWN_SIZES:
         key = ModelConfig.model_fields[name].alias or name  # as in config.json

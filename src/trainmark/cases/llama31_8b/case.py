@@ -97,8 +97,9 @@ class Llama31Recipe(LanguageRecipe):
             divisions,
             "heads, columns and classes must divide evenly among the ranks of a replica",
         )
-        has_divided_replicas = 1 < self.tensor_parallel < world_size
-        if not self.fsdp and (self.sequence_parallel or has_divided_replicas):
+        # The weights of a divided replica are DTensors, which DDP does not accept.
+        has_several_divided_replicas = 1 < self.tensor_parallel < world_size
+        if not self.fsdp and (self.sequence_parallel or has_several_divided_replicas):
             raise UsageError(
                 "fsdp=false cannot be used with sequence_parallel=true or several replicas",
                 where="recipe field fsdp",

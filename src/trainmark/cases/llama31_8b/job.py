@@ -50,7 +50,7 @@ class Llama31Job(NextTokenJob):
             context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp
         )
         self.kernels = choose_kernels(recipe, context.device.torch_type)
-        choose_attention_kernels(context.device)
+        choose_attention_kernels(context.device)  # for all models, until the next call
         model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
             # ``with_mesh`` only asks for a mesh for FSDP; tensor parallelism always has one.
@@ -65,7 +65,7 @@ class Llama31Job(NextTokenJob):
             materialize=partial(materialize_weights, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
             adam_eps=recipe.adam_eps,
-            compiled=False,  # ``build_model`` compiles the blocks
+            compiled=False,  # not as a whole: ``build_model`` has compiled each block
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
         )
 

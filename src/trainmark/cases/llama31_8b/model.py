@@ -25,7 +25,7 @@ INIT_STD = 0.02
 
 
 def build_config(recipe: Llama31Recipe) -> LlamaConfig:
-    """Return the library's configuration."""
+    """Return the configuration of the model for ``transformers``."""
     rope: dict[str, Any] = {
         "rope_type": "llama3",
         "rope_theta": ROPE_THETA,
@@ -83,7 +83,11 @@ def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
 
 
 def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
-    """Divide heads, feed-forward columns, and the rows of token table and head, in place."""
+    """Divide heads, feed-forward columns, and the rows of token table and head, in place.
+
+    Norms stay whole on every rank. They are named all the same, because their weights must become
+    DTensors like all others.
+    """
     block = "library.model.layers.*."
     # Modules that need all tokens, each with the keyword of its input; None: it is positional.
     whole_sequence_inputs = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
@@ -102,5 +106,6 @@ def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: De
             f"{block}mlp.up_proj",
         ],
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
+        # Before these modules, the ranks gather the tokens that they have divided.
         sequence=whole_sequence_inputs if recipe.sequence_parallel else (),
     )

@@ -50,7 +50,8 @@ class Clouds:
         return len(self.labels)
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[tuple[Any, Any], Counts]:
-        """Return features (B, 16) and labels (B,)."""
+        """Return features (B, FEATURES) and labels (B,) of ``rows``, and the number of samples."""
+        # Each sample counts as one sequence.
         counts = Counts(samples=len(rows), sequences=len(rows))
         return (self.features[rows], self.labels[rows]), counts
 
@@ -68,7 +69,7 @@ def load(folder: Path) -> dict[str, Clouds]:
             with np.load(file) as arrays:
                 features = arrays["x"].astype(np.float32)
                 labels = arrays["y"].astype(np.int64)
-        except FileNotFoundError:  # generated files are always complete
+        except FileNotFoundError:  # only in a folder of --data; the case generates both files
             fix = "leave out --data; the case generates its data"
             raise DataError("no such file", where=str(file), fix=fix) from None
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
@@ -89,7 +90,7 @@ def load(folder: Path) -> dict[str, Clouds]:
 
 
 def check(folder: Path, recipe: Recipe) -> DataFacts:
-    """Check both files; return their facts with the content id."""
+    """Check both files; return their numbers of rows, content id and best possible accuracy."""
     rows = {split: len(samples) for split, samples in load(folder).items()}
     digest = sha256(b"".join((folder / f"{split}.npz").read_bytes() for split in ROWS))
     return DataFacts(
@@ -97,5 +98,6 @@ def check(folder: Path, recipe: Recipe) -> DataFacts:
         eval_samples=rows["validation"],
         content_id=digest.hexdigest()[:16],
         layout="npz",
+        # The best accuracy of any model is known only for the distribution that is generated.
         best_quality=BAYES_ACCURACY if recipe.data == "generated" else None,
     )

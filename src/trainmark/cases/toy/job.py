@@ -39,10 +39,11 @@ class ToyJob:
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=context.recipe.learning_rate, fused=True
         )
+        # It divides the rows of each step over the ranks; every rank has the whole model.
         self.sharding = Sharding.of(context, num_rows=len(data["train"]))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(context, self.model, optimizer, self._compute_loss_sum)
-        # These methods of the protocol are the stepper's.
+        # These methods, which the protocol ``Job`` requires, are the stepper's.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
@@ -68,6 +69,7 @@ class ToyJob:
         for tensors, rows in scored_rows(batches):
             features, labels = map(self.context.device.place, tensors)
             is_right = self.model(features).argmax(1) == labels
+            # A rank without rows of its own gets a filler row, which does not count.
             evaluation_sum.add(rows, total=is_right[: rows.count].sum())
         return evaluation_sum.mean(world_size=world_size, device=self.stepper.device)
 
@@ -79,6 +81,7 @@ class ToyJob:
         """Return the facts of the job for the record; see ``Job.facts``."""
         return {
             "parameters": sum(item.numel() for item in self.model.parameters()),
+            # N weights: 2N forward, 4N backward. The first layer needs no gradient of its input.
             "flops_formula": "6N per sample, no input gradient",
             "skipped_steps": self.stepper.skipped_steps(),
         }

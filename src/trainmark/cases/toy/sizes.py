@@ -24,7 +24,7 @@ def find_sizes(recipe: Recipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the facts that the job must report; every model of this case has the same size.
 
     Args:
-        recipe, facts: how it was trained, and what the job reported; no size depends on them.
+        recipe, facts: the run's recipe, and what the job reported; no size depends on them.
     """
     del recipe, facts
     first_layer = (FEATURES + 1) * HIDDEN  # weights and biases

@@ -47,7 +47,8 @@ class PromptGroup:
         prefix: ids with which all prompts of the group begin.
         suffixes: the ids of each prompt after the prefix, at least one.
         rows: row of each question in the subject's file, from 0.
-        cut: whether the questions are truncated, because they are too long even without examples.
+        is_truncated: whether the questions are truncated, because they are too long even without
+            examples.
     """
 
     subject: int
@@ -55,7 +56,7 @@ class PromptGroup:
     prefix: Ids
     suffixes: Sequence[Ids]
     rows: Sequence[int]
-    cut: bool
+    is_truncated: bool
 
     def split_batches(self, max_tokens: int) -> Iterator[range]:
         """Yield ranges of prompts whose suffixes have at most ``max_tokens`` ids together.
@@ -125,9 +126,9 @@ def plan_scoring(
         long_rows = list(rows)  # whose prompts are too long at all levels so far
         for level in build_levels(subject, rows, shots):
             encoded = _encode_prompts(tokenizer, level, long_rows, answer, subject.name)
-            # ``level.cut``: the prompts are too long even without examples. Keep the end, where the
-            # question's choices are; texts of legacy levels are already shortened.
-            if level.cut and not legacy:
+            # The last level is for prompts that are too long even without examples. Keep the end,
+            # where the question's choices are; texts of legacy levels are already shortened.
+            if level.is_truncated and not legacy:
                 encoded = [ids[-max_ids:] for ids in encoded]
             fitting_prompts = {
                 row: np.asarray(ids, np.int64)
@@ -164,7 +165,7 @@ def _group_prompts(subject: int, level: PromptLevel, prompts: dict[int, Ids]) ->
         prefix=all_ids[0][:prefix_length],
         suffixes=[ids[prefix_length:] for ids in all_ids],
         rows=list(prompts),
-        cut=level.cut,
+        is_truncated=level.is_truncated,
     )
 
 
@@ -172,7 +173,7 @@ def _build_levels(subject: Subject, _rows: range, max_shots: int) -> Iterator[Pr
     """Yield the degrees of shortening of one subject's prompts, in the form of lm-eval.
 
     Each level has one solved example less than the level before, down to none. The last level has
-    none either and is marked ``cut``: the caller truncates its prompts.
+    none either and is marked ``is_truncated``: the caller truncates its prompts.
 
     Args:
         _rows: not needed: ``build_published_levels``, for which this is an alternative, needs it.
@@ -183,8 +184,8 @@ def _build_levels(subject: Subject, _rows: range, max_shots: int) -> Iterator[Pr
         return format_prompt(subject.name, subject.shots[:num_shots], subject.items[row])
 
     for num_shots in range(min(max_shots, len(subject.shots)), -1, -1):
-        yield PromptLevel(num_shots, cut=False, text=partial(format_text, num_shots))
-    yield PromptLevel(shots=0, cut=True, text=partial(format_text, 0))
+        yield PromptLevel(num_shots, is_truncated=False, text=partial(format_text, num_shots))
+    yield PromptLevel(shots=0, is_truncated=True, text=partial(format_text, 0))
 
 
 def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:

@@ -90,7 +90,11 @@ def read_mmlu(folder: Path) -> Mmlu:
             fix=f"{FETCH}, or set mmlu_mode=off",
         )
     return tuple(
-        Subject(name, read_questions(files[name, "dev"]), read_questions(files[name, "test"]))
+        Subject(
+            name,
+            shots=read_questions(files[name, "dev"]),
+            items=read_questions(files[name, "test"]),
+        )
         for name in SUBJECTS
     )
 
@@ -137,12 +141,12 @@ class PromptLevel(NamedTuple):
 
     Args:
         shots: number of solved examples before each question.
-        cut: whether the questions are truncated.
+        is_truncated: whether the questions are truncated.
         text: returns the prompt of a row.
     """
 
     shots: int
-    cut: bool
+    is_truncated: bool
     text: Callable[[int], str]
 
 
@@ -156,8 +160,8 @@ def format_question(question: Question, *, stripped: bool = True) -> str:
     """Return a question and its choices, up to the position of the answer's letter.
 
     Args:
-        stripped: remove white space around the question, as lm-eval does, but not the published
-            program.
+        stripped: remove white space around the question, as lm-eval does. The program of the
+            published results keeps it.
     """
     choices = zip(LETTERS, question.choices, strict=True)
     lines = [f"{letter}. {choice}" for letter, choice in choices]
@@ -168,7 +172,7 @@ def format_shot(question: Question, *, stripped: bool = True) -> str:
     """Return a question with its answer, as a solved example in a prompt.
 
     Args:
-        stripped: see ``format_question``.
+        stripped: remove white space around the question, as lm-eval does.
     """
     return f"{format_question(question, stripped=stripped)}{format_answer(question.answer)}\n\n"
 
@@ -188,7 +192,7 @@ def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
 
     The published program does this: missing cells (``NA``, ``None``, empty) become ``nan``, and a
     column of numbers with a fraction or a missing cell becomes floats. Question texts stay
-    unchanged, because the published program would fail on such a text.
+    unchanged: if pandas read one as a number or as missing, the published program would fail.
 
     Raises:
         EnvironmentFault: pandas is not installed.
@@ -196,7 +200,7 @@ def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
     pandas = import_extra("pandas", where="mmlu_mode=legacy")
 
     def print_like_pandas(questions: Sequence[Question]) -> list[Question]:
-        """Let pandas read the choices as the four columns of one CSV file; return its texts."""
+        """Return ``questions`` with the choices that pandas reads from a CSV file of choices."""
         file = StringIO(newline="")
         csv.writer(file, lineterminator="\n").writerows(item.choices for item in questions)
         file.seek(0)
@@ -223,17 +227,20 @@ def format_published_head(subject: str) -> str:
 
 
 def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Iterator[PromptLevel]:
-    """Yield levels for one subject's ``rows``, each with one more block removed.
+    """Yield the degrees of shortening of one subject's prompts, as the published program has them.
 
-    A block is the text between two blank lines, the first one after the prompt's first line:
-    usually a solved example, or a part of a question that contains a blank line. The last level
-    is the first line alone.
+    The first level has complete prompts; a prompt that is too long uses a later level. Each level
+    has one block less than the level before: of those after the prompt's first line, the first is
+    removed. Blocks are separated by blank lines. A block is usually a solved example, but examples
+    and questions that contain a blank line have several. At the last level that the caller needs,
+    only the first line remains.
 
     Args:
-        rows: questions in the subject's file, counted from 0.
+        rows: of the questions in the subject's file, counted from 0.
         max_shots: number of solved examples at the first level, if the subject has as many.
     """
     shots = [format_shot(shot, stripped=False) for shot in subject.shots[:max_shots]]
+    # A shot ends with a blank line, so it has as many blocks as blank lines.
     num_blocks_of_shots = [shot.count(BLANK_LINE) for shot in shots]
     # Number of the first block of each shot, from 0, and of the first block after all shots.
     *first_blocks, end_of_shots = accumulate(num_blocks_of_shots, initial=0)
@@ -247,13 +254,14 @@ def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Ite
         remaining_blocks = blocks_by_row[row][num_dropped:]
         return BLANK_LINE.join([format_published_head(subject.name), *remaining_blocks])
 
-    # Endless: the caller stops when all rows fit, at the latest at the first line alone, whose
-    # length ``encode_answers`` has checked.
+    # Endless: the caller stops when the prompts of all rows fit, at the latest when only the first
+    # line remains, whose length ``encode_answers`` has checked.
     for num_dropped in count():
         # A shot counts as long as its first block remains, in which its question begins.
         remaining_shots = sum(first_block >= num_dropped for first_block in first_blocks)
         yield PromptLevel(
             remaining_shots,
-            cut=num_dropped > end_of_shots,  # blocks of the question itself are dropped
+            # True if blocks of the question itself are dropped.
+            is_truncated=num_dropped > end_of_shots,
             text=partial(format_text, num_dropped),
         )

@@ -61,7 +61,7 @@ class MmluResult:
         macro: mean of the subjects' scores.
         per_subject, per_category: over their questions.
         shots_used: number of questions by the number of solved examples before them.
-        cut: number of questions whose prompt did not fit even without examples.
+        num_truncated: number of questions whose prompt did not fit even without examples.
         asked: number of questions of all ranks.
         items: the questions that this rank scored.
     """
@@ -71,14 +71,15 @@ class MmluResult:
     per_subject: Mapping[str, float]
     per_category: Mapping[str, float]
     shots_used: Mapping[int, int]
-    cut: int
+    num_truncated: int
     asked: int
     items: Sequence[ScoredItem] = field(repr=False)
 
     @property
     def mean_shots(self) -> float:
         """The mean number of solved examples before a question."""
-        return sum(shots * items for shots, items in self.shots_used.items()) / self.asked
+        sum_of_shots = sum(shots * questions for shots, questions in self.shots_used.items())
+        return sum_of_shots / self.asked
 
 
 @torch.no_grad()
@@ -103,8 +104,8 @@ def score_mmlu(
         legacy: score as the published page: each prompt separately, with dropout, and an answer is
             right only if no token of the vocabulary is more likely.
         rank: of this process, of ``world_size``.
-        equal_passes: make the same number of forward passes on all ranks, as a model requires that
-            is sharded over ranks.
+        equal_passes: make the same number of forward passes on all ranks. A model that is sharded
+            over ranks requires it, because the ranks exchange weights in each pass.
     """
     items: list[ScoredItem] = []
     num_passes = 0
@@ -114,7 +115,7 @@ def score_mmlu(
             batches = _score_prompts_alone(model, group)
         else:
             batches = _score_with_prefix(model, group, batch_tokens)
-        for numbers, logits in batches:
+        for numbers, logits in batches:  # numbers of the batch's prompts in the group
             items += _build_items(group, numbers, logits, plan, mmlu, must_be_likeliest=legacy)
             num_passes += 1
         if not legacy and len(group.prefix) > 0:
@@ -123,16 +124,17 @@ def score_mmlu(
         any_token = plan.letters[0]
         _make_idle_passes(model, num_passes, any_token, rank=rank, world_size=world_size)
     model.eval()
-    num_cut = sum(len(group.rows) for group in plan.groups if group.cut)
+    num_truncated = sum(len(group.rows) for group in plan.groups if group.is_truncated)
     return _average_over_ranks(
-        items, num_cut, plan, world_size=world_size, device=_get_device(model)
+        items, num_truncated, plan, world_size=world_size, device=_get_device(model)
     )
 
 
 def sum_right_answers(items: Sequence[ScoredItem]) -> EvaluationSum:
     """Return the sum of an evaluation that scores a right answer with 1 and a wrong one with 0.
 
-    It has a key of each question, made of the number of its subject and its row.
+    It has a key of each question, made of the number of its subject and its row. Questions that
+    were scored twice have equal keys.
     """
     evaluation_sum = EvaluationSum()
     identities = [(SUBJECTS.index(item.subject), item.row) for item in items]
@@ -161,7 +163,10 @@ def _score_prompts_alone(
 def _score_with_prefix(
     model: nn.Module, group: PromptGroup, batch_tokens: int
 ) -> Iterator[tuple[Sequence[int], Tensor]]:
-    """Yield the prompts of each batch of ``group`` by number, and the logits (B, V) after them.
+    """Yield the numbers of each batch's prompts in ``group``, and the logits (B, V) after them.
+
+    The common prefix goes through the model once and stays in the cache. The questions of a batch
+    are concatenated to one row; the mask lets none attend to another.
 
     Args:
         batch_tokens: maximum number of ids of questions in a batch.
@@ -249,18 +254,18 @@ def _build_items(
         )
 
 
-def check_choices(positions: Iterable[int], choices: int) -> None:
-    """Check that the argmax ``positions`` that a device computed are below ``choices``.
+def check_choices(positions: Iterable[int], num_choices: int) -> None:
+    """Check that the argmax ``positions`` that a device computed are those of a choice.
 
     A device that computes wrongly, or not at all, may return any number.
 
     Raises:
-        ContradictionError: one is not.
+        ContradictionError: a position is negative, or not below ``num_choices``.
     """
     for position in positions:
-        if not 0 <= position < choices:
+        if not 0 <= position < num_choices:
             raise ContradictionError(
-                "llama2_7b_lora.no_such_choice", position=position, choices=choices
+                "llama2_7b_lora.no_such_choice", position=position, choices=num_choices
             )
 
 
@@ -268,6 +273,9 @@ def _make_idle_passes(
     model: nn.Module, num_passes: int, token: int, *, rank: int, world_size: int
 ) -> None:
     """Make idle forward passes until this rank has made as many as the rank with the most.
+
+    In each pass of a model that is sharded over ranks, the ranks exchange weights. A rank without
+    further prompts must therefore take part in the passes of the other ranks.
 
     Args:
         num_passes: forward passes that this rank has made.
@@ -284,7 +292,7 @@ def _make_idle_passes(
 
 def _average_over_ranks(
     items: Sequence[ScoredItem],
-    num_cut: int,
+    num_truncated: int,
     plan: ScoringPlan,
     *,
     world_size: int,
@@ -294,7 +302,7 @@ def _average_over_ranks(
 
     Args:
         items: the questions that this rank scored.
-        num_cut: how many of them were truncated.
+        num_truncated: how many of them were truncated, because they were too long.
     """
     asked = Counter(item.subject for item in items)
     right = Counter(item.subject for item in items if item.predicted == item.right)
@@ -302,8 +310,11 @@ def _average_over_ranks(
     # One sum over ranks for all counts: two for each subject, one for each number of shots.
     counts = [asked[name] for name in SUBJECTS]
     counts += [right[name] for name in SUBJECTS]
+    # ``plan.shots`` is the maximum number, the same on all ranks.
     counts += [shots[number] for number in range(plan.shots + 1)]
-    *totals, num_cut = add_over_ranks(*counts, num_cut, world_size=world_size, device=device)
+    *totals, all_truncated = add_over_ranks(
+        *counts, num_truncated, world_size=world_size, device=device
+    )
     num_subjects = len(SUBJECTS)
     all_asked = totals[:num_subjects]  # in the order of SUBJECTS
     all_right = totals[num_subjects : 2 * num_subjects]
@@ -318,20 +329,21 @@ def _average_over_ranks(
         per_subject=per_subject,
         per_category=_compute_shares(CATEGORIES, all_asked, all_right),
         shots_used=shots_used,
-        cut=num_cut,
+        num_truncated=all_truncated,
         asked=plan.items,
-        items=items,
+        items=items,  # of this rank only
     )
 
 
 def _compute_shares(
     kinds: Mapping[str, str], asked: Sequence[int], right: Sequence[int]
 ) -> dict[str, float]:
-    """Return the share of right answers in each kind of subjects, if it has questions.
+    """Return the share of right answers by kind of subject; kinds without questions are left out.
 
     Args:
-        kinds: the kind of each subject.
-        asked, right: number of questions, and of right answers, by subject as in ``SUBJECTS``.
+        kinds: the kind of each subject: its category, or its own name.
+        asked, right: number of questions, and of right answers, of each subject in the order of
+            ``SUBJECTS``.
     """
     asked_by_kind: Counter[str] = Counter()
     right_by_kind: Counter[str] = Counter()
