@@ -61,6 +61,11 @@ def test_runs_are_listed_with_the_newest_first(cli, runs):
     assert cli("results", "cas=toy")[0] == 2  # no such key
 
 
+def test_verification_is_a_column_if_it_is_asked_for(cli, runs):
+    _, out, _ = cli("results", "--columns", "run_id,trust,verification")
+    assert out.splitlines()[0].split() == ["run_id", "trust", "verification"]
+
+
 def test_json_values_keep_their_types(cli, runs):
     document = json.loads(cli("results", "run_id=c", "--json")[1])
     (run,) = document["runs"]

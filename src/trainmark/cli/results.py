@@ -72,7 +72,7 @@ def results(
     else:
         if listing.rows:
             shown = listing if columns else display.add_differing_settings(listing)
-            typer.echo(display.build_listing_table(shown, lang))
+            typer.echo(display.build_listing_table(shown, lang, are_columns_chosen=bool(columns)))
         else:
             print_remark(f"no run in {index.folder} matches the filters")
         for line in display.list_remarks(listing, failed, lang):

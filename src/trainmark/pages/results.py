@@ -92,7 +92,9 @@ def add_differing_settings(listing: Listing) -> Listing:
     )
 
 
-def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
+def build_listing_table(
+    listing: Listing, lang: str = "en", *, width: int = 0, are_columns_chosen: bool = False
+) -> str:
     """Return a listing as a table; figures in a readable unit, ``–`` for unknown ones.
 
     English headings are the keys, which filters take. A run that is not verified has its state of
@@ -103,13 +105,14 @@ def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -
     Args:
         width: of the screen, in columns; 0: of the terminal on which this process prints, and no
             limit if it prints into a pipe or a file.
+        are_columns_chosen: whether the user named the columns; the verification is then a column.
     """
     if not width:
         width = terminal.count_columns() if sys.stdout.isatty() else _UNLIMITED_WIDTH
     values_by_key = {
         key: values for key, *values in zip(listing.columns, *listing.rows, strict=True)
     }
-    if "trust" in values_by_key:
+    if "trust" in values_by_key and not are_columns_chosen:
         states = values_by_key.pop("verification", None)
         if states:
             values_by_key["trust"] = [

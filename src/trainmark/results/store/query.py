@@ -13,23 +13,32 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from trainmark import cases
 from trainmark.errors import UsageError, suggest_nearest
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.figures import FIGURES
-from trainmark.results.store.columns import COLUMNS, INDEX_COLUMNS, INTERNAL_COLUMNS
+from trainmark.record.record import Grade, Status, Verification
+from trainmark.results.store.columns import COLUMNS, IMPORTED, INDEX_COLUMNS, INTERNAL_COLUMNS
 from trainmark.results.store.index import TABLE
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from trainmark.results.store.index import Index
 
 _FILTER = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
+# A date, or the beginning of one.
+_DATE = re.compile(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}([T ][0-9:.]*(Z|[-+][0-9:]+)?)?)?)?")
+# All values of columns that have only a few.
+_CLOSED_SETS: dict[str, Collection[str]] = {
+    "status": (*get_args(Status), IMPORTED),
+    "trust": get_args(Grade),
+    "verification": get_args(Verification),
+}
 _RULE = (
     "a filter is KEY OPERATOR VALUE, where OPERATOR is one of = != ~ > >= < <=, for example "
     "case=toy, device~H100 or p_core>100"
@@ -114,7 +123,7 @@ def list_runs(
     conditions = ["unreadable IS NULL"]  # of a record that cannot be read only the path is known
     parameters: list[str | float | bool] = []
     for word in words:
-        condition, parameter = _make_condition(word)
+        condition, parameter = _make_condition(index, word)
         conditions.append(condition)
         parameters.append(parameter)
     source = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
@@ -206,14 +215,73 @@ def _list_recipe_fields() -> set[str]:
     return {field.name for case in loaded_cases for field in fields(case.recipe_type)}
 
 
-def _get_setting_type(value: str) -> type:
-    """Return the type with which a value of a recipe field is compared."""
-    if value in ("true", "false"):
+def _get_setting_type(key: str, value: str) -> type:
+    """Return the type with which a value of a recipe field is compared.
+
+    Recipes of different cases may declare a field with different types.
+
+    Args:
+        key: name or short name of the field.
+    """
+    field = FIELD_ALIASES.get(key, key)
+    types: set[type] = set()
+    for case in cases.load_all()[0]:
+        annotation = get_type_hints(case.recipe_type).get(field)
+        if annotation is not None:
+            types |= _list_types(annotation)
+    if bool in types and (value in ("true", "false") or str not in types):
         return bool
-    return float if _NUMBER.fullmatch(value) else str
+    is_numeric = bool(types & {int, float})
+    if is_numeric and (_NUMBER.fullmatch(value) or str not in types):
+        return float
+    return str
 
 
-def _make_condition(word: str) -> tuple[str, str | float | bool]:
+def _list_types(annotation: Any) -> set[type]:
+    """Return the types of the values that an annotation allows."""
+    if get_origin(annotation) is Literal:
+        return {type(value) for value in get_args(annotation)}
+    parts = get_args(annotation)  # of a union
+    if not parts:
+        return {annotation}
+    return {value_type for part in parts for value_type in _list_types(part)}
+
+
+def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value: str) -> None:
+    """Refuse a text that the column ``key`` never has, so that the filter could never decide.
+
+    Args:
+        word: the whole filter.
+        sign: the operator; one that compares parts of texts takes any text.
+
+    Raises:
+        UsageError: the error names what the column can have.
+    """
+    if key == "started_utc" and sign != "~" and not _DATE.fullmatch(value):
+        raise UsageError(
+            f"{value!r} is not a date",
+            where=word,
+            rule="started_utc takes a date, or the beginning of one: YYYY-MM-DDTHH:MM",
+            fix="write, for example, started_utc>2026-11-05",
+        )
+    if sign not in ("=", "!="):
+        return
+    known = _CLOSED_SETS.get(key)
+    if key == "case":
+        with index.open_connection() as connection:
+            entries = connection.execute(f'SELECT DISTINCT "case" FROM {TABLE}').fetchall()
+        stored_cases = {case for (case,) in entries if case is not None}
+        known = {case.name for case in cases.load_all()[0]} | stored_cases
+    if known is not None and value not in known:
+        raise UsageError(
+            f"{key} is never {value!r}",
+            where=word,
+            rule=f"{key} takes = and != with a known value, and ~ with a part of one",
+            fix=suggest_nearest(value, known),
+        )
+
+
+def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
     """Return the SQL condition of a filter, and its parameter.
 
     Raises:
@@ -230,12 +298,13 @@ def _make_condition(word: str) -> tuple[str, str | float | bool]:
         raise UsageError(f"not a filter: {word[:80]!r}", where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
     column = _find_key(key).expression
-    kind = _KEY_TYPES.get(key) or _get_setting_type(value)
+    kind = _KEY_TYPES.get(key) or _get_setting_type(key, value)
     parameter: str | float | bool | None = None  # None: the value or the operator does not fit
     what = "not a valid comparison"
     if kind is str:
         if sign == "~":
             return f"instr(lower({column}), lower(?))", value
+        _refuse_impossible_text(index, word, key, sign, value)
         parameter = value
     elif kind is bool:
         rule = "this key takes = or != with true or false"
