@@ -30,7 +30,7 @@ OF_THE_LIBRARY = ("Input should", "should be", "Value error", "Field required", 
 def test_every_kind_of_error_has_our_wording(kind: str) -> None:
     rule = describe_rule(kind, CONTEXT)
     # ``CONTEXT`` has a value for each place in a phrase; an unknown kind gets a general phrase.
-    assert rule != describe_rule("a later kind", {}) == "it must be a value of another kind"
+    assert rule != describe_rule("a later kind", {}) == "it must be a value of a different type"
     assert not [words for words in OF_THE_LIBRARY if words in rule]
 
 

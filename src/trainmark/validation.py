@@ -45,11 +45,11 @@ _MUST_BE = {
     "datetime_parsing": "a date and time such as 2026-11-28T12:00:00Z",
     "datetime_past": "in the past",
     "datetime_type": "a date and time such as 2026-11-28T12:00:00Z",
-    "decimal_max_digits": "a number of at most {max_digits} digits",
-    "decimal_max_places": "a number of at most {decimal_places} decimal places",
+    "decimal_max_digits": "a number with at most {max_digits} digits",
+    "decimal_max_places": "a number with at most {decimal_places} decimal places",
     "decimal_parsing": "a number",
     "decimal_type": "a number",
-    "decimal_whole_digits": "a number of at most {whole_digits} digits before the point",
+    "decimal_whole_digits": "a number with at most {whole_digits} digits before the point",
     "deque_type": "a list",
     "dict_type": "a table of keys and values",
     "ellipsis_error": "an ellipsis",
@@ -65,7 +65,7 @@ _MUST_BE = {
     "greater_than_equal": "at least {ge}",
     "int_from_float": "a whole number",
     "int_parsing": "a whole number",
-    "int_parsing_size": "a whole number of fewer digits",
+    "int_parsing_size": "a whole number with fewer digits",
     "int_type": "a whole number",
     "invalid_key": "a table whose keys are text",
     "is_instance_of": "of the type {class}",
@@ -184,7 +184,7 @@ def describe_rule(kind: str, context: Mapping[str, Any]) -> str:
         return _SENTENCES[kind]
     # All kinds that this program's types can have are listed; pydantic may add others later.
     # pydantic's values fill in braces such as ``{max_length}``.
-    return f"it must be {_MUST_BE.get(kind, 'a value of another kind').format_map(context)}"
+    return f"it must be {_MUST_BE.get(kind, 'a value of a different type').format_map(context)}"
 
 
 def describe_misfit(details: ErrorDetails) -> Misfit:

@@ -133,19 +133,19 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
         (
             ("--nproc", "2", "--worse-by", "5", "--rates-worse-by", "10", "--repeats", "1"),
             [
-                "--worse-by 5 lets a device be 500% slower; for 5%, use --worse-by 0.05",
-                "--rates-worse-by 10 lets a matmul, a copy or a collective be 1000% slower; "
+                "--worse-by 5 allows a device to be 500% slower; for 5%, use --worse-by 0.05",
+                "--rates-worse-by 10 allows a matmul, a copy or a collective to be 1000% slower; "
                 "for 10%, use --rates-worse-by 0.1",
-                "the rounds are too few to estimate the noise, so no device can pass, unless the "
-                "folder has earlier rounds; use a larger --repeats",
+                "there are too few rounds to estimate the noise, so no device can pass unless "
+                "the folder contains earlier rounds; use a larger --repeats",
             ],
         ),
         # Three pairs of three devices: as many measurements as effects.
         (
             ("--nproc", "3", "--phases", "pairs"),
             [
-                "the rounds are too few to estimate the noise, so no device can pass, unless the "
-                "folder has earlier rounds; add devices to --phases",
+                "there are too few rounds to estimate the noise, so no device can pass unless "
+                "the folder contains earlier rounds; add devices to --phases",
             ],
         ),
         # Ten pairs of five devices estimate the noise.
@@ -181,7 +181,7 @@ def test_titles_and_remarks_of_single_devices_and_nodes_are_singular(cli, tmp_pa
     _, printed, _ = cli("accept", "toy", *nodes, *out, "--worse-by", "1", "--repeats", "1")
     lines = printed.splitlines()
     assert lines[0].startswith("2 nodes with 1 device each, folder ")
-    assert "--worse-by 1 lets a node be 100% slower; for 1%, use --worse-by 0.01" in lines
+    assert "--worse-by 1 allows a node to be 100% slower; for 1%, use --worse-by 0.01" in lines
 
 
 def test_dry_run_refuses_a_baseline_as_the_measurement_does(cli, tmp_path: Path) -> None:

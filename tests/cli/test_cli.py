@@ -85,7 +85,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["rn"], ["trainmark: no such command 'rn'\n  try: did you mean run? Known: accept, "]),
         (
             ["run", "toy", "--data", str(Path(__file__).parent)],
-            ["train.npz: no such file\n  try: leave out --data; the case generates its data"],
+            ["train.npz: no such file\n  try: omit --data; the case generates its data"],
         ),
         (["run", "distilbrt"], ["distilbrt", "did you mean distilbert"]),
         (["run", "toy", "bs=many"], ["micro_batch_size", "whole number"]),
@@ -115,7 +115,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
             ["prepare", "gpt", "tokenizer=", "--from", ".", "--data", "x"],
             ["tokenizer is ''", "a path"],
         ),
-        (["prepare", "gpt", "gpt2/", "--from", ".", "--data", "x"], ["write tokenizer=VALUE"]),
+        (["prepare", "gpt", "gpt2/", "--from", ".", "--data", "x"], ["use tokenizer=VALUE"]),
         (["prepare", "dlrm", "--from", "nowhere", "--data", "x"], ["no such file or folder"]),
         (["prepare", "gpt", "tokenizer=.", "--from", "no", "--data", "x"], ["no such file"]),
         (["report"], ["no runs found"]),

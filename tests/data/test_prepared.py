@@ -251,7 +251,7 @@ def test_folder_has_one_writer_and_is_not_its_source(raw, tmp_path):
     data = tmp_path / "data"
     with (
         prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
-        pytest.raises(EnvironmentFault, match="another prepare is running"),
+        pytest.raises(EnvironmentFault, match="another `trainmark prepare` is using"),
         prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
     ):
         raise AssertionError("entered twice")

@@ -164,5 +164,5 @@ def test_device_that_does_not_compute_is_refused_first() -> None:
     torch.zeros = make_failing_call("no kernel image is available")
     with pytest.raises(EnvironmentFault) as refused:
         open_backend(torch)
-    assert refused.value.what.endswith("the device does not compute: no kernel image is available")
+    assert refused.value.what.endswith("the device cannot compute: no kernel image is available")
     assert "driver" in (refused.value.fix or "")

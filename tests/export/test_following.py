@@ -105,9 +105,9 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
     followed, other = make_followed_run(run_dir, first), make_followed_run(run_dir, second)
     followed.poll()
     other.poll()
-    assert (
-        other.fault
-        == "FollowedElsewhereError: another process is already sending this run to the same place"
+    assert other.fault == (
+        "FollowedElsewhereError: another process is already sending this run to the same "
+        "destination"
     )
     assert second.opened == 0  # the target was not even opened
     followed.finish()

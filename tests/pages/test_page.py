@@ -844,7 +844,7 @@ def test_lists_and_tables_of_a_case_are_filled_from_the_run():
     assert "### Layers" not in to_page_markdown(make_spread_model_record())
 
 
-@pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "lowest expected")])
+@pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "expected lowest")])
 def test_verdict_names_the_expected_best_quality(higher, words):
     run = read_record("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})

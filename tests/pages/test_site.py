@@ -321,7 +321,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "1.200" in page.texts
     assert any(line.startswith("B is faster: p_train is 1.200 times A's") for line in page.texts)
     refusal = (
-        "C has a different workload than A and is not compared with it. The workloads "
+        "C has a different workload from A and is not compared with it. The workloads "
         "differ in micro_batch_size"
     )
     assert refusal in page.texts

@@ -243,4 +243,4 @@ def test_unit_does_not_rename_what_the_log_counts(log):
     assert with_unit.record.UNIT == "tokens/s"
     analysis = analyze_speed(log("ips: 5\n"), model_mode=-1)
     assert analysis.record.UNIT == ""
-    assert "result 5 (no unit: give ips_unit)" in summarize(analysis)
+    assert "result 5 (no unit: set ips_unit)" in summarize(analysis)

@@ -106,7 +106,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
             raise UsageError(
                 f"{name} changed from {_describe_value(earlier_value)} to {_describe_value(value)}",
                 where=str(folder),
-                rule="a second accept in the same folder must measure the same work",
+                rule="a second `trainmark accept` in the same folder must measure the same work",
                 fix="repeat the first command, or choose another --out",
             )
 

@@ -54,8 +54,8 @@ def list_option_remarks(
         is_alone_measured = alone_phase in request.chosen_phases
         fix = "use a larger --repeats" if is_alone_measured else f"add {alone_phase} to --phases"
         remarks.append(
-            f"the rounds are too few to estimate the noise, so no {unit} can pass, unless the "
-            f"folder has earlier rounds; {fix}"
+            f"there are too few rounds to estimate the noise, so no {unit} can pass unless the "
+            f"folder contains earlier rounds; {fix}"
         )
     return remarks
 
@@ -63,6 +63,6 @@ def list_option_remarks(
 def _describe_large_tolerance(option: str, value: float, what: str) -> str:
     """Return what a tolerance of 100% or more allows, and how to write it if percent was meant."""
     return (
-        f"{option} {value:g} lets {what} be {100 * value:g}% slower; "
+        f"{option} {value:g} allows {what} to be {100 * value:g}% slower; "
         f"for {value:g}%, use {option} {value / 100:g}"
     )

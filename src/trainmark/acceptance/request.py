@@ -45,14 +45,17 @@ class AcceptRequest(Frozen):
     nnodes: PositiveCount | None = Field(None, description="Number of nodes; requires --launcher.")
     launcher: str | None = Field(
         None,
-        description="Launcher; see `list launchers`. Default: only the devices of this machine.",
+        description=(
+            "Launcher; see `list launchers`. Default: none; only the devices of this machine "
+            "are measured."
+        ),
     )
     cluster: Path | None = Field(
         None, description="File with the cluster's settings; see docs/launchers.md."
     )
     phases: str | None = Field(None, description=f"Phases to run; default: {','.join(PHASES)}.")
     repeats: Annotated[int, Field(ge=1, le=1_000)] = Field(
-        5, description="How often each device or node is measured alone."
+        5, description="Number of times that each device or node is measured alone."
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
@@ -64,21 +67,19 @@ class AcceptRequest(Frozen):
     join: float = Field(
         300.0, gt=0, le=86_400, description="Seconds within which all nodes must start."
     )
-    deadline: float = Field(
-        600.0, gt=0, le=86_400, description="Seconds after which a round is ended."
-    )
+    deadline: float = Field(600.0, gt=0, le=86_400, description="Time limit of a round in seconds.")
     worse_by: float = Field(
         DEFAULT_WORSE_BY,
         gt=0,
         le=10,
-        description="Allowed increase of the step time, as a fraction: 0.03 allows 3%.",
+        description="Allowed increase in step time, as a fraction; 0.03 allows 3%.",
     )
     rates_worse_by: float = Field(
         0.1,
         gt=0,
         le=10,
         description=(
-            "Allowed increase of the times of matmuls, copies and collectives, as a fraction: "
+            "Allowed increase in the time of matmuls, copies and collectives, as a fraction; "
             "0.1 allows 10%."
         ),
     )
@@ -98,7 +99,7 @@ class AcceptRequest(Frozen):
             return [*PHASES]
         chosen = [name.strip() for name in self.phases.split(",") if name.strip()]
         if not chosen:
-            rule = f"the phases are {', '.join(PHASES)}"
+            rule = f"at least one of these phases is required: {', '.join(PHASES)}"
             raise UsageError(
                 "no phase is given",
                 where="--phases",

@@ -124,7 +124,7 @@ def import_part(name: str, part: Part) -> ModuleType:
         raise UsageError(
             f"case {name} has no module {part!r}",
             where=str(get_folder(name)),
-            rule="a case must have the modules or packages data and job; prepare, figures and "
+            rule="a case must contain the modules or packages data and job; prepare, figures and "
             "sizes are optional",
             fix=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
@@ -348,7 +348,7 @@ def _load(name: str) -> Case:
             f"CASE.name is {case.name!r} in the folder {name!r}",
             where=file,
             rule="a case must have the name of its folder",
-            fix=f"write name={name!r}, or rename the folder",
+            fix=f"set name={name!r}, or rename the folder",
         )
     return case
 

@@ -50,10 +50,11 @@ def accept(
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
-    """Find what to exclude: slow devices and nodes, bad links, wrong results.
+    """Find devices, nodes and links that are slow or give wrong results.
 
     Every device (with --launcher, every node) trains alone and in pairs, and is compared with its
-    peers. The folder gets acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
+    peers. The output folder contains acceptance.json, a page, and passing.txt, failing.txt and
+    undecided.txt.
 
     Exit codes: 0: all pass; 1: some fail; 3: some are undecided; 2: nothing was started.
     """

@@ -32,7 +32,10 @@ def analyze(
         list[str],
         typer.Argument(
             metavar="LOG... [KEY=VALUE]...",
-            help="Logs, plain or gzip (-: stdin); keys, also as --KEY VALUE; see docs/analyze.md.",
+            help=(
+                "Logs, plain or gzip (-: stdin), and settings (also --KEY VALUE); see "
+                "docs/analyze.md."
+            ),
         ),
     ],
     as_json: Json = False,

@@ -45,17 +45,17 @@ EXAMPLES = """\
 VERBS = {
     "Measure": {
         "run": "Run a case or a plan file, measure it, and write a record.",
-        "accept": "Find devices, nodes and links to exclude: slow or with wrong results.",
+        "accept": "Find devices, nodes and links that are slow or give wrong results.",
         "list": "List cases, recipes and devices, or one section; print the schema.",
         "doctor": "Find problems that would fail a run or skew its results.",
         "ceilings": "Measure matmul, memory, transfer and collective rates.",
         "prepare": "Check raw data and convert it to the format that a case reads.",
     },
     "Read results": {
-        "report": "Show the result of runs: terminal, Markdown or HTML.",
+        "report": "Show the results of runs in the terminal, as Markdown or as HTML.",
         "results": "List, filter and sort many runs.",
-        "serve": "Serve a folder of runs: pages, JSON, uploads.",
-        "site": "Write a folder of runs as a static web site.",
+        "serve": "Serve a folder of runs over HTTP: pages, JSON and uploads.",
+        "site": "Write a static website from a folder of runs.",
         "export": "Write records in the formats of other programs.",
         "follow": "Send runs to TensorBoard, W&B, MLflow or OpenMetrics, live or afterwards.",
     },
@@ -71,7 +71,7 @@ VERBS = {
         "analyze": "Read figures from a training log of another program.",
     },
     "Extend": {
-        "check": "Check your case: run it with one rank and with two.",
+        "check": "Check your case by running it with one rank and with two.",
     },
 }
 _NAMES = [name for group in VERBS.values() for name in group]

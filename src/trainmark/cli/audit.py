@@ -70,7 +70,7 @@ def audit(
         f"{format_count(num_results, 'result')} audited, {format_count(len(findings), 'finding')}"
     )
     if selection.unread:
-        summary += f"; {format_count(len(selection.unread), 'place')} not read"
+        summary += f"; {format_count(len(selection.unread), 'item')} skipped"
     print_text(summary, err=True)
     _print_uncheckable_logs(selection.rows, lang)
     _print_unknown_models(selection.rows)
@@ -143,7 +143,7 @@ def _print_unknown_models(rows: Sequence[Row]) -> None:
             names += f" and {len(rows_by_name) - _MAX_SHOWN_MODELS} more"
         print_text(
             f"{format_count(sum(rows_by_name.values()), 'row')} with unknown models "
-            f"({names}): {_SKIPPED_RULES}; write the size into the name (`qwen3_8b`), or add a "
+            f"({names}): {_SKIPPED_RULES}; include the size in the name (`qwen3_8b`), or add a "
             "column `parameters`",
             err=True,
         )

@@ -35,7 +35,7 @@ def bundle(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Output file; not with --push."),
+        typer.Option("--output", "-o", help="Output file; cannot be used with --push."),
     ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="URL", help="Send each run to this server.")
@@ -43,8 +43,8 @@ def bundle(
 ) -> None:
     """Pack redacted runs with their evidence into one file, or upload them.
 
-    With --push, it prints the addresses of the pages of the runs; the server does not store a run
-    twice. The exit code is 1 if a run cannot be packed or the server refuses it.
+    With --push, the URL of each run's page is printed; the server never stores a run twice. The
+    exit code is 1 if a run cannot be packed or the server refuses it.
     """
     from trainmark.results.bundle import pack
     from trainmark.results.selection import find_newest_run, find_runs

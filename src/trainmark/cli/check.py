@@ -44,7 +44,7 @@ def check(
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
-    """Check your case: run it with one rank and with two, and report all faults.
+    """Check your case by running it with one rank and with two; report all faults.
 
     --new writes the example of docs/adding-a-case.md as a template.
 

@@ -26,10 +26,12 @@ EXAMPLES = """\
 def compare(
     a: Annotated[
         str,
-        typer.Argument(metavar="A", help="Baseline: runs, folders or bundles; several in quotes."),
+        typer.Argument(
+            metavar="A", help="Baseline: runs, folders or bundles; put several in quotes."
+        ),
     ],
     b: Annotated[
-        str, typer.Argument(metavar="B", help="What to compare with it, in the same form.")
+        str, typer.Argument(metavar="B", help="Runs to compare with A, in the same form.")
     ],
     figure: Annotated[
         list[str] | None, typer.Option(help="Figure to compare; default: all throughputs.")

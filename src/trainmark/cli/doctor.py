@@ -28,7 +28,7 @@ def doctor(
     case: Annotated[
         str | None,
         typer.Argument(
-            help="Case whose data is checked too.", autocompletion=complete_with("complete_case")
+            help="Case; its data is checked too.", autocompletion=complete_with("complete_case")
         ),
     ] = None,
     quick: Annotated[

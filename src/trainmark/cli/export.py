@@ -18,8 +18,8 @@ from trainmark.errors import RecordError, UsageError
 EXAMPLES = """\
   trainmark export runs/* --to csv -o results.csv
   trainmark export runs/* --to parquet -o runs.parquet
-  trainmark export runs/RUN --to index                         one JSON line each: speed, memory
-  trainmark export runs/RUN --to perflog                       one run as a log; also mlperf
+  trainmark export runs/RUN --to index                         one JSON line per run
+  trainmark export runs/RUN --to perflog                       a log of one run; or --to mlperf
 """
 
 ExportForm = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]

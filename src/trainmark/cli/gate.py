@@ -43,7 +43,10 @@ def gate(
         typer.Option(
             min=0,
             max=1,
-            help="How much worse a figure may be (0.05 = 5%); default: from the baseline's spread.",
+            help=(
+                "How much worse a figure may be (0.05 = 5%); default: derived from the "
+                "baseline's spread."
+            ),
         ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   trainmark list                    cases, recipes and devices
   trainmark list recipes            each case's recipes with their main fields
-  trainmark list fields --json      what KEY=VALUE can change
-  trainmark list options            what `prepare` takes as KEY=VALUE
-  trainmark list launchers          what can start runs on this machine
-  trainmark list followers          what can follow runs on this machine
+  trainmark list fields --json      fields that KEY=VALUE can change
+  trainmark list options            options of `prepare`
+  trainmark list launchers          launchers available on this machine
+  trainmark list followers          followers available on this machine
   trainmark list schema > record.schema.json
 """
 

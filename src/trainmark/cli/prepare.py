@@ -38,9 +38,11 @@ def prepare(
     case: Annotated[
         str, typer.Argument(help="Name of a case.", autocompletion=complete_with("complete_case"))
     ],
-    raw: Annotated[Path, typer.Option("--from", help="File, folder or archive, as downloaded.")],
+    raw: Annotated[
+        Path, typer.Option("--from", help="Raw data: a file, folder or archive as downloaded.")
+    ],
     data: Annotated[
-        Path, typer.Option("--data", help="Output folder; an interrupted conversion is continued.")
+        Path, typer.Option("--data", help="Output folder; an interrupted conversion is resumed.")
     ],
     options: Annotated[
         list[str] | None,
@@ -61,7 +63,7 @@ def prepare(
         raise UsageError(
             f"case {name} has nothing to prepare",
             where="CASE",
-            fix=f"`trainmark run {name}` generates its data",
+            fix=f"run `trainmark run {name}`, which generates its data",
         )
     values = _read_options(loaded_case, options or [])
     with open_reporter(quiet=quiet) as reporter:

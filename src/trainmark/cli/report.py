@@ -30,7 +30,7 @@ EXAMPLES = """\
   trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
   trainmark report runs/PLAN -o report.html             scaling from 1x1 to 1xN and MxN
-  trainmark report runs/RUN -o loss.png                 one chart; --chart step_time: another
+  trainmark report runs/RUN -o loss.png                 one chart; --chart step_time draws another
 """
 
 _PICTURES = ("svg", "png")
@@ -49,7 +49,8 @@ def report(
     form: Annotated[
         Literal["terminal", "md", "html", "svg", "png"] | None,
         typer.Option(
-            "--format", help="Default: from the file extension of -o, otherwise terminal."
+            "--format",
+            help="Report format; default: from the file extension of -o, otherwise terminal.",
         ),
     ] = None,
     lang: Lang = "en",
@@ -57,12 +58,12 @@ def report(
     output: Output = None,
     chart: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Chart to draw as svg or png; default: the first."),
+        typer.Option(metavar="NAME", help="Chart to draw as svg or png; default: the first chart."),
     ] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="Runs or rows to compare with; default: published rows and earlier runs."
+            help="Runs or published rows to compare with; default: published rows and earlier runs."
         ),
     ] = None,
     everything: Annotated[
@@ -75,7 +76,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Show the result of runs, verified against their events.
+    """Show the results of runs, verified against their events.
 
     If the launcher of a run was killed, its record is written first. The exit code is 1 if a record
     cannot be read or does not match its raw events; the others are shown.

@@ -40,8 +40,8 @@ def results(
         str | None,
         typer.Option(
             help=(
-                f"Columns, separated by commas; default: {_COLUMNS} and the settings that "
-                "differ; with --json all."
+                f"Comma-separated columns; default: {_COLUMNS} and the settings that differ "
+                "(with --json: all columns)."
             )
         ),
     ] = None,

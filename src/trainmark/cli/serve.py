@@ -31,7 +31,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = 8722,
 ) -> None:
-    """Serve a folder of runs: pages, JSON, uploads."""
+    """Serve a folder of runs over HTTP: pages, JSON and uploads."""
     if ctx.invoked_subcommand is not None:  # `serve token`: typer calls this function before it
         return
     from trainmark.server.app import create_app
@@ -42,8 +42,8 @@ def serve(
     address, actual_port = listening_socket.getsockname()[:2]
     if not ipaddress.ip_address(address).is_loopback:
         print_remark(
-            "other machines reach this server without TLS: anybody on the network "
-            "path can read pages and tokens"
+            "other machines can reach this server without TLS: anyone on the network path can "
+            "read pages and tokens"
         )
     url_host = f"[{address}]" if ":" in address else address  # IPv6 in brackets
     print_text(f"http://{url_host}:{actual_port}/")
@@ -70,7 +70,10 @@ def token(
     name: Annotated[str, typer.Argument(help="Name of the token.")],
     store: Store = None,
 ) -> None:
-    """Create a token, shown only once; delete its line from the printed file to revoke it."""
+    """Create a token, which is shown only once.
+
+    To revoke it, delete its line from the token file.
+    """
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.results.store.index import VARIABLE
     from trainmark.server.serving import Tokens

@@ -22,7 +22,7 @@ def site(
     ],
     store: Annotated[str | None, typer.Argument(help="Folder of runs; default: ./runs.")] = None,
 ) -> None:
-    """Write a folder of runs as a static web site.
+    """Write a static website from a folder of runs.
 
     The exit code is 1 if a record cannot be read; the pages of the others are written.
     """

@@ -204,8 +204,7 @@ def write_data_folder(
             raise
         except KeyboardInterrupt:
             report(
-                "stopped; run the same command again to continue: finished work is kept "
-                f"in {folder}"
+                f"stopped; run the same command again to resume; finished work is kept in {folder}"
             )
             raise
         report(f"done: {data}")
@@ -252,7 +251,10 @@ def _refuse_data_in_raw(data: Path, raw: Path) -> None:
         raise DataError(
             "the output folder lies inside the raw folder",
             where=str(data),
-            rule="prepare would read its own output when the command is run again",
+            rule=(
+                "the output folder must be outside the raw folder, or prepare would read its "
+                "own output"
+            ),
             fix="set --data to a folder outside the raw folder",
         )
 
@@ -297,7 +299,7 @@ def _resume_or_begin(
     """
     made_of_json = json.loads(json.dumps(made_of))  # as it is read from a file: tuples are lists
     if earlier_state.get("made_of") == made_of_json:
-        report(f"continuing an earlier conversion in {folder}")
+        report(f"resuming an interrupted conversion in {folder}")
         # A call that was killed while it wrote the state has left the file of `write_atomically`.
         for staging in folder.glob(f".{STATE_FILE}.*.tmp"):
             staging.unlink()
@@ -320,7 +322,7 @@ def _lock_folder(data: Path) -> Iterator[None]:
                 lock_file.unlink(missing_ok=True)
     except Timeout:
         raise EnvironmentFault(
-            "another prepare is running on this folder",
+            "another `trainmark prepare` is using this folder",
             where=str(data),
             fix="wait until the other process ends, or choose another folder with --data",
         ) from None
@@ -524,6 +526,6 @@ def require_whole_gzip(path: Path) -> Iterator[None]:
         raise DataError(
             f"not readable as gzip: {error}",
             where=str(path),
-            rule="a file that begins as gzip must be gzip to its end",
+            rule="a gzip file must be complete and undamaged",
             fix="download or compress the file again",
         ) from None

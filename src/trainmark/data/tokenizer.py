@@ -33,7 +33,7 @@ SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 END_OF_DOCUMENT = "<|endoftext|>"
 make_corpus_error = partial(
     DataError,
-    rule="a model needs its own tokenizer, with the files as the library wrote them",
+    rule="the tokenizer must be the model's own, and its files must be unmodified",
     fix="set tokenizer= to the folder of the tokenizer, as downloaded from the model hub",
 )
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -103,7 +103,7 @@ class Backend:
             self._torch.zeros((), device=self._type).add_(1).item()
         except Exception as error:  # backends raise classes of their own
             raise self._make_fault(
-                f"the device does not compute: {_get_first_line(error)}",
+                f"the device cannot compute: {_get_first_line(error)}",
                 fix="check the driver with the vendor's tool, and the devices with "
                 "`trainmark list devices`",
             ) from error

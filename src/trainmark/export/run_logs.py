@@ -177,7 +177,7 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
         raise RecordError(
             "the run continues from a checkpoint",
             where=record.run_id,
-            rule="an MLPerf log must contain the whole training between run_start and run_stop",
+            rule="an MLPerf log must contain the entire training between run_start and run_stop",
             fix="export a run that was not interrupted, or use --to perflog",
         )
     lines: list[str] = []

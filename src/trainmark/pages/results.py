@@ -226,7 +226,7 @@ def build_imported_table(rows: Sequence[Row]) -> Table:
 
 def summarize_import(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[str]:
     """Yield how much was read, and for each reason how often it applied, and where first."""
-    yield f"{len(rows)} rows read, {len(unread)} places not read"
+    yield f"rows read: {len(rows)}; items skipped: {len(unread)}"
     kinds: dict[str, list[Unread]] = {}
     for entry in unread:
         kinds.setdefault(entry.reason.code, []).append(entry)

@@ -55,7 +55,7 @@ class Price:
             raise UsageError(
                 f"not a price: {text}",
                 where="--price-per-hour",
-                rule="a price is a number with a currency, for example 12.5 USD",
+                rule="a price must be a number with a currency, for example 12.5 USD",
             )
         before, number, after = match.groups()
         return cls(float(number), (before or after).strip())

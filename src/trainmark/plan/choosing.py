@@ -163,8 +163,8 @@ def _read_target(text: str) -> _Target:
         raise UsageError(
             f"{text!r} is not a case key",
             where="CASE",
-            rule=f"a key is {KEY_FORM}",
-            fix="write, for example, distilbert:pytorch_2.13:cpu:1:2:1",
+            rule=f"a case key has the form {KEY_FORM}",
+            fix="use, for example, distilbert:pytorch_2.13:cpu:1:2:1",
         )
     case = cases.load(match["case"])
     _check_framework(case, match["framework"])
@@ -218,7 +218,7 @@ def _check_framework(case: Case, framework: str) -> None:
         raise EnvironmentFault(
             f"the case key asks for {framework}, but {installed} is installed",
             where="CASE",
-            fix=f"install that version, or write {case.framework} in the key",
+            fix=f"install that version, or use {case.framework} in the key",
         )
 
 
@@ -274,7 +274,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:
-        rule = "the cluster file lists no more nodes"
+        rule = "the cluster file lists fewer nodes"
         fix = "correct the file"
         if launcher in _SINGLE_MACHINE_LAUNCHERS:
             rule = f"launcher {launcher} runs on one machine"
@@ -290,7 +290,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
             f"{choice.nproc} {vendor.name} devices per node are needed, but at most "
             f"{max_devices} can be used",
             where="CASE, --recipe or --nproc",
-            rule="the cluster file lists no more devices per node",
+            rule="the cluster file lists fewer devices per node",
             fix=f"use --nproc {max_devices} or less, or correct the file",
         )
 

@@ -149,7 +149,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             f"{option} cannot be used with a plan file",
             where=str(path),
             rule="each run in the file has its own options",
-            fix="write the option into the runs of the file; docs/measuring.md describes the keys",
+            fix="set the option in the runs of the file; docs/measuring.md describes the keys",
         )
     try:
         file = _PlanDocument.model_validate(read_yaml(path) or {})
@@ -189,7 +189,9 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         run = {"case": WITNESSED, "name": name} | run
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
-        raise UsageError("not of the form KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
+        raise UsageError(
+            "not of the form KEY: VALUE", where=f"{where}: set", fix="use the form {bs: 16}"
+        )
     # Refused, not shortened: ``_make_entry_name`` shortens only what it adds to a name.
     if "name" in run and not _is_folder_name(run["name"]):
         raise UsageError(

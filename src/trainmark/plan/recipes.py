@@ -243,7 +243,7 @@ def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str,
             raise UsageError(
                 f"{word!r} is not of the form KEY=VALUE",
                 where="KEY=VALUE",
-                fix=f"write {example}, for example",
+                fix=f"use {example}, for example",
             )
         if name in values:
             raise UsageError(f"{name} is given twice", where=word, fix="set it only once")

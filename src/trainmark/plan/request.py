@@ -90,15 +90,19 @@ class RunRequest(Frozen):
     launcher: str | None = Field(
         None,
         description=(
-            "Launcher; see `list launchers`. Default: that of the cluster file, or local."
+            "Launcher; see `list launchers`. Default: the one in the cluster file, otherwise local."
         ),
     )
     cluster: Path | None = Field(
         None, description="File with the cluster's settings; see docs/launchers.md."
     )
-    repeat: PositiveCount | None = Field(None, description="Number of launches, one after another.")
+    repeat: PositiveCount | None = Field(
+        None, description="Number of launches, which run one after another."
+    )
     timeout: float | None = Field(None, gt=0, description="Time limit of a launch in seconds.")
-    seed: int | None = Field(None, description="Seed of data order, weights and dropout.")
+    seed: int | None = Field(
+        None, description="Random seed for the data order, weights and dropout."
+    )
     sample_every: Annotated[float, AfterValidator(_check_interval)] = Field(
         1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: no samples."
     )
@@ -120,7 +124,7 @@ class RunRequest(Frozen):
     )
     out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
     witness: Path | None = Field(
-        None, description="File that describes your own program; its command follows after --."
+        None, description="File that describes your own program; the program's command follows --."
     )
     command: tuple[str, ...] = ()
 

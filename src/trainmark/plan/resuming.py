@@ -47,7 +47,7 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
         raise UsageError(
             f"{progress.steps} of max_steps={max_steps} steps are already done",
             where=where,
-            rule="at least one step must be left",
+            rule="at least one step must remain",
             fix="raise max_steps",
         )
     earlier_runs = earlier.resumed.runs if earlier.resumed else []

@@ -530,8 +530,8 @@ def _find_machine_conditions(measurement: Measurement) -> Iterator[Message]:
 def _find_training_conditions(measurement: Measurement) -> Iterator[Message]:
     """Yield what of the training makes its speed less certain.
 
-    Data were read before measuring began, graphs were compiled while measuring, or the run resumes
-    another one.
+    Data were read before the measurement began, graphs were compiled while measuring, or the run
+    resumes another one.
     """
     plan = measurement.plan
     phases = [rank.phases["train"] for rank in measurement.ranks]

@@ -389,7 +389,7 @@ def read_record(path: Path) -> Record:
         what = f"no record found: {error.strerror}"
         raise RecordError(what, where=str(file), fix=fix) from None
     except (OSError, ValueError) as error:
-        rule = "a record must be read by the version that wrote it"
+        rule = "a record can only be read by the version of Trainmark that wrote it"
         fix = (
             "pass a run directory or its record.json; print the schema with `trainmark list schema`"
         )

@@ -198,7 +198,7 @@ def select_results(words: Sequence[str], *, verify: bool = True, rows: bool = Tr
             from trainmark.published.importers.reference_rows import read_references
 
             if not rows:
-                fix = "choose runs; only `audit` and `report --against` take published rows"
+                fix = "choose runs; only `audit` and `report --against` accept published rows"
                 raise RecordError("these are published rows, not a record", where=word, fix=fix)
             selection.rows += read_references(word.removeprefix(REFERENCE))
         else:
@@ -243,9 +243,9 @@ def _add_published(path: Path, selection: Selection) -> bool:
     if path.is_dir():
         files_read = len({entry.file for entry in imported.unread})
         raise RecordError(
-            f"no runs and no results in this folder (files read: {files_read})",
+            f"no runs or results in this folder (files read: {files_read}); the first error is "
+            f"in {where}: {reason}",
             where=str(path),
-            rule=f"the first error is in {where}: {reason}",
             fix="choose a folder with runs, result pages, tables or logs",
         )
     fix = "add what is missing, or choose another page, table or log"

@@ -59,9 +59,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
 
     token = os.environ.get(VARIABLE, "").strip()
     if not token:
-        raise UsageError(
-            "no token is set", fix=f"write `{VARIABLE}=$(cat FILE) trainmark bundle …`"
-        )
+        raise UsageError("no token is set", fix=f"run `{VARIABLE}=$(cat FILE) trainmark bundle …`")
     with suppress(httpx2.InvalidURL):
         url = httpx2.URL(address)
         # Without TLS, the token could be read on the way.

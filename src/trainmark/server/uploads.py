@@ -58,7 +58,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
     except OSError as error:
         LOG.warning("%s", error)
         what = "the server cannot store the bundle; its disk may be full"
-        raise RefusedRequestError(507, what, fix="inform the operator of the server") from None
+        raise RefusedRequestError(507, what, fix="contact the operator of the server") from None
     # A warning, so that every configuration of logging shows it.
     LOG.warning("upload %s with token %s: %s", digest, token_name, "new" if is_new else "known")
     return stored, is_new

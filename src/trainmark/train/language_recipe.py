@@ -33,7 +33,7 @@ class LanguageRecipe(Recipe):
     num_heads: PositiveInt = recipe_field(32, "attention heads")
     num_kv_heads: PositiveInt = recipe_field(8, "number of key and value heads")
     seq_length: PositiveInt = recipe_field(8192, "tokens per sample")
-    vocab_size: PositiveInt = recipe_field(128_256, "rows of the token table")
+    vocab_size: PositiveInt = recipe_field(128_256, "rows of the token embedding table")
     eval_samples: PositiveInt = recipe_field(
         1024,
         "number of sequences that an evaluation scores, from the start of the validation data",
@@ -58,7 +58,7 @@ class LanguageRecipe(Recipe):
         512, "steps over which the learning rate rises linearly"
     )
     lr_decay_steps: PositiveInt = recipe_field(
-        1_200_000, "steps of warm-up and cosine decay together"
+        1_200_000, "total number of warm-up and cosine decay steps"
     )
     fsdp: bool = recipe_field(
         True, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
@@ -147,7 +147,8 @@ def make_case(
         ),
         higher_is_better=False,
         sample_note=Text(
-            "one stretch of seq_length tokens", "一段连续文本，长度为 seq_length 个 token"
+            "one contiguous sequence of seq_length tokens",
+            "一段连续文本，长度为 seq_length 个 token",
         ),
         work_unit="tokens",
         mission=mission,

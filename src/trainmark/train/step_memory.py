@@ -344,7 +344,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     ]
     fix = (
         "use checkpoint_activations or fsdp if the case has them, more or larger devices, or "
-        "a smaller model; `trainmark doctor` lists other users of the devices"
+        "a smaller model; `trainmark doctor` lists other processes that use the devices"
     )
     fitting_settings = list(_iterate_fitting_settings(predict, recipe, memory))
     if fitting_settings:

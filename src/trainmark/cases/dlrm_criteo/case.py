@@ -179,13 +179,13 @@ CASE = Case(
         PrepareOption(
             "frequency_threshold",
             int,
-            "rarer categories share number 0; default: 15",
+            "categories that occur less often share number 0; default: 15",
             range(1, 1 << 32),
         ),
         PrepareOption(
             "log_offset",
             int,
-            "numbers become log(x + OFFSET); with OFFSET 1, negative x count as 0; default: 3",
+            "numbers become log(x + OFFSET); with OFFSET 1, a negative x counts as 0; default: 3",
             (3, 1),
         ),
         PrepareOption("seed", int, "seed of the shuffle; default: 0", range(1 << 32)),

@@ -66,7 +66,9 @@ class GlmRecipe(Recipe):
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(24, "transformer blocks")
     hidden_size: PositiveInt = recipe_field(1024, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(16, "attention heads")
-    vocab_size: PositiveInt = recipe_field(30592, "rows of the token table, including padding")
+    vocab_size: PositiveInt = recipe_field(
+        30592, "rows of the token embedding table, including padding"
+    )
     seq_length: PositiveInt = recipe_field(
         512, "number of tokens to which every sequence is padded"
     )
@@ -74,7 +76,7 @@ class GlmRecipe(Recipe):
         False, "pad only to the longest sequence of a micro-batch, which saves computation"
     )
     max_wrong_choices: PositiveInt = recipe_field(
-        9, "maximum number of wrong candidates per training sample, drawn once from a fixed seed"
+        9, "maximum number of wrong candidates per training sample, drawn once with a fixed seed"
     )
     group_by_choices: bool = recipe_field(
         False, "give samples of similar size to ranks that wait for each other", rule="closed"
@@ -93,15 +95,16 @@ class GlmRecipe(Recipe):
     lr_decay_steps: PositiveInt = recipe_field(
         4_338,
         (
-            "steps of warm-up and linear decay together; the default is two epochs at 64 samples "
+            "total number of warm-up and linear decay steps; the default is two epochs at 64 "
+            "samples "
             "per step"
         ),
     )
     lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.1, "share of lr_decay_steps over which the learning rate rises linearly"
+        0.1, "fraction of lr_decay_steps over which the learning rate rises linearly"
     )
     lr_floor: Annotated[float, Ge(0), Le(1)] = recipe_field(
-        0.1, "share of learning_rate at which the decay ends"
+        0.1, "learning rate at the end of the decay, as a fraction of learning_rate"
     )
     loss_scale_window: PositiveInt = recipe_field(
         1_000, "fp16: the loss scale doubles after this many steps without overflow", rule="free"
@@ -202,7 +205,7 @@ CASE = Case(
     dataset="superglue",
     metric="acc",
     metric_note=Text(
-        "share of questions whose best-scored entity is a right answer",
+        "fraction of questions whose highest-scoring entity is a correct answer",
         "得分最高的候选实体恰为正确答案的问题所占的比例（准确率）",
     ),
     sample_note=Text(

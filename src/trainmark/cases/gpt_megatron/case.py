@@ -35,14 +35,14 @@ class GptRecipe(Recipe):
     vocab_size: PositiveInt = recipe_field(
         50257,
         (
-            "number of token ids in the data; the table is padded to a multiple of 128 x "
-            "tensor_parallel"
+            "number of token ids in the data; the embedding table is padded to a multiple of "
+            "128 x tensor_parallel"
         ),
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
         0.1, "dropout probability of embeddings, attention weights and residuals"
     )
-    split: str = recipe_field("949,50,1", "weights of the training, validation and test documents")
+    split: str = recipe_field("949,50,1", "proportions of training, validation and test documents")
     adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(
         0.999, "decay rate of the second moment"
     )
@@ -53,10 +53,10 @@ class GptRecipe(Recipe):
         1e-5, "learning rate at the end of the cosine decay"
     )
     lr_decay_steps: PositiveInt = recipe_field(
-        320_000, "steps of warm-up and cosine decay together"
+        320_000, "total number of warm-up and cosine decay steps"
     )
     lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.01, "share of lr_decay_steps over which the learning rate rises linearly"
+        0.01, "fraction of lr_decay_steps over which the learning rate rises linearly"
     )
     tensor_parallel: PositiveInt = recipe_field(
         1,
@@ -208,7 +208,7 @@ CASE = Case(
     metric_note=Text("validation cross-entropy in nats per token", "验证集交叉熵（nat/token）"),
     higher_is_better=False,
     sample_note=Text(
-        "one stretch of seq_length tokens", "一段连续文本，长度为 seq_length 个 token"
+        "one contiguous sequence of seq_length tokens", "一段连续文本，长度为 seq_length 个 token"
     ),
     work_unit="tokens",
     mission=Mission("nlp", "gpt", "语义表示", 1),

@@ -68,7 +68,7 @@ class GptOssRecipe(LanguageRecipe):
         128, "steps over which the learning rate rises linearly"
     )
     lr_decay_steps: PositiveInt = recipe_field(  # yaml:62
-        1_199_872, "steps of warm-up and cosine decay together"
+        1_199_872, "total number of warm-up and cosine decay steps"
     )
 
     @property

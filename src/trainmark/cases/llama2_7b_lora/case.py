@@ -74,9 +74,14 @@ class LlamaRecipe(Recipe):
         False, "shard parameters, gradients and optimizer over ranks (FSDP2)", rule="closed"
     )
     mmlu_mode: Literal["full", "legacy", "off"] = recipe_field(
-        "full", "score MMLU with all shots, as the published page did, or not at all", rule="scope"
+        "full",
+        "full: score MMLU with all shots; legacy: score it as the published page did; off: do "
+        "not score it",
+        rule="scope",
     )
-    mmlu_shots: NonNegativeInt = recipe_field(5, "solved examples before each MMLU question")
+    mmlu_shots: NonNegativeInt = recipe_field(
+        5, "number of solved examples before each MMLU question"
+    )
 
     def check(self, world_size: int) -> None:
         """Refuse fields that contradict each other.
@@ -143,7 +148,7 @@ def parse_targets(recipe: LlamaRecipe) -> list[str]:
         raise UsageError(
             f"{recipe.lora_targets} names a layer twice",
             where="recipe field lora_targets",
-            fix="name it once",
+            fix="list it only once",
         )
     return names
 
@@ -218,7 +223,7 @@ CASE = Case(
     dataset="samsum; MMLU",
     metric="mmlu",
     metric_note=Text(
-        "share of MMLU questions answered correctly, micro average",
+        "fraction of MMLU questions answered correctly, micro-average",
         "MMLU 题目的回答准确率（微平均）",
     ),
     sample_note=Text(

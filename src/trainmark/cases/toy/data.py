@@ -70,7 +70,7 @@ def load(folder: Path) -> dict[str, Clouds]:
                 features = arrays["x"].astype(np.float32)
                 labels = arrays["y"].astype(np.int64)
         except FileNotFoundError:  # only in a folder of --data; the case generates both files
-            fix = "leave out --data; the case generates its data"
+            fix = "omit --data; the case generates its data"
             raise DataError("no such file", where=str(file), fix=fix) from None
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DataError(f"cannot be read: {error}", where=str(file)) from None

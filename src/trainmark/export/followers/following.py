@@ -141,7 +141,7 @@ class Following:
         except BlockingIOError:
             self._release_lock()
             raise FollowedElsewhereError(
-                "another process is already sending this run to the same place"
+                "another process is already sending this run to the same destination"
             ) from None
         except OSError:
             return  # without a lock: the folder is read-only, or the file system has no locks

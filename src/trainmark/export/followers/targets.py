@@ -81,7 +81,7 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
             raise UsageError(
                 f"{word} has an empty destination",
                 where=where,
-                fix=f"write {backend} for the default destination, or {backend}=DESTINATION",
+                fix=f"use {backend} for the default destination, or {backend}=DESTINATION",
             )
         target = FollowTarget(backend, destination or None)
         if target in targets:

@@ -234,8 +234,8 @@ def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:
     where = "the work of A and B differs"
     if never_allowed:
         rule = (
-            "different cases, models or datasets are never compared, nor is a balanced run "
-            "(a bound on the speed) with a training run"
+            "different cases, models or datasets are never compared, nor is a balanced run, "
+            "which gives a bound on the speed, compared with a training run"
         )
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in not_allowed]

@@ -80,7 +80,7 @@ class Slurm(Launcher):
                 where="sbatch",
                 rule="Slurm refused the job",
                 fix=(
-                    "use fewer --nnodes, or correct `slurm` in the cluster file; --dry-run "
+                    "use a smaller --nnodes, or correct `slurm` in the cluster file; --dry-run "
                     "prints the job script"
                 ),
             ) from fault

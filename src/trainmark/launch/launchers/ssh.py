@@ -69,7 +69,7 @@ def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
         what = "no host is given"
         fix = "write ssh: {hosts: [HOST, …]}"
         if urls:
-            fix = "add hosts, or use fewer --nnodes"
+            fix = "add hosts, or use a smaller --nnodes"
         if nnodes > 1:
             shortage = f"but the list contains only {len(urls)}" if urls else "but none is given"
             what = f"{nnodes} nodes need {nnodes} different hosts, {shortage}"
@@ -228,7 +228,7 @@ class Ssh(Launcher):
             large = listing.splitlines()
             for name in large:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
-                text = f"trainmark: {place}: not copied, larger than {MAX_COPIED_BYTES:,} bytes"
+                text = f"trainmark: {place}: not copied: larger than {MAX_COPIED_BYTES:,} bytes"
                 print(escape_controls(text), file=sys.stderr)
             # The run directory has the plan already.
             excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large)]

@@ -297,7 +297,7 @@ def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> _Extrac
 def _explain_missing_speed(choice: Choice, preset: str) -> str:
     """Return why no speed was found."""
     if choice.missing_closings:
-        return "no speed: " + "; ".join(choice.missing_closings)
+        return "no speed found: " + "; ".join(choice.missing_closings)
     if choice.ambiguous:
         keys = [f"{x.source.name} ({x.mean:g})" for x in choice.ambiguous[:_MAX_SHOWN_KEYS]]
         return f"no unique speed: several keys could be the speed: {', '.join(keys)}"

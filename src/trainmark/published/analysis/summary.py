@@ -45,7 +45,7 @@ def summarize(analysis: Analysis) -> str:
         )
     if "how" in figures:
         loss = "" if record.LOSS_RESULT is None else f", loss {record.LOSS_RESULT:g}"
-        unit = record.UNIT or "(no unit: give ips_unit)"
+        unit = record.UNIT or "(no unit: set ips_unit)"
         lines.append(f"  result {figures['result']:.12g} {unit} ({figures['how']}){loss}")
     elif figures["loss"] is not None:
         lines.append(f"  last loss {figures['loss']:g}")

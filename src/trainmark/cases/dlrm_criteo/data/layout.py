@@ -129,8 +129,8 @@ class FeatureSpec:
             num_rows, extra_bytes = divmod(length, row_type.itemsize)
             if extra_bytes or num_rows != num_labels or num_labels == 0:
                 raise DataError(
-                    f"the file has {length} bytes, that is, {num_rows} rows and {extra_bytes} "
-                    f"bytes, but {label_file} has {num_labels} rows",
+                    f"the file has {length} bytes (rows: {num_rows}, remaining bytes: "
+                    f"{extra_bytes}), but {label_file} has {num_labels} rows",
                     where=str(file),
                     rule=(
                         "all files of a split must have the same number of complete rows, at "

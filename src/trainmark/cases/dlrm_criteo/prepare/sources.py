@@ -24,7 +24,7 @@ SPLITS = ("train", "test", "validation")
 SINGLE = "train.txt"
 LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
 LOG_RULE = (
-    "logs must be day_0, day_1 and so on without a gap, or train.txt, each plain or gzip (.gz)"
+    "logs must be day_0, day_1 and so on without gaps, or train.txt, each plain or gzip (.gz)"
 )
 NUM_DAYS = 7  # of Kaggle's single log; the last day is the test split
 NUM_CATEGORIES = 26

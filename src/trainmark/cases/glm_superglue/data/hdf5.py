@@ -205,9 +205,7 @@ class SparseExamples(Examples):
             raise DataError(
                 f"the sequences have {columns} tokens",
                 where=f"{file}, text",
-                rule=(
-                    f"the sequences cannot be changed; the recipe's seq_length is {self.seq_length}"
-                ),
+                rule=f"the sequences must have the recipe's length: seq_length={self.seq_length}",
                 fix=f"set seq_length={columns}",
             )
         self.num_choices = self.stored.num_choices

@@ -140,7 +140,7 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
                 "split must be one to three weights of 0 or more, not all 0: train, validation, "
                 "test"
             ),
-            fix="write split=949,50,1, for example",
+            fix="set split=949,50,1, for example",
         )
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]

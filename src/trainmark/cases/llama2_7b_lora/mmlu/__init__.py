@@ -278,8 +278,8 @@ def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) ->
             f"the first line of {name}'s prompts has {longest} tokens",
             where=str(tokenizer.file),
             rule=(
-                f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but never their "
-                "first line"
+                f"mmlu_mode=legacy truncates prompts to seq_length={max_length}, but never "
+                "their first line"
             ),
             # The smallest seq that allows the line. A beginning token counts as one token, even if
             # the tokenizer adds none: see ``_compute_max_ids``.
