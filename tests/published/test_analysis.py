@@ -142,7 +142,12 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     [
         ("Traceback\n", {}, "no value with 'ips:'"),
         ("ips: x\n", {}, "values: 0, malformed lines: 1"),
-        ("ips: 1\nips: 2\n", {"skip_steps": 2}, "values: 2, malformed lines: 0"),
+        ("ips: 1\nips: 2\n", {"skip_steps": 2}, "skip_steps=2 skips all values"),
+        (
+            "ips: 1\nips: 2\n",
+            {"keyword": "", "preset": "auto", "skip_steps": 2},
+            "skip_steps=2 skips all values: values: 2",
+        ),
         ("Traceback\n", {"keyword": "", "preset": "auto"}, "unknown log format"),
         # The program failed although it printed a speed.
         ("ips: 1\n", {"failed": True}, "the measured value was 1 steps/s"),
@@ -153,6 +158,21 @@ def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why)
     assert (analysis.record.FINAL_RESULT, analysis.record.JOB_FAIL_FLAG) == (0.0, 1)
     assert why in summarize(analysis)
     assert summarize(analysis).endswith("FAILED")
+
+
+@pytest.mark.parametrize(("skip_steps", "skipped"), [(0, 0), (1, 1), (2, 2), (9, 2)])
+def test_only_values_of_the_speed_count_as_skipped(log, skip_steps, skipped):
+    """A log with two values of a speed, of which a named preset of another trainer has none."""
+    figures = analyze_speed(
+        log("ips: 1\nips: 2\n"), keyword="", preset="auto", skip_steps=skip_steps
+    ).figures
+    assert figures["values"] + figures["values_skipped"] == 2
+    assert figures["values_skipped"] == skipped
+    figures = analyze_speed(
+        log("ips: 1\nips: 2\n"), keyword="", preset="megatron", skip_steps=skip_steps
+    ).figures
+    assert (figures["values"], figures["values_skipped"]) == (0, 0)
+    assert figures["notes"][0].startswith("no value with preset megatron: values: 0")
 
 
 def test_names_of_profiles_are_in_the_record(log):

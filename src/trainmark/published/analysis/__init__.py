@@ -57,6 +57,7 @@ class _Extraction:
         malformed: number of lines that have the key, but no number behind it.
         malformed_text: the first of them.
         num_values: number of values, if there is no sample.
+        num_skipped: how many of them ``skip_steps`` skips.
         notes: for the user.
         reason: why there is no sample; empty: there is one.
         advice: what the user can do about it.
@@ -71,6 +72,7 @@ class _Extraction:
     malformed: int = 0
     malformed_text: str = ""
     num_values: int = 0
+    num_skipped: int = 0
     notes: list[str] = field(default_factory=list)
     reason: str = ""
     advice: str = ""
@@ -102,7 +104,7 @@ def analyze(log: str, options: Options) -> Analysis:
         "log_file": log,
         "preset": extraction.preset or None,
         "values": 0,
-        "values_skipped": extraction.num_values,
+        "values_skipped": extraction.num_skipped,
         "values_left_out": 0,
         "lines_malformed": extraction.malformed,
         "first_malformed": extraction.malformed_text or None,
@@ -193,6 +195,8 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         reason=f"no value with {keyword!r}",
         advice="set keyword=TEXT, as written before the value in the log",
     )
+    if sample is None and keyword_reader.values:
+        _blame_skipping(extraction, options.skip_steps, len(keyword_reader.values))
     # A note on units is only for times, whose unit the user may have left out. The key or unit of
     # a rate says what it counts.
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
@@ -263,10 +267,25 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
             line = readings.malformed_line
             extraction.malformed_text = f"line {line}: {readings.malformed_text}"
             break
-    extraction.num_values = max((x.lines for x in reader.readings.values()), default=0)
+    extraction.num_values = max(
+        # A preset that the user names has only its own values.
+        (x.lines for key, x in reader.readings.items() if preset in (AUTO, key.preset)),
+        default=0,
+    )
     extraction.reason = _explain_missing_speed(choice, preset)
     extraction.advice = _advise(reader, choice, has_events=event_speed is not None)
+    if options.skip_steps and not choice.ambiguous:
+        unskipped = choose_speed(reader, options.model_copy(update={"skip_steps": 0}))
+        if unskipped.sample is not None:
+            _blame_skipping(extraction, options.skip_steps, len(unskipped.sample.values))
     return extraction
+
+
+def _blame_skipping(extraction: _Extraction, skip_steps: int, num_values: int) -> None:
+    """Say that there is no result because all values of the speed are skipped."""
+    extraction.num_values = extraction.num_skipped = num_values
+    extraction.reason = f"skip_steps={skip_steps} skips all values"
+    extraction.advice = "use a smaller skip_steps, or the log of a longer run"
 
 
 def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> _Extraction:
