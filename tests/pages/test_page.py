@@ -23,6 +23,7 @@ from trainmark.pages.site.views import Links, build_run_page, make_safe_file_nam
 from trainmark.pages.summary import build_first_sentence, build_title, list_first_lines
 from trainmark.pages.texts import describe_dataset, describe_verdict, translate
 from trainmark.pages.tiles import Price
+from trainmark.plan.witness import StepWork, Witness, WitnessSpec
 from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.record.work import find_row_differences
@@ -181,6 +182,22 @@ def test_first_screen_shows_speed_and_rating_and_limit():
     )
     assert "No comparable result. Closest: 2 x NVIDIA A100" in first_screen
     assert "case: distilbert_sst2 here, toy there" in first_screen
+
+
+def test_difference_of_two_long_texts_is_shown_where_they_differ():
+    """The commands of the programs are the same in their first 200 characters."""
+    runs = []
+    for rate in ("0.1", "0.2"):
+        witness = Witness(
+            spec=WitnessSpec(name="my_mlp", precision="fp32", step=StepWork(samples=8)),
+            command=("python", "train.py", "--data=" + "x" * 200, f"--lr={rate}"),
+            folder="/work",
+            starts_ranks=False,
+        )
+        runs.append(make_planned_record(rate, witness=witness))
+    text = " ".join(read_visible(page.build_document(runs[:1], runs[1:]))[0])
+    assert "--lr=0.1" in text
+    assert "--lr=0.2" in text
 
 
 def make_token_record(**changes):

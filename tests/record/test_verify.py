@@ -11,6 +11,7 @@ from support.comparison_records import replace_plan_fields
 from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_run
 from trainmark import __version__, cases
 from trainmark.record import record, reduce, verify
+from trainmark.record.compared import cut_around_difference
 from trainmark.record.index_record import list_index_records
 from trainmark.record.messages import render
 from trainmark.record.trust import add_reasons, is_refuted
@@ -186,6 +187,58 @@ def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
     assert value is not None
     edit_json(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))
     assert list_disagreements(run_dir) == []
+
+
+def describe_edited_value(run_dir: Path, *keys: str, value: Any) -> tuple[str, str, str]:
+    """Return how the first difference is described after a value of the record was edited."""
+    edit_json(run_dir / "record.json", *keys, value=value)
+    ((_, args),) = list_disagreements(run_dir)
+    return args["field"], args["recorded"], args["recomputed"]
+
+
+def test_missing_value_is_null_as_in_the_file(run_dir: Path) -> None:
+    field, recorded, recomputed = describe_edited_value(
+        run_dir, "figures", "MFU", "reason", value=None
+    )
+    assert (field, recorded) == ("figures.MFU.reason", "null")
+    assert recomputed.startswith('{"code": "')
+
+
+def test_lists_of_different_length_show_their_lengths_unless_they_are_short(run_dir: Path) -> None:
+    loaded = record.read_record(run_dir)
+    entry = loaded.model_dump(mode="json")["ranks"][0]
+    described = describe_edited_value(run_dir, "ranks", value=[entry, entry])
+    assert described == ("ranks.length", "2", "1")
+    (run_dir / "record.json").unlink()
+    record.write_record(loaded, run_dir)
+    # A short list is shown whole, as JSON.
+    described = describe_edited_value(run_dir, "labels", value=["x"])
+    assert described == ("labels", '["x"]', json.dumps(loaded.labels))
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("x" * 200 + "a", "x" * 200 + "b"),
+        ("x" * 200, "x" * 200 + "b"),
+        ("x" * 90 + "a" + "y" * 90, "x" * 90 + "b" + "y" * 90),
+        ("a" + "x" * 200, "b" + "x" * 200),
+        ("", "x" * 200),
+    ],
+)
+def test_cut_texts_show_their_difference(text: str, other: str) -> None:
+    cut, cut_other = cut_around_difference(text, other, 80)
+    assert cut != cut_other
+    assert max(len(cut), len(cut_other)) <= 80 + len("……")
+
+
+def test_numbers_that_differ_in_the_last_digits_are_shown_in_full(run_dir: Path) -> None:
+    value = record.read_record(run_dir).figures["p_core"].value
+    assert value is not None
+    _, recorded, recomputed = describe_edited_value(
+        run_dir, "figures", "p_core", "value", value=value * (1 + 1e-8)
+    )
+    assert float(recorded) != float(recomputed)
 
 
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:

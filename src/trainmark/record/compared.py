@@ -26,6 +26,29 @@ class ComparedValue(NamedTuple):
     expected: Any
 
 
+def cut_around_difference(text: str, other: str, max_characters: int) -> tuple[str, str]:
+    """Return two different texts, cut so that both show their first difference.
+
+    Args:
+        max_characters: of each text, without the ellipses where it is cut.
+    """
+    if max(len(text), len(other)) <= max_characters:
+        return text, other
+    first_difference = 0
+    for character, other_character in zip(text, other, strict=False):
+        if character != other_character:
+            break
+        first_difference += 1
+    begin = max(0, first_difference - max_characters // 2)
+
+    def cut(whole: str) -> str:
+        part = whole[begin : begin + max_characters]
+        is_cut_behind = begin + max_characters < len(whole)
+        return ("…" if begin else "") + part + ("…" if is_cut_behind else "")
+
+    return cut(text), cut(other)
+
+
 def move_into_range(value: _Ordered, low: _Ordered, high: _Ordered) -> _Ordered:
     """Return a value that lies in its range unchanged; else the nearer end of the range."""
     return max(low, min(value, high))

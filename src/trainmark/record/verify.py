@@ -10,13 +10,14 @@ a wrong sign.
 
 from __future__ import annotations
 
+import json
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases
 from trainmark.errors import CaseError, RecordError, UsageError
 from trainmark.record import reduce
-from trainmark.record.compared import ComparedValue
+from trainmark.record.compared import ComparedValue, cut_around_difference
 from trainmark.record.figures import (
     FIGURES_PLACE,
     compute_case_figures,
@@ -155,23 +156,37 @@ def _describe_differences(differences: list[ComparedValue]) -> Message:
         if difference.place.startswith(important):
             chosen = difference
             break
+    recorded, recomputed = _format_values(chosen.recorded, chosen.expected)
     return message(
         "evidence_disagrees",
         field=chosen.place,
-        recorded=_shorten(chosen.recorded),
-        recomputed=_shorten(chosen.expected),
+        recorded=recorded,
+        recomputed=recomputed,
         fields=len(differences),
     )
 
 
-def _shorten(value: Any) -> str:
-    """Return a value as text that fits into a message."""
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+def _format_values(value: Any, other: Any) -> tuple[str, str]:
+    """Return two different values as different texts that fit into a message."""
+    texts = (_format_value(value), _format_value(other))
+    if texts[0] == texts[1]:  # two numbers that differ only in the digits that are left out
+        texts = (repr(value), repr(other))
+    return cut_around_difference(*texts, _MAX_SHOWN_CHARS)
+
+
+def _format_value(value: Any) -> str:
+    """Return a text as it is, a number with six digits, and any other value as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[ComparedValue]:
     """Yield every path at which two documents differ, with both values.
+
+    Of long lists with different lengths, only the lengths are compared, as ``series.length``.
 
     Args:
         place: path of these documents in the record; empty: they are the whole record.
@@ -184,6 +199,9 @@ def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Co
             yield from _list_differences(recorded.get(name), recomputed.get(name), path)
         return
     both_are_lists = isinstance(recorded, list) and isinstance(recomputed, list)
+    if both_are_lists and len(recorded) != len(recomputed) and not _are_short(recorded, recomputed):
+        yield ComparedValue(f"{place}.length", len(recorded), len(recomputed))
+        return
     if both_are_lists and len(recorded) == len(recomputed):
         for index, (recorded_entry, recomputed_entry) in enumerate(
             zip(recorded, recomputed, strict=True)
@@ -192,6 +210,14 @@ def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Co
         return
     if not _is_same(recorded, recomputed):
         yield ComparedValue(place, recorded, recomputed)
+
+
+def _are_short(*values: list[Any]) -> bool:
+    """Tell whether lists fit into a message, instead of their lengths."""
+    return all(
+        len(value) <= _MAX_SHOWN_CHARS and len(_format_value(value)) <= _MAX_SHOWN_CHARS
+        for value in values
+    )
 
 
 def _is_same(recorded: Any, recomputed: Any) -> bool:

@@ -25,6 +25,7 @@ from trainmark.pages.texts import (
     phrase,
     term,
 )
+from trainmark.record.compared import cut_around_difference
 from trainmark.record.findings import (
     BUSY_SHARE,
     SLOW_SHARE,
@@ -446,6 +447,8 @@ def _describe_difference(name: str, value: object, other: object) -> Phrase:
         value: of the run that the page shows.
         other: of the result with which it is compared.
     """
+    if isinstance(value, str) or isinstance(other, str):  # the other one may be missing
+        value, other = cut_around_difference(str(value or ""), str(other or ""), _MAX_CHARACTERS)
     return phrase(
         "against.differs",
         what=term("work", name),
@@ -463,7 +466,7 @@ def _format_work_value(value: object) -> Phrase:
     if not value:
         return or_none(None)
     # The origin of the data is a word to translate; every other value is shown as it is.
-    return or_none(term("origin", str(value)[:_MAX_CHARACTERS]))
+    return or_none(term("origin", str(value)))
 
 
 def _build_speed_bars(
