@@ -70,7 +70,7 @@ def read_yaml(file: Path) -> Any:
     converts them to the type of the field.
 
     Raises:
-        UsageError: the file cannot be read, or is not YAML.
+        UsageError: the file cannot be read, is not YAML, or has a key twice in a mapping.
     """
     import yaml
 
@@ -83,6 +83,21 @@ def read_yaml(file: Path) -> Any:
             if node.style is None and node.value in ("", "~", "null"):
                 return None
             return super().construct_scalar(node)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            """Return a mapping; refuse a key that it has twice, of which YAML keeps the last."""
+            seen: set[str] = set()
+            for key_node, _ in node.value:
+                key = str(key_node.value)
+                if key in seen:
+                    raise UsageError(
+                        f"{key} is given twice",
+                        where=f"{file}, line {key_node.start_mark.line + 1}",
+                        rule="a mapping must have each key once",
+                        fix="set it only once",
+                    )
+                seen.add(key)
+            return super().construct_mapping(node, deep)
 
     try:
         return yaml.load(file.read_text(encoding="utf-8-sig"), Loader)

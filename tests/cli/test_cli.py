@@ -92,6 +92,8 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["run", "toy", "batchsize=8"], ["unknown recipe field 'batchsize'", "batch_size"]),
         (["run", "toy", "bs"], ["'bs' is not of the form KEY=VALUE"]),
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
+        (["run", "toy", "--attach", "x"], ["toy and --attach cannot be used together"]),
+        (["run"], ["run needs a case"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["there is no cluster file"]),
         (["run", "toy", "--out", str(Path(__file__).parent)], ["the folder is not empty"]),

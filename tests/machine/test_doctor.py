@@ -16,7 +16,7 @@ from trainmark.machine.doctor import CHECKS, describe_machine, examine
 from trainmark.machine.host import Condition
 from trainmark.plan.choosing import choose_work
 from trainmark.plan.request import RunRequest
-from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, Occupant
+from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, Occupant, Refusal
 from trainmark.protocols.tested import RECORDED_OUTPUTS
 from trainmark.spec import RankMemory
 
@@ -295,6 +295,20 @@ def test_a_missing_folder_stops_a_run(examine_case, tmp_path):
     assert (condition.code, condition.severity) == ("data", "stops")
     assert str(tmp_path / "none") in condition.what
     assert "prepare" in condition.fix
+
+
+def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(examine_case, tmp_path):
+    class Refusing(Cpu):
+        def refuse(self, recipe, nproc):
+            return Refusal("no", "another device")
+
+    vendor = Refusing()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "choose_vendor", lambda _: vendor)
+        machine = examine_case("toy", vendor=vendor, data=tmp_path / "none")
+        conditions = list(doctor.check_plan(machine))
+    codes = [(condition.code, condition.severity) for condition in conditions]
+    assert codes == [("recipe", "stops"), ("data", "stops")]
 
 
 def test_a_recipe_that_does_not_fit_stops_a_run(examine_case):

@@ -142,6 +142,11 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         ),
         ("runs:\n- {case: []}\n", ["runs[1]", "the list is empty"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),
+        (
+            "runs:\n- case: toy\n  repeat: 2\n  repeat: 3\n",
+            ["plan.yaml, line 4", "repeat is given twice"],
+        ),
+        ("runs:\n- {case: toy, set: {bs: 2, bs: 3}}\n", ["line 2", "bs is given twice"]),
     ],
 )
 def test_a_fault_is_named_with_its_key(parse: Parse, text: str, parts: list[str]) -> None:

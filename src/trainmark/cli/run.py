@@ -82,7 +82,14 @@ def run(
     from trainmark.plan.plan_file import is_plan_file
     from trainmark.plan.recipes import parse_assignments
 
-    if (attach is not None) == bool(case):
+    if attach is not None and case:
+        raise UsageError(
+            f"{case} and --attach cannot be used together",
+            where="--attach",
+            rule="--attach waits for a run that was already submitted, so it takes no case",
+            fix="remove the case and its settings, or remove --attach",
+        )
+    if attach is None and not case:
         raise UsageError(
             "run needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
             where="CASE",

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from trainmark import devices
+from trainmark import cases, devices
 from trainmark.devices.tool import run_tool
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.python_commands import build_code_command
@@ -39,6 +39,7 @@ from trainmark.spec import MESSAGES_FILE, Message, Text, read_messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trainmark.plan.choosing import Choice
     from trainmark.plan.request import RunRequest
 
     Check = Callable[[ExaminedMachine], Conditions]
@@ -330,6 +331,8 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
         text = "; ".join(part for part in (fault.where, fault.what, fault.rule) if part)
         check_code = "data" if isinstance(fault, DataError) else "recipe"
         yield make_condition("text", "stops", fix=fault.fix, text=text, check_code=check_code)
+        if check_code == "recipe":
+            yield from _check_data_alone(choice, machine.request.data)
         return
     yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, check_code="recipe")
     data = plan.data
@@ -348,6 +351,21 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
         eval=data.eval_samples,
         origin=data.origin,
     )
+
+
+def _check_data_alone(choice: Choice, folder: Path | None) -> Conditions:
+    """Check a folder of data although its run cannot be planned, so that both faults are known.
+
+    Args:
+        folder: None: the user named none.
+    """
+    if folder is None:
+        return
+    try:
+        cases.check_data(choice.case.name, folder, replace(choice.recipe, data="real"))
+    except DataError as fault:
+        text = "; ".join(part for part in (fault.where, fault.what, fault.rule) if part)
+        yield make_condition("text", "stops", fix=fault.fix, text=text, check_code="data")
 
 
 CHECKS: dict[str, Check] = {
