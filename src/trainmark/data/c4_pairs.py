@@ -109,7 +109,10 @@ def _load_split(
         raise DataError(
             f"the file has {len(reader.tokens)} tokens, which is less than one sample",
             where=str(get_tokens_file(reader.prefix)),
-            rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
+            rule=(
+                "a split must contain at least one sample: seq_length + 1 = "
+                f"{recipe.seq_length + 1} tokens"
+            ),
             fix="lower seq_length, or use more text",
         )
     content = check_tokens(reader, folder / CACHE_FOLDER / word, vocab_size=recipe.vocab_size)

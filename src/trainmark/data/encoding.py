@@ -298,7 +298,10 @@ def encode_blocks(
     except BrokenProcessPool:
         raise EnvironmentFault(
             "a worker process died before its work was done",
-            rule="each worker holds the tokenizer and some blocks of lines in memory",
+            rule=(
+                "all workers must fit into memory; each holds the tokenizer and some blocks "
+                "of lines"
+            ),
             fix="set workers= to a smaller number",
         ) from None
     finally:

@@ -98,7 +98,10 @@ def generate(
         raise UsageError(
             f"vocab_size={vocab_size} is too small for generated data",
             where="recipe field vocab_size",
-            rule=f"the generated language has {SYMBOLS} symbols",
+            rule=(
+                f"vocab_size must be at least {SYMBOLS}, the number of symbols in the "
+                "generated language"
+            ),
             fix=f"use {SYMBOLS} or more",
         )
     text = draw_symbols(documents=documents, length=DOCUMENT_TOKENS, seed=seed)

@@ -280,7 +280,7 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
         raise DataError(
             f"the end-of-document token {end_token!r} is missing",
             where=str(file),
-            rule="each document ends with a token that does not occur in text",
+            rule="each document must end with a token that does not occur in text",
             fix=f"set eos_token in {SETTINGS_FILES[0]} to the token, or add it to the vocabulary",
         )
     return CorpusTokenizer(library, vocab_size, end_token, end_id)

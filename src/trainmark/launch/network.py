@@ -77,7 +77,7 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
     if problem is None:
         return
     down = sorted(interface for interface, state in states.items() if not state.isup)
-    rule = f"interfaces that are up: {', '.join(sorted(up)) or 'none'}"
+    rule = f"only interfaces that are up can be used: {', '.join(sorted(up)) or 'none'}"
     raise UsageError(
         problem,
         where=f"environment variable {name}={value}",
@@ -131,7 +131,7 @@ def _refuse_absent_address(name: str, value: str) -> None:
         raise UsageError(
             "no interface has this address",
             where=f"environment variable {name}={value}",
-            rule=f"addresses of this machine: {', '.join(addresses) or 'none'}",
+            rule=f"it must be an address of this machine: {', '.join(addresses) or 'none'}",
             fix=f"choose one of these addresses, or unset {name}",
         )
 

@@ -274,7 +274,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:
-        rule = "the cluster file lists fewer nodes"
+        rule = "a run cannot use more nodes than the cluster file lists"
         fix = "correct the file"
         if launcher in _SINGLE_MACHINE_LAUNCHERS:
             rule = f"launcher {launcher} runs on one machine"
@@ -290,7 +290,7 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
             f"{choice.nproc} {vendor.name} devices per node are needed, but at most "
             f"{max_devices} can be used",
             where="CASE, --recipe or --nproc",
-            rule="the cluster file lists fewer devices per node",
+            rule="a node cannot use more devices than the cluster file lists",
             fix=f"use --nproc {max_devices} or less, or correct the file",
         )
 

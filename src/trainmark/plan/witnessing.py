@@ -113,7 +113,7 @@ def _refuse_options(request: RunRequest) -> None:
             "--witness needs a program",
             where="--witness",
             fix=(
-                "write the program after --, as in `trainmark run --witness work.toml -- python "
+                "add the program after --, as in `trainmark run --witness work.toml -- python "
                 "train.py`"
             ),
         )
@@ -151,7 +151,7 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
         raise UsageError(
             f"--nproc is {request.nproc}, but the command starts {nproc}",
             where="--nproc",
-            rule="the command itself starts the ranks of each machine",
+            rule="--nproc must be the number of ranks that the command starts on each machine",
             fix="remove --nproc",
         )
     return nproc

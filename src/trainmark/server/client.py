@@ -70,7 +70,8 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
                 base_url=url, headers=headers, timeout=timeout, transport=transport
             )
     rule = (
-        "use https://HOST:PORT, so that nobody can read the token in transit; http is only allowed "
+        "the address must be https://HOST:PORT, so that nobody can read the token in transit; "
+        "http is only allowed "
         "for this machine"
     )
     raise UsageError("not a valid server address", where=address, rule=rule)

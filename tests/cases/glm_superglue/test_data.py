@@ -247,7 +247,7 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
                 "\n".join([*WORDS, *map(str, range(20))])
             ),
             f"{len(WORDS) + 22} tokens, including <|startofpiece|> and <|endofpiece|>; "
-            "the recipe's vocab_size is 40",
+            "the vocabulary must fit into the recipe's vocab_size (40)",
         ),
     ],
 )

@@ -157,7 +157,7 @@ def _refuse_large_tables(
     raise EnvironmentFault(
         f"{rows * row_bytes / GIB:,.2f} GiB of tables do not fit into the memory of {ranks}",
         where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
-        rule=f"each rank has {row_budget * row_bytes / GIB:,.2f} GiB for tables",
+        rule=f"each rank must hold its tables in {row_budget * row_bytes / GIB:,.2f} GiB",
         fix=f"use at least {needed_units:,} {unit}, lower embedding_dim, or "
         "prepare the data with a higher frequency_threshold",
     )

@@ -358,7 +358,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         raise DataError(
             "the tokenizer has no end token",
             where=str(file),
-            rule="every dialogue ends with the end token",
+            rule="every dialogue must end with the end token",
             fix=f"set eos_token in {SETTINGS_FILES[0]}",
         )
 

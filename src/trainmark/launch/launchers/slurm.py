@@ -78,7 +78,7 @@ class Slurm(Launcher):
             raise EnvironmentFault(
                 fault.what.replace("sbatch: ", "").replace("error: ", ""),
                 where="sbatch",
-                rule="Slurm refused the job",
+                rule="Slurm must accept the job",
                 fix=(
                     "use a smaller --nnodes, or correct `slurm` in the cluster file; --dry-run "
                     "prints the job script"

@@ -99,7 +99,7 @@ class KeywordReader:
     def __post_init__(self) -> None:
         """Make the slice of characters that ``character_range`` selects from a word."""
         if not _CHARACTER_RANGE.fullmatch(self.character_range):
-            rule = "write N for the first N characters, or A:B as a Python slice"
+            rule = "the range must be N, for the first N characters, or A:B, a Python slice"
             raise UsageError(f"invalid range {self.character_range!r}", where="range", rule=rule)
         # An empty text gives a single bound of None: the slice selects all characters.
         bounds = [int(bound) if bound else None for bound in self.character_range.split(":")]

@@ -156,8 +156,10 @@ class ClozeExamples(Examples):
             raise DataError(
                 f"a question and a candidate take {num_tokens[longest]} tokens without the passage",
                 where=f"{self.file}, {place}",
-                rule="only passages are shortened, never questions; seq_length is "
-                f"{self.seq_length}",
+                rule=(
+                    "a question and a candidate must fit into seq_length={self.seq_length}; "
+                    "only passages are shortened"
+                ),
                 fix=f"set seq_length above {num_tokens[longest]}, or remove the question",
             )
 

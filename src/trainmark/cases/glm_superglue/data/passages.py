@@ -115,7 +115,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         raise DataError(
             f"the vocabulary has {size} tokens, including {PIECE_START} and {PIECE_END}",
             where=str(file),
-            rule=f"the recipe's vocab_size is {vocab_size}",
+            rule=f"the vocabulary must fit into the recipe's vocab_size ({vocab_size})",
             fix=f"set vocab_size to at least {size}, or {FIX}",
         )
     if vocab_size is not None:

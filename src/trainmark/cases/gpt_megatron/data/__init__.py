@@ -169,7 +169,10 @@ def _refuse_empty_splits(
                 "which is less than one sample",
                 where=f"{get_tokens_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
-                rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
+                rule=(
+                    "a split must contain at least one sample: seq_length + 1 = "
+                    f"{recipe.seq_length + 1} tokens"
+                ),
                 fix="give the split more weight, lower seq_length, or use more text",
             )
 
