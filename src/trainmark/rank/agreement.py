@@ -56,10 +56,11 @@ def refuse_other_packages(description: str | None, nnodes: int) -> None:
 
 
 def refuse_other_quality(world_size: int, result: Evaluation) -> None:
-    """Compare the result of an evaluation with that of rank 0; it must be over all ranks.
+    """Refuse a result of an evaluation that differs from that of rank 0.
 
-    Without this check, ranks that do not agree would train different numbers of steps and wait for
-    each other until the time limit. It is one broadcast, so every rank must call it.
+    Each rank must return the result over the rows of all ranks. Without this check, ranks whose
+    results differ would train different numbers of steps and wait for each other until the time
+    limit. It is one broadcast, so every rank must call it.
 
     Raises:
         ContradictionError: results differ, so the scores were not summed over ranks.
@@ -89,7 +90,8 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
 def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:
     """Return the smallest memory of any rank, the same on each rank; None if it is unknown.
 
-    All ranks must use the same number: they place tables by it, and must find each other's rows.
+    All ranks must use the same number: each computes by it which rank holds which rows of embedding
+    tables, and all ranks must come to the same placement.
 
     Raises:
         EnvironmentFault: the recipe needs more memory, which planning could not know. The error

@@ -26,33 +26,37 @@ class StepBatches:
     Attributes:
         samples_trained: samples whose losses the micro-batches add up; see ``Batch``.
         step_samples: of each micro-batch, what it declares as the samples of the whole step.
-        closed: the last micro-batch of the step was fetched.
+        is_complete: the last micro-batch of the step was fetched.
         fetches: for each micro-batch, the device's marks before and after it was fetched.
     """
 
     counts: Counts = field(default_factory=Counts)
     samples_trained: int = 0
     step_samples: list[int] = field(default_factory=list)
-    closed: bool = False
+    is_complete: bool = False
     fetches: list[tuple[Any, Any]] = field(default_factory=list)
 
     def add(self, batch: Batch, fetch: tuple[Any, Any]) -> None:
-        """Add a batch that the job received.
+        """Add a micro-batch of the step, which the job received.
 
         Args:
             fetch: the device's marks before and after it was fetched.
         """
         self.counts = self.counts + batch.counts
+        # Unlike ``counts``, also samples that another rank of the same replica counts.
         self.samples_trained += batch.samples_trained
+        # Each micro-batch declares the samples of the whole step over all ranks, so these are
+        # compared later, not summed.
         self.step_samples.append(batch.step_samples)
-        self.closed = self.closed or batch.closes_step
+        self.is_complete = self.is_complete or batch.closes_step
         self.fetches.append(fetch)
 
     @property
     def samples_of_all_ranks(self) -> int:
         """Return the samples of the step over all ranks; 0 if its last batch was not fetched."""
-        # All batches of a step declare the same number; ``refuse_contradictions`` checks it.
-        return self.step_samples[-1] if self.closed else 0
+        # Each batch declares the samples of the whole step; ``refuse_contradictions`` checks that
+        # all declare the same number.
+        return self.step_samples[-1] if self.is_complete else 0
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class MeteredBatches:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch, and count it in ``step``."""
+        """Return the next batch, and count it in ``step`` with the device's times of its fetch."""
         start_mark = self.device.mark()
         batch = next(self.source)
         end_mark = self.device.mark()
@@ -96,10 +100,11 @@ class MeteredBatches:
 
 
 def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> None:
-    """Refuse steps whose batches contradict each other.
+    """Refuse steps whose batches on this rank have counts that contradict each other.
 
     Args:
-        first_step: number of steps before them.
+        steps: the batches of each step.
+        first_step: number of steps before ``steps``.
 
     Raises:
         ContradictionError: counts of a step that cannot be true together.
@@ -107,13 +112,14 @@ def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> N
     for number, batches in enumerate(steps, first_step + 1):
         if not batches.step_samples:
             raise ContradictionError("step_without_batch", step=number)
+        # Each batch declares the samples of the whole step over all ranks: the same number.
         min_samples = min(batches.step_samples)
         max_samples = max(batches.step_samples)
         if min_samples != max_samples:
             raise ContradictionError(
                 "step_samples_differ", step=number, least=min_samples, most=max_samples
             )
-        # One rank cannot train more than all ranks together.
+        # This rank cannot train more samples than all ranks together.
         if batches.samples_trained > max_samples:
             raise ContradictionError(
                 "samples_above_step",
@@ -125,14 +131,15 @@ def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> N
 
 
 def _refuse_counts(counts: Counts, step: int) -> None:
-    """Refuse counts of which a container has fewer items than there are containers.
+    """Refuse counts of which a smaller unit has fewer than a larger one, as tokens than sequences.
 
-    A sample has at least one sequence, a sequence one token, and padding only adds tokens.
+    A sample has at least one sequence, a sequence at least one token, and padding only adds tokens.
 
     Raises:
-        ContradictionError: with the names and numbers of the containers and the items.
+        ContradictionError: with the names and numbers of the containers, such as samples, and of
+            the items in them, such as sequences.
     """
-    # Each name counts containers of what the next one counts.
+    # From the largest unit to the smallest: each count is at least the one before it.
     ascending = {
         "samples": counts.samples,
         "sequences": counts.sequences,

@@ -84,7 +84,7 @@ class Schedule:
         resumed launch compiles and warms up again.
 
         Args:
-            step: steps of this launch.
+            step: number of steps that this launch has taken.
         """
         if step == 0:
             phase = "compile"
@@ -201,7 +201,10 @@ class MeasuredLoop:
 
         Raises:
             DivergedError: a loss was not a finite number; the window is emitted first.
-            RunError: an epoch had no batch; see also ``counting`` and ``parameters``.
+            ContradictionError: counts of batches or results of ranks contradict each other.
+            NotTrainedError: parameters did not change in a window, or their gradients were zero.
+            UntimedWorkError: parameters changed outside the timed steps.
+            RunError: an epoch had no batch.
         """
         self.enter("train")
         self.device.synchronize()
@@ -251,7 +254,7 @@ class MeasuredLoop:
         return is_due_by_epochs or (is_last and evaluates_by_samples)
 
     def _train_epoch(self, epoch: int) -> None:
-        """Train one epoch, window by window, until it ends or the run does."""
+        """Train one epoch, window by window, until the epoch or the run ends."""
         # Steps of this epoch that an earlier launch has taken.
         earlier_steps = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
         # In steps of this launch: negative if an earlier launch began the epoch.
@@ -288,7 +291,9 @@ class MeasuredLoop:
             refuse_other_epoch_length(
                 epoch=epoch, steps=epoch_steps, planned=self.job.steps_per_epoch
             )
-            if self.begin.steps == 0:  # the samples of earlier launches are not known here
+            # The record compares the samples of whole epochs with the data. After a resume it does
+            # not know the samples of earlier launches, so no epoch counts as whole.
+            if self.begin.steps == 0:
                 self.outcome.whole_epochs += 1
 
     def _run_window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
@@ -297,7 +302,7 @@ class MeasuredLoop:
         Returns:
             False if the epoch has no further batch.
         """
-        replay = self._watch_window(batches, phase)
+        replay = self._save_for_replay(batches, phase)
         window = self._measure_window(batches, length, replay)
         if window.losses:
             self._emit_window(window, epoch=epoch, phase=phase)
@@ -318,29 +323,29 @@ class MeasuredLoop:
             replay.cancel()
         return not window.ended_epoch
 
-    def _watch_window(self, batches: MeteredBatches, phase: str) -> WindowReplay | None:
-        """Save the state before a window that is to be repeated.
+    def _save_for_replay(self, batches: MeteredBatches, phase: str) -> WindowReplay | None:
+        """Before a window that is to be repeated, save the state and begin to keep batches.
 
         The time of saving belongs to no window.
 
         Returns:
-            What repeats the window; None: it is not to be repeated.
+            The object that repeats the window; None: the window is not to be repeated.
         """
-        batches.kept = None  # batches of this window are not kept
+        batches.kept = None  # the batches of a window that is not repeated are not kept
         if self.replay is None or phase != "train" or not self.replay.is_due():
             return None
         start_ns = self.clock()
         self.replay.save()
         self.device.synchronize()
-        # The span is that of saving; the event ``replay`` is that of the repeats.
+        # This span has the time of saving; the event ``replay`` later has that of the repeats.
         self.emit("span", name="replay", start_ns=start_ns, end_ns=self.clock())
-        batches.kept = []  # gets the batches of this window
+        batches.kept = []  # ``batches`` appends each batch of this window to it
         return self.replay
 
     def _repeat_window(
         self, replay: WindowReplay, batches: MeteredBatches, losses: list[float]
     ) -> None:
-        """Repeat the window that just ended and emit the first difference; see ``rank.replay``.
+        """Take the steps of the window that just ended again, and emit the first bit that differs.
 
         ``outcome.steps`` does not count the window yet.
         """
@@ -450,7 +455,7 @@ class MeasuredLoop:
         Args:
             steps: of the window; ``outcome.steps`` does not count them yet.
         """
-        if self.parameters is None:
+        if self.parameters is None:  # this loop runs without the check
             return
         first_step = self.outcome.steps
         phase, _length = self.schedule.choose_window(first_step)
@@ -466,7 +471,10 @@ class MeasuredLoop:
         return {"check_ns": spent_ns} if spent_ns else {}
 
     def _refuse_non_finite(self, losses: list[float]) -> None:
-        """Raise ``DivergedError`` if a loss of the window that just ended is not finite."""
+        """Raise ``DivergedError`` if a loss of the window that just ended is not finite.
+
+        ``outcome.steps`` does not count the steps of this window yet.
+        """
         for number, loss in enumerate(losses, start=1):
             if not math.isfinite(loss):
                 step = self.outcome.steps + number
@@ -487,7 +495,7 @@ class MeasuredLoop:
             optional_fields["parts"] = {
                 kind: _replace_non_finite(figures) for kind, figures in result.breakdown.items()
             }
-        if result.scores is None:
+        if result.scores is None:  # the job does not tell which rows it scored
             self.outcome.evaluation_unchecked = True
         else:
             optional_fields["scores"] = summarize_scores(result.scores, self.trained_keys)

@@ -47,14 +47,16 @@ class ParameterCheck:
     # At the end of the last window; ``_sums`` is None if it was not computed there.
     _sample: bytes = field(default=b"", init=False)
     _sums: dict[str, int] | None = field(default=None, init=False)
-    _updates: int = field(default=0, init=False)  # when sums were computed last
+    # Optimizer steps that should have changed parameters, until sums were computed last.
+    _updates_at_sums: int = field(default=0, init=False)
 
     def start(self) -> None:
-        """Record the state before the first step."""
+        """Record the state before the first step: exact sums, and a sample of the elements."""
         self._first_sums = self.digest.compute_sums()
         self._sums = self._first_sums
         self._sample = self.digest.sample()
-        self._updates = self.updates()
+        # Not 0 if the check starts after other steps, as when an optimizer is added later.
+        self._updates_at_sums = self.updates()
 
     def check_window(self, *, first_step: int, steps: int, exact: bool = False) -> None:
         """Check at the end of a window of ``steps`` that began after ``first_step`` steps.
@@ -74,21 +76,23 @@ class ParameterCheck:
         is_same_sample = sample == self._sample
         self._sample = sample
         previous_sums = self._sums
-        # A sample that changed proves training; one that did not proves nothing, only sums do.
+        # A changed sample proves that parameters changed. If it is the same, other elements may
+        # have changed, which only sums of all bits can tell.
         self._sums = self.digest.compute_sums() if is_same_sample or exact else None
         if is_same_sample:
-            updates = self.updates()
-            # If no sums were computed at its start (None), this window cannot be judged.
-            if previous_sums == self._sums and updates > self._updates:
+            updates = self.updates()  # steps so far that should have changed parameters
+            # ``previous_sums`` is None if the last window computed none: then it differs from
+            # ``_sums``, and this window cannot be judged.
+            if previous_sums == self._sums and updates > self._updates_at_sums:
                 raise NotTrainedError(
                     "parameters_unchanged_in_window",
                     first=first_step + 1,
                     last=first_step + steps,
-                    updates=updates - self._updates,
+                    updates=updates - self._updates_at_sums,
                     parameters=len(self._first_sums),
                 )
         if self._sums is not None:  # updates from here on must change these sums
-            self._updates = self.updates()
+            self._updates_at_sums = self.updates()
         self._judge_gradients()
         self._spent_ns += self.clock() - started_ns
 
@@ -122,7 +126,7 @@ class ParameterCheck:
         """Check that the evaluation after ``step`` steps changed no parameters.
 
         Raises:
-            UntimedWorkError: parameters changed since the last window's edge.
+            UntimedWorkError: parameters changed since the check at the end of the last window.
         """
         started_ns = self.clock()
         if self.digest.sample() != self._sample:
@@ -146,7 +150,7 @@ class ParameterCheck:
         Raises:
             UntimedWorkError: parameters changed since the last check.
         """
-        # Not in ``_spent_ns``: the caller has a span for it.
+        # Not added to ``_spent_ns``: the caller emits a span with the time of this method.
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")
         sums = self.digest.compute_sums()
@@ -157,6 +161,7 @@ class ParameterCheck:
             "sums": {
                 name: sums[name]
                 for name in has_gradient
+                # ``sums`` lacks parameters of which this rank has no element.
                 if name in sums and self.gradients.holds_whole(name)
             },
         }

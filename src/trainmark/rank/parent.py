@@ -26,12 +26,19 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def signal_on_parent_death(number: signal.Signals, parent: int) -> bool:
-    """Let the kernel send a signal when the parent dies; return whether ``parent`` still lives.
+def signal_on_parent_death(signum: signal.Signals, parent: int) -> bool:
+    """Let the kernel send this process a signal when its parent dies; outside Linux it sends none.
 
-    The parent is checked after the signal was set, so that a death in between is not missed.
+    Args:
+        signum: the signal.
+        parent: process id of the parent at the start of this process.
+
+    Returns:
+        Whether the parent still lives. If not, the signal may never come.
     """
-    _call_prctl(_SET_DEATH_SIGNAL, number)
+    _call_prctl(_SET_DEATH_SIGNAL, signum)
+    # Only now, so that a death before the call is not missed: a process whose parent has died has
+    # another one.
     return os.getppid() == parent
 
 

@@ -31,21 +31,22 @@ def join_ranks(backend: str, device: Device, *, timeout_s: float | None = None) 
     if timeout_s is not None:
         # Above about 292 years a timeout overflows in nanoseconds and collectives hang at once.
         timeout = timedelta(seconds=min(timeout_s, _MAX_TIMEOUT_S))
-    place = find_collective_device(backend, device)
-    torch.distributed.init_process_group(backend, timeout=timeout, device_id=place)
+    bound_device = find_collective_device(backend, device)  # None: not bound to a device
+    torch.distributed.init_process_group(backend, timeout=timeout, device_id=bound_device)
     group: Any = torch.distributed.group.WORLD
-    # ``init_device_mesh`` splits a group that is bound to a device, whether its backend can do that
-    # or not; it makes new groups from one that is not bound.
-    if place is not None and not group._get_backend(place).supports_splitting:
+    # ``init_device_mesh`` splits a group that is bound to a device, even if its backend cannot be
+    # split, which fails. If the group is not bound, it makes new groups instead.
+    if bound_device is not None and not group._get_backend(bound_device).supports_splitting:
         group.bound_device_id = None
 
 
 def leave_ranks() -> None:
     """Shut down the collectives of all ranks; the process must end by ``os._exit`` soon after.
 
-    Groups of gloo are left to the end of the process. The destructor of such a group waits for its
-    threads while it holds Python's lock, and a thread that frees the tensors of a collective waits
-    for that lock: a deadlock, seen with torch 2.7.1.
+    Groups of gloo are not destroyed, and ``os._exit`` ends the process without their destructors.
+    The destructor of such a group waits for its threads while it holds Python's global lock (GIL),
+    and a thread that frees the tensors of a collective waits for that lock: a deadlock, seen with
+    torch 2.7.1.
     """
     import torch
 
@@ -63,7 +64,8 @@ def find_collective_device(backend: str, device: Device) -> torch.device | None:
     that gloo serves: torch 2.13 fails to split such a group, because gloo's options have no copy.
 
     Args:
-        backend: as ``join_ranks`` takes it.
+        backend: of torch, one for all kinds of device, as in ``nccl``, or by kind of device, as in
+            ``cpu:gloo,cuda:nccl``.
     """
     import torch
 

@@ -26,11 +26,14 @@ def find_difference(
     """Return the first difference between two passes over the same steps; None: there is none.
 
     Args:
+        expected, actual: a digest for each step of a pass, and one of the weights and the
+            optimizer's state after the pass.
         first_step: number of steps before these steps.
     """
     pairs = zip(expected, actual, strict=True)
     for step, (expected_step, actual_step) in enumerate(pairs, first_step + 1):
-        # In the order of causes: wrong weights make a wrong loss, and both make wrong gradients.
+        # In the order of causes: ``weights`` are those with which the step was computed. If they
+        # are wrong, so is the loss, and then the gradients.
         for name, expected_digest in expected_step.weights.items():
             if expected_digest != actual_step.weights.get(name):
                 return BitDifference(step=step, part="weight", tensor=name)
@@ -62,10 +65,10 @@ class DigestWatch(Protocol):
         """Begin the next step of the pass; does not synchronise."""
 
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
-        """End the pass; return the digest of each step, and of the state that it leaves.
+        """End the pass; return a digest of each step, then one of the state after the pass.
 
         Args:
-            losses: of the steps.
+            losses: the loss of each step of the pass.
         """
 
 
@@ -111,7 +114,7 @@ class WindowReplay:
         self._num_windows += 1
 
     def save(self) -> None:
-        """Save the state before a window and begin its first pass."""
+        """Save the state before a window, and begin to compute digests of its first pass."""
         self.state.save()
         self.digests.start()
 
@@ -127,6 +130,10 @@ class WindowReplay:
         self, batches: Sequence[Batch], losses: Sequence[float], *, first_step: int
     ) -> ReplayResult:
         """Repeat the window and compare the passes. Training continues from the last repeat.
+
+        If the first repeat differs on any rank, the window is repeated twice more, as a control.
+        Only if both control passes agree, on all ranks, does the difference show a fault. Otherwise
+        the job is taken to be not deterministic.
 
         Args:
             batches: the batches of the window.
@@ -146,7 +153,7 @@ class WindowReplay:
         difference = find_difference(control, first_pass, first_step=first_step)
         if difference is None:
             difference = find_difference(control, first_repeat, first_step=first_step)
-        # None: only other ranks have a difference.
+        # Still None if only other ranks have a difference.
         return ReplayResult(repeats=3, control="deterministic", difference=difference)
 
     def _take_steps(self, batches: Sequence[Batch], num_steps: int) -> list[StepDigest]:

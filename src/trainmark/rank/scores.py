@@ -18,7 +18,8 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
     """Return the field ``scores`` of the event ``evaluate``.
 
     Args:
-        scores: the rows that this rank scored.
+        scores: the rows that this rank scored: their number, keys of the first of them, and the
+            sums of scores and weights. Equal rows have equal keys.
         trained: keys of some rows that this rank trained.
     """
     keys = np.asarray(scores.keys, np.uint64)
@@ -37,5 +38,5 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
         # None: the quality is not a mean of scores.
         total=None if scores.total is None else drop_non_finite(scores.total),
         weight=None if scores.weight is None else drop_non_finite(scores.weight),
-        of=scores.of,  # which figure the mean is, see ``RankScores``
+        of=scores.of,  # name of the evaluation's figure that is the mean; empty: its value
     )

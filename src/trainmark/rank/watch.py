@@ -29,23 +29,34 @@ def _count_addmm(_summand: Any, left: Any, right: Any, **_: Any) -> int:
 
 
 def _count_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Return the FLOPs of scores and their product with the values, over all pairs of positions.
+    """Return the FLOPs of the scores and of their product with the values.
 
-    Several query heads may share a head of keys and values; torch 2.11 does not count such calls.
+    All pairs of positions count, also those that a mask hides. Several query heads may share a head
+    of keys and values, which the formula of torch 2.11 does not count.
 
     Args:
         query, key, value: (B, heads, positions, width).
     """
     batch, heads, queries, width = query.shape
-    return int(2 * batch * heads * queries * key.shape[2] * (width + value.shape[3]))
+    num_pairs = batch * heads * queries * key.shape[2]
+    # A term is a multiplication and an addition: 2 FLOPs. A score has one for each element of a
+    # key, and its product with the values one for each element of a value.
+    return int(2 * num_pairs * (width + value.shape[3]))
 
 
 def _count_attention_backward(
     _gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any
 ) -> int:
-    """Return the FLOPs of the scores again and of the gradients of scores, values, keys, query."""
+    """Return the FLOPs of the five matmuls of attention's backward pass.
+
+    Args:
+        query, key, value: (B, heads, positions, width).
+    """
     batch, heads, queries, width = query.shape
-    return int(2 * batch * heads * queries * key.shape[2] * (3 * width + 2 * value.shape[3]))
+    num_pairs = batch * heads * queries * key.shape[2]
+    # The scores, which are computed again, and the gradients of queries and keys have sums over the
+    # width of a key; the gradients of scores and values, over the width of a value.
+    return int(2 * num_pairs * (3 * width + 2 * value.shape[3]))
 
 
 # The kernel of torch's attention, by the name of the operation that runs it. The last operation is
@@ -118,7 +129,7 @@ class StepWatch(TorchDispatchMode):
 
         Args:
             flags: values of the flags after the precision was set.
-            precision: the recipe's.
+            precision: the recipe's, such as ``bf16``.
         """
         changes = [
             f"{name}: {flags[name]} -> {value} (in a step)"
@@ -126,10 +137,11 @@ class StepWatch(TorchDispatchMode):
             for value in values
             if name != "autocast" and value != flags[name]
         ]
-        # The 16-bit type that matmuls have with this precision; None: they have none. With fp8, the
-        # layers that do not compute in fp8 have one.
+        # The 16-bit type to which autocast converts operands; None: this precision has no autocast.
+        # With fp8 it is bfloat16, for the layers that do not compute in fp8.
         expected_type = {"bf16": "bfloat16", "fp16": "float16"}.get(AUTOCAST.get(precision, ""))
         expected_types = [] if expected_type is None else [expected_type]
+        # The keys of ``flops`` are the types of operands that occurred in the step.
         low_types = sorted({"bfloat16", "float16"} & self.flops.keys())
         if self.flops and low_types != expected_types:
             expected_text = expected_type or "float32"

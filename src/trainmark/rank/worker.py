@@ -56,7 +56,7 @@ class RankReporter:
 
     Attributes:
         place: the current span or phase.
-        precision: flags of torch after the precision was set.
+        torch_flags: flags of torch that decide the precision, after the precision was set.
         row_digests: digest of the first row of each batch of the first epoch, up to a limit; by
             these the record finds rows that come twice.
         trained_keys: keys (see ``evaluation.compute_row_keys``) of some rows of the first epoch, by
@@ -67,7 +67,7 @@ class RankReporter:
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / name_rank_file(rank), clock)
         self.place = "start"  # where the rank is, for the report of an error
-        self.precision: dict[str, Any] = {}  # flags of torch after the precision was set
+        self.torch_flags: dict[str, Any] = {}  # of precision, after the precision was set
         self.row_digests: list[int] = []  # of rows of the first epoch, to find rows that come twice
         self.trained_keys: list[int] = []  # of rows of training, to find those that are evaluated
         self.evaluation_unchecked = False  # whether the job does not tell which rows it scored
@@ -171,8 +171,8 @@ def _prepare_rank(
         if is_distributed:
             barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
         flags = device.set_precision(recipe.precision)
-        # What torch reports of them; ``_report_results`` compares it after training.
-        reporter.precision = read_precision_flags(device.torch_type)
+        # What torch reports of the precision now; ``_report_results`` compares it after training.
+        reporter.torch_flags = read_precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
         job_module = cases.import_part(case.name, "job")
     with reporter.emit_span("preflight"):
@@ -196,7 +196,8 @@ def _prepare_rank(
     checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, reporter.emit_span)
     if plan.resumed is not None:
         checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
-    reporter.enter("model_build")  # the place of errors in the job's facts
+    # If the job fails to compute its facts, the error is reported as one of ``model_build``.
+    reporter.enter("model_build")
     collective = vendor.collective_library() if is_distributed else None
     _emit_facts(reporter, context, job, matmul, precision_flags=flags, collective=collective)
     return _PreparedRank(plan, context, job, checkpoints, barrier)
@@ -214,7 +215,8 @@ def _emit_facts(
     """Emit the facts of the device and the job that are known before training.
 
     Args:
-        matmul: rate of large matmuls, as measured.
+        matmul: measured rate of large matmuls, and ``swing``: the share by which one half of the
+            measurement was slower than the other.
         precision_flags: what the device has set for the recipe's precision.
         collective: name and version of the library of collectives; None: there is one rank.
     """
@@ -223,7 +225,8 @@ def _emit_facts(
     recipe = context.recipe
     device = context.device
     rows = recipe.micro_batch_size * recipe.grad_accum_steps  # of a step on this rank
-    tokens = rows * getattr(recipe, "seq_length", 0)  # 0: a case without tokens
+    # Of sequences that are full, without padding. 0: a case without tokens.
+    tokens = rows * getattr(recipe, "seq_length", 0)
     reporter.events.emit(
         "facts",
         device=device.describe(),
@@ -291,7 +294,11 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
 
 
 def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterCheck:
-    """Return the check of a job's trained parameters, which has recorded their initial state."""
+    """Return the check of a job's trained parameters, which has recorded their initial state.
+
+    Args:
+        trained: the trained parameters, by name.
+    """
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.train.parameters import GradientWatch, TensorDigest
 
@@ -306,7 +313,11 @@ def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterChe
 
 
 def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> WindowReplay:
-    """Return the object that repeats windows of a job; planning has checked that it can."""
+    """Return the object that repeats windows of a job; planning has checked that it can.
+
+    Args:
+        trained: the trained parameters, by name.
+    """
     from trainmark.rank.replay import WindowReplay
     from trainmark.train.replay import StepDigests, StepperState
     from trainmark.train.stepper import add_over_ranks
@@ -338,13 +349,13 @@ def _report_results(
     device = prepared.context.device
     precision = prepared.context.recipe.precision
     # The job may have changed flags of torch after the device had set them.
-    flags = read_precision_flags(device.torch_type)
+    current_flags = read_precision_flags(device.torch_type)
     precision_changes = [
-        f"{name}: {value} -> {flags[name]}"
-        for name, value in reporter.precision.items()
-        if flags[name] != value
+        f"{name}: {value} -> {current_flags[name]}"
+        for name, value in reporter.torch_flags.items()
+        if current_flags[name] != value
     ]
-    precision_changes += first_step_watch.list_changes(reporter.precision, precision)
+    precision_changes += first_step_watch.list_changes(reporter.torch_flags, precision)
     with reporter.emit_span("finish"):
         facts = dict(job.facts())
     with reporter.emit_span("check"):
