@@ -42,8 +42,8 @@ class MatmulRate(NamedTuple):
     """The rate of a large matmul, and how much it changed during the measurement.
 
     Args:
-        swing: share by which one half of the repetitions was slower than the other; None
-            for a single repetition.
+        swing: how much shorter the faster half of the repetitions took, as a share of the slower
+            half's time; None: a single repetition.
     """
 
     flops_per_second: float

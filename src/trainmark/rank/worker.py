@@ -215,8 +215,8 @@ def _emit_facts(
     """Emit the facts of the device and the job that are known before training.
 
     Args:
-        matmul: measured rate of large matmuls, and ``swing``: the share by which one half of the
-            measurement was slower than the other.
+        matmul: measured rate of large matmuls, and ``swing``: how much shorter the faster half of
+            the measurement took, as a share of the slower half's time.
         precision_flags: what the device has set for the recipe's precision.
         collective: name and version of the library of collectives; None: there is one rank.
     """
