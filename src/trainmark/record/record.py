@@ -160,7 +160,10 @@ class Steps(Frozen):
 
     @property
     def steady(self) -> bool | None:
-        """Tell whether the steps after the warm-up took about the same time; None: too few."""
+        """Tell whether the last steps took about as long as the first ones after the warm-up.
+
+        None: there are too few steps for ``drift``, the relative change between them.
+        """
         drift = self.drift
         if drift is None:
             return None
@@ -322,7 +325,7 @@ class Record(Frozen):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        """Refuse a record without a figure that each has, or whose cause contradicts its status."""
+        """Refuse a record that lacks a required figure, or whose cause contradicts its status."""
         missing_figures = [name for name in _REQUIRED_FIGURES if name not in self.figures]
         if missing_figures:
             raise ValueError(f"figures must have {missing_figures[0]}")
@@ -361,7 +364,7 @@ def serialize_record(record: Record) -> bytes:
     lines = [
         b'"%s": %s' % (name.encode(), to_json(value))
         for name, value in record
-        if name != "verification"  # it is found whenever a record is loaded
+        if name != "verification"  # never stored: a record is checked when it is loaded
     ]
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
@@ -405,14 +408,16 @@ def read_record(path: Path) -> Record:
 
 
 def _can_be_computed_again(file: Path) -> bool:
-    """Tell whether a record is the one of a run directory that has a valid plan and events.
+    """Tell whether ``trainmark report`` can compute the record of this file's folder again.
 
-    The record of a run on other machines is computed only by ``trainmark run --attach``.
+    The folder must have the launcher's events and a valid plan, by which the ranks ran on this
+    machine: the record of a run on other machines is computed only by ``trainmark run --attach``.
     """
     folder = file.parent
     if file.name != RECORD_FILE or not (folder / LAUNCHER_FILE).exists():
         return False
     try:
+        # Processes that start the ranks on other machines; 0: the launcher itself started them.
         return read_plan(folder).node_processes == 0
     except RecordError:
         return False

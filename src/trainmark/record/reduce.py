@@ -46,14 +46,15 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     """Compute the record of ``run_dir`` from its plan and events.
 
     Args:
-        files: size and digest of the files, as the record has them; None: they are computed.
+        files: size and digest of the plan and event files, if a record already has them; None:
+            they are computed.
 
     Raises:
         RecordError: no plan or no launcher events there, or a damaged file.
     """
     plan = read_plan(run_dir)
     timeline = _read_timeline(run_dir, plan)
-    telemetry, lines = _read_telemetry(run_dir, plan, timeline)
+    telemetry, series_lines = _read_telemetry(run_dir, plan, timeline)
     measurement = Measurement.from_timeline(plan, timeline, telemetry)
     figures = compute_figures(measurement)
     case_figures = OwnFigures({})
@@ -85,7 +86,7 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
         ranks=measurement.ranks,
         steps=measurement.steps,
         telemetry=telemetry,
-        series=lines,
+        series=series_lines,
         printed=measurement.printed,
         figures=entries,
         quality=measurement.quality,

@@ -43,17 +43,22 @@ class Replays(Frozen):
 
 
 def summarize_replays(replays_by_rank: Sequence[Sequence[Replay]]) -> Replays | None:
-    """Return what the repeats of all ranks showed; None if no rank repeated a window.
+    """Return what it showed to repeat windows and to compare them with their first pass.
+
+    None: no rank repeated a window.
 
     Args:
-        replays_by_rank: of each rank in the order of windows. Ranks repeat the same windows.
+        replays_by_rank: for each rank, the results of the windows that it repeated, in order. All
+            ranks repeat the same windows.
     """
     if not any(replays_by_rank):
         return None
-    # The repeats of each window on all ranks. Not strict: a rank may have ended early.
+    # For each window the results of all ranks. Not strict: if a rank ended early, the windows that
+    # it did not repeat are left out.
     windows = list(zip(*replays_by_rank, strict=False))
-    # A window whose two repeats differ from each other, so that a difference from the first pass
-    # proves nothing. All ranks report the same outcome of this control.
+    # If a repeat differs from the first pass, two more passes follow as a control. If these differ
+    # from each other, the first difference proves nothing, and no rank reports it. All ranks report
+    # the same outcome of the control.
     num_unstable = sum(window[0].control == "not_deterministic" for window in windows)
     differing_windows = [
         window for window in windows if any(replay.difference for replay in window)
@@ -68,10 +73,13 @@ def summarize_replays(replays_by_rank: Sequence[Sequence[Replay]]) -> Replays | 
 
 
 def _locate_first_difference(window: Sequence[Replay]) -> ReplayDifference:
-    """Return the earliest difference of a window, and the ranks that have it.
+    """Return the difference that was computed first in a window, and the ranks that have it.
+
+    These ranks computed wrongly; those that differ later may only have received wrong values.
 
     Args:
-        window: its repeats on each rank, of which at least one has a difference.
+        window: the result of repeating the same window on each rank, in the order of ranks. At
+            least one has a difference.
     """
     difference_of_rank = {
         rank: replay.difference
@@ -79,6 +87,7 @@ def _locate_first_difference(window: Sequence[Replay]) -> ReplayDifference:
         if replay.difference is not None
     }
     earliest = min(difference_of_rank.values(), key=_order_in_time)
+    # Those of the same step and part (weight, loss or gradient), whichever tensor differs.
     ranks = [
         rank
         for rank, difference in difference_of_rank.items()

@@ -91,7 +91,10 @@ class LaunchSummary:
 
     @property
     def is_range(self) -> bool:
-        """Tell whether there are too few launches for an interval."""
+        """Tell whether ``low`` and ``high`` are the lowest and highest value, not an interval.
+
+        They are if there are too few launches for an interval.
+        """
         return self.launches < INTERVAL_MIN_LAUNCHES
 
 
@@ -151,7 +154,7 @@ def estimate_ratio(
     if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:  # too few for an interval
         return RatioEstimate(exp(difference), None, None)
     if paired:
-        # The mean of the pairs, around which the half width is computed. It equals the difference
+        # The mean difference of the pairs is the middle of their interval. It equals the difference
         # of the two means up to rounding.
         difference = float((logs_b - logs_a).mean())
         half_width = _compute_half_width(logs_b - logs_a)
@@ -212,9 +215,12 @@ def estimate_trend(*sides: Sequence[float]) -> float | None:
     with 99% confidence.
 
     Args:
-        sides: values above zero in order of time; the sides share the slope, but not the level.
+        sides: one or more series of launches, such as A and B of a comparison: each has values
+            above zero in the order of its launches. The lines of all share one slope; the level of
+            each is its own.
     """
-    # Both relative to the mean of their side, so that the line goes through the origin.
+    # Order and logarithms are relative to their mean in each side, so that the line goes through
+    # the origin.
     order = np.concatenate([np.arange(len(side)) - (len(side) - 1) / 2 for side in sides])
     logs = np.concatenate([np.log(side) - np.log(side).mean() for side in sides])
     degrees_of_freedom = len(order) - len(sides) - 1  # a level of each side, and the slope

@@ -92,7 +92,10 @@ def is_refuting(code: str) -> bool:
 
 
 def grade_reasons(reasons: Iterable[Message]) -> Trust:
-    """Return the grade that follows from ``reasons``, each listed once, the worst first."""
+    """Return the grade that follows from ``reasons``, and the reasons, the grave ones first.
+
+    Of reasons with the same code only the first is kept.
+    """
     first_of_code: dict[str, Message] = {}
     for reason in reasons:
         first_of_code.setdefault(reason.code, reason)

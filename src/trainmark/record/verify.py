@@ -53,9 +53,10 @@ _NOT_COMPARED = {"suite", "evidence", "verification"}
 
 
 def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) -> Record:
-    """Return ``record`` marked as verified, or as unverified with the reasons in its trust.
+    """Return ``record`` with its verification, and with the problems as reasons in its trust.
 
-    The reasons are contradictions to its evidence or within the record, or missing evidence.
+    It is contradicted if its evidence or its own values contradict it, unverified if evidence is
+    missing or was not read, else verified.
 
     Args:
         folder: where its evidence, the files of the run, would be.
@@ -76,7 +77,7 @@ def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) 
 
 
 def check_itself(record: Record) -> list[Message]:
-    """Return how values of a record contradict each other, as one message."""
+    """Return one message on how values of a record contradict each other; empty: they do not."""
     differences: list[ComparedValue] = []
     try:
         compared_values = (
@@ -87,14 +88,18 @@ def check_itself(record: Record) -> list[Message]:
         for value in compared_values:
             differences += _list_differences(value.recorded, value.expected, value.place)
     except (LookupError, ArithmeticError, ValueError, TypeError, CaseError, UsageError) as error:
-        # A rank, span or field to which other values refer is missing or has another type.
+        # A rank, span or field to which other values refer is missing or has another type. Then
+        # there are no two values to show: the message shows the error and what should hold instead.
         fault = ComparedValue("record", type(error).__name__, "values that fit each other")
         differences.append(fault)
     return [_describe_differences(differences)] if differences else []
 
 
 def verify_evidence(record: Record, folder: Path) -> list[Message]:
-    """Return the contradictions between ``record`` and the evidence in ``folder``."""
+    """Return the contradictions between ``record`` and the evidence in ``folder``.
+
+    If evidence is missing or cannot be used, a message says so.
+    """
     present_files = {path.name: path for path in reduce.list_evidence_files(folder)}
     recorded_files = {entry.name: entry for entry in record.evidence}
     if not present_files:
@@ -114,7 +119,10 @@ def _is_altered(file: Path, recorded: Evidence) -> bool:
 
 
 def _reduce_again(record: Record, folder: Path) -> list[Message]:
-    """Return how the record differs from one reduced again from the same evidence."""
+    """Return one message if the record differs from one reduced again from the same evidence.
+
+    It describes the differences, or says why they prove nothing. Empty: there is no difference.
+    """
     try:
         recomputed_record = reduce.reduce(folder, files=record.evidence)
     except (RecordError, OSError, ValueError) as error:
@@ -122,12 +130,14 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
     differences = list(_compare_records(record, recomputed_record))
     if not differences:
         return []
-    # Without the case its own figures cannot be computed again.
+    # Figures that only the case computes, or the failure to compute them, cannot be repeated if the
+    # case is not installed.
     failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
     needs_case = bool(recomputed_record.plan.about.page.figures) or failed_in_figures
     if needs_case and recomputed_record.plan.case not in cases.list_names():
         return [message("evidence_case_absent", case=recomputed_record.plan.case)]
-    # The plan has the version too, so that editing it in the record alone has no effect.
+    # Another version of Trainmark may compute other values. It must be the version in the plan too,
+    # so that editing it in the record alone does not excuse a difference.
     version = shorten_version(record.suite.version)
     version_of_plan = shorten_version(recomputed_record.plan.suite_version)
     if version == version_of_plan and version != shorten_version(__version__):
@@ -149,7 +159,10 @@ def _compare_records(record: Record, recomputed_record: Record) -> Iterator[Comp
 
 
 def _describe_differences(differences: list[ComparedValue]) -> Message:
-    """Return the first difference, of status, figures or quality if there is one."""
+    """Return a message on the first difference and the number of all.
+
+    A difference of status, figures or quality goes before others.
+    """
     important = ("status", "figures", "quality")  # what readers of a record look at first
     chosen = differences[0]
     for difference in differences:
@@ -246,10 +259,10 @@ def _recompute_values(record: Record) -> Iterator[ComparedValue]:
     figures = compute_figures(measurement)
     if cases.is_shipped(record.plan.case):
         case_figures = compute_case_figures(measurement, figures)
-        yield from _compare_figures(record, figures | dict(case_figures.figures))
+        yield from _compare_figures_of_shipped_case(record, figures | dict(case_figures.figures))
         yield from _compare_findings(record, measurement, case_notes=case_figures.notes)
     else:
-        yield from _compare_figures_of_others(record, figures)
+        yield from _compare_figures_of_external_case(record, figures)
         yield from _compare_findings(record, measurement, case_notes=None)
     yield from _compare_trust(record, measurement)
 
@@ -280,14 +293,17 @@ def _compare_units(record: Record) -> Iterator[ComparedValue]:
             yield ComparedValue(f"figures.{name}.unit", entry.unit, unit)
 
 
-def _compare_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[ComparedValue]:
-    """Yield figures of a shipped case with the recomputed ones."""
+def _compare_figures_of_shipped_case(
+    record: Record, recomputed: dict[str, Figure]
+) -> Iterator[ComparedValue]:
+    """Yield the figures of a shipped case with the recomputed ones, those that are equal too."""
     for name, entry in record.figures.items():
-        if name not in recomputed:
+        if name not in recomputed:  # then the record may have it only without a value
             yield ComparedValue(f"figures.{name}", entry.value, None)
             continue
         figure = recomputed[name]
         yield ComparedValue(f"figures.{name}", entry.value, figure.value)
+        # Of the messages with the reason and the note only the codes are compared.
         yield ComparedValue(
             f"figures.{name}.reason", _get_code(entry.reason), _get_code(figure.reason)
         )
@@ -295,13 +311,13 @@ def _compare_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[
     yield from _list_missing_figures(record, recomputed)
 
 
-def _compare_figures_of_others(
+def _compare_figures_of_external_case(
     record: Record, recomputed: dict[str, Figure]
 ) -> Iterator[ComparedValue]:
-    """Yield figures of a case of another package with the recomputed ones.
+    """Yield figures of a case that another package defines with the recomputed ones.
 
-    Figures that only the case defines cannot be recomputed here, and it may have replaced a figure
-    by None.
+    Figures that only the case defines are not compared, because the code of such a case is not run.
+    Nor are figures that are None: the case may have replaced their values by None.
     """
     for name, entry in record.figures.items():
         if name in recomputed and entry.value is not None:
@@ -319,7 +335,7 @@ def _list_missing_figures(record: Record, recomputed: dict[str, Figure]) -> Iter
 def _compare_findings(
     record: Record, measurement: Measurement, *, case_notes: Sequence[Message] | None
 ) -> Iterator[ComparedValue]:
-    """Yield findings that the record's own values contradict, or that are missing.
+    """Yield the findings of a record with those that its own values lead to.
 
     Args:
         case_notes: findings of the case; None: the case is not shipped, and may have any.
@@ -332,16 +348,17 @@ def _compare_findings(
         yield ComparedValue(
             f"findings.{code}", None if entry is None else entry.as_dict(), finding.as_dict()
         )
-    # Findings that nothing here explains: those of a case that is not shipped may be right.
+    # Recorded findings that were not found again. Those that follow from events cannot be checked
+    # here. Any other is wrong, unless a case that is not shipped may have added it.
     for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
         is_allowed = case_notes is None and code not in CODES_OF_RECORD
-        # Recorded is that the record has the finding; expected, whether it may have it.
+        # ``recorded``: the record has the finding; ``expected``: whether it may have it.
         yield ComparedValue(f"findings.{code}", recorded=True, expected=is_allowed)
 
 
 def _compare_trust(record: Record, measurement: Measurement) -> Iterator[ComparedValue]:
-    """Yield reasons and a grade that do not follow from the record's own values."""
-    # Reasons of this kind come from a check of the evidence, not from values of the record.
+    """Yield the trust's reasons and grade with those that follow from the record's own values."""
+    # Reasons with such a code come from a check of the evidence, not from values of the record.
     reasons = [reason for reason in record.trust.reasons if not reason.code.startswith("evidence_")]
     expected = grade_launch(
         measurement, status=record.status, figures=record.figures, findings=record.findings

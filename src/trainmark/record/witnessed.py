@@ -75,15 +75,18 @@ GRAVE_CODES = CODES - {"witness_batches_unseen"}
 
 
 def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
-    """Return the facts of each rank's job; empty of a rank that did not report its end."""
-    first: dict[str, Any] = dict(measurement.job or {})
+    """Return for each rank the facts that the probe reported at the rank's end.
+
+    They are empty if the rank did not report its end.
+    """
+    facts_of_rank_0: dict[str, Any] = dict(measurement.job or {})
     # ``job`` is None if the rank has the same facts as rank 0.
-    return [first if rank.job is None else dict(rank.job) for rank in measurement.ranks]
+    return [facts_of_rank_0 if rank.job is None else dict(rank.job) for rank in measurement.ranks]
 
 
 def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Return the figures; those that the probe could not measure are None with the reason."""
-    known_figures = dict(figures)
+    """Return all figures; those that the probe could not measure are None with the reason."""
+    all_figures = dict(figures)
     # If the steps are unknown, so are their times and all figures of work per time. If only the
     # work of a step is unknown, the times of the steps are still known.
     reason = _explain_unknown_steps(measurement)
@@ -93,20 +96,24 @@ def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) ->
         names = _FIGURES_OF_WORK
     if reason is not None:
         for name in names:
-            if name in known_figures:
-                known_figures[name] = Figure(None, reason)
-    # A program has no formula of FLOPs: say instead why the probe did not count them.
+            if name in all_figures:
+                all_figures[name] = Figure(None, reason)
+    # The reason that a case has no formula of FLOPs does not fit a user's program, whose FLOPs the
+    # probe counts: say instead why it did not.
     flops_reason = _explain_unknown_flops(measurement)
     for name in ("model_flops_per_device", "MFU", "MAMFU"):
-        figure = known_figures[name]
+        figure = all_figures[name]
         has_no_formula = figure.reason is not None and figure.reason.code == "no_flop_formula"
         if flops_reason is not None and has_no_formula:
-            known_figures[name] = replace(figure, reason=flops_reason)
-    return known_figures
+            all_figures[name] = replace(figure, reason=flops_reason)
+    return all_figures
 
 
 def _explain_unknown_steps(measurement: Measurement) -> Message | None:
-    """Return why it is not known what a training step of the program is."""
+    """Return why it is not known what a training step of the program is; None: it is known.
+
+    All optimizers that the file of ``--witness`` states must step once in each training step.
+    """
     expected = _get_spec(measurement).optimizers
     for facts in list_facts(measurement):
         steps_of_optimizers = facts.get("optimizer_steps")  # one number for each optimizer
@@ -125,7 +132,7 @@ def _explain_unknown_steps(measurement: Measurement) -> Message | None:
 
 def _explain_unknown_work(measurement: Measurement) -> Message | None:
     """Return why it is not known what a training step trained; None: it is known."""
-    if _get_spec(measurement).step is not None:  # the user states it
+    if _get_spec(measurement).step is not None:  # the file of ``--witness`` states it
         return None
     for facts in list_facts(measurement):
         # The probe has this fact only if it saw batches whose samples it could count.
@@ -135,30 +142,40 @@ def _explain_unknown_work(measurement: Measurement) -> Message | None:
 
 
 def _explain_unknown_flops(measurement: Measurement) -> Message | None:
-    """Return why the FLOPs of a step are not known; None: rank 0 did not report its end."""
+    """Return why the probe did not count the FLOPs of a step, which the caller has found.
+
+    None: rank 0 did not report its end, so that the reason is not known.
+    """
     facts = list_facts(measurement)[0]
     if not facts:
         return None
+    # torch's counter of FLOPs does not see inside the graphs of torch.compile.
     if facts.get("graphs_compiled"):
         return message("witness_flops_compiled", graphs=facts["graphs_compiled"])
+    # Otherwise it saw no complete step of the warm-up, in which it counts.
     return message("witness_flops_unseen")
 
 
 def find_in_witness(measurement: Measurement) -> Iterator[Message]:
-    """Yield what the probe saw that a reader of the figures must know."""
+    """Yield findings on a user's program, from what the probe saw of it on each rank.
+
+    Most are contradictions to what the file of ``--witness`` states, or rules of training that the
+    program breaks.
+    """
     spec = _get_spec(measurement)
     num_ranks = len(measurement.ranks)
     all_facts = list_facts(measurement)
-    if spec.step is not None:  # the file states what a step trains
-        # What loaders yielded for a step on each rank that saw it; the file states the sum.
+    if spec.step is not None:  # the file states how many samples and tokens a step trains on
+        # What data loaders yielded for a step, of each rank on which the probe could count it. The
+        # file states the sum over ranks. The probe counts 0 tokens if a batch has none.
         samples = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
         tokens = [
             facts["seen_tokens_padded"] for facts in all_facts if facts.get("seen_tokens_padded")
         ]
         if len(samples) == num_ranks:
-            yield from _compare_batch("witness_batch", spec.step.samples, sum(samples))
+            yield from _check_batch("witness_batch", spec.step.samples, sum(samples))
         if spec.step.tokens and len(tokens) == num_ranks:
-            yield from _compare_batch("witness_tokens", spec.step.tokens, sum(tokens))
+            yield from _check_batch("witness_tokens", spec.step.tokens, sum(tokens))
         # Without facts rank 0 did not report its end, so that nothing is known of its loaders.
         if not samples and all_facts[0]:
             yield message("witness_batches_unseen")
@@ -170,29 +187,36 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
     losses = measurement.steps.loss
     # None: some rank saw no loss of the step, or its loss was not finite.
     num_missing = sum(loss is None for loss in losses)
-    # A step without a backward pass has no loss that could be seen: it is missing, not infinite.
-    # A step's loss is missing if a single rank saw none: at least the largest number of a rank.
+    # The probe sees no loss in a step without a backward pass: such a loss is missing, but it was
+    # not infinite. A step has no loss if one rank saw none. The ranks may have seen none in the
+    # same steps or in different ones: only the largest number of one rank is certain.
     num_unseen = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
     num_non_finite = num_missing - num_unseen
     if num_non_finite > _MAX_NON_FINITE * len(losses):
         yield message("witness_loss_not_finite", steps=num_non_finite, of=len(losses))
 
 
-def _compare_batch(code: str, stated: float, seen: float) -> Iterator[Message]:
-    """Yield that loaders yielded another amount a step than the file says."""
+def _check_batch(code: str, stated: float, seen: float) -> Iterator[Message]:
+    """Yield a finding if a step trained on another amount than the file of ``--witness`` states.
+
+    Args:
+        code: of the finding, which says what is counted, samples or tokens.
+        stated: amount of a step on all ranks, as the file states it.
+        seen: amount that the data loaders yielded for a step.
+    """
     if abs(stated - seen) > _BATCH_TOLERANCE * seen:
         yield message(code, stated=stated, seen=seen, share=stated / seen)
 
 
 def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -> Iterator[Message]:
-    """Yield what one rank's steps lacked, or did otherwise than the file says.
+    """Yield findings on one rank: a wrong precision, steps without gradients, untimed work.
 
     Args:
         spec: the file of ``--witness``.
         facts: what the probe saw on the rank; empty: the rank did not report its end.
         steps: number of optimizer steps of the rank.
     """
-    seen_type = facts.get("matmul_type")
+    seen_type = facts.get("matmul_type")  # of the operands of most FLOPs
     if seen_type is not None and seen_type not in _MATMUL_TYPES[spec.precision]:
         yield message("witness_precision", stated=spec.precision, seen=seen_type)
     num_without_backward = facts.get("steps_without_backward", 0)

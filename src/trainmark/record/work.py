@@ -143,7 +143,7 @@ class Row(Frozen):
 
     @property
     def failure(self) -> Message | None:
-        """The note that the run of the row failed, as the row says; None: it does not say so."""
+        """The row's first note that its run failed; None: no note says so."""
         failures = [note for note in self.notes if note.code in FAILURES]
         return failures[0] if failures else None
 
@@ -202,17 +202,21 @@ def shorten_version(version: str) -> str:
 def describe_work(record: Record) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
-    As planned, but for the devices and the program that were really there.
+    It is the work of the plan, but with the devices that the ranks reported, and with the version
+    of Trainmark that computed the record.
     """
     return describe_planned_work(record.plan) | {
-        "device_products": _name_products(record),
+        "device_products": _format_product_names(record),
         "suite_version": shorten_version(record.suite.version),
     }
 
 
-def _name_products(record: Record) -> str:
-    """Return each product once: as all ranks reported it, else as it was planned."""
-    entries = record.environment.get("devices") or []
+def _format_product_names(record: Record) -> str:
+    """Return the product names of the devices as one text, each once.
+
+    They are those that the ranks reported, if all did; else the planned ones.
+    """
+    entries = record.environment.get("devices") or []  # of each rank; None: it reported none
     reported = [entry["name"] for entry in entries if entry and entry.get("name")]
     have_all_reported = len(reported) == record.plan.world_size
     names = reported if have_all_reported else record.plan.device.product_names
@@ -271,10 +275,11 @@ def group_by_work(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def describe_printed_work(result: Record | Row) -> dict[str, Any]:
-    """Return what a published row states of its work, by name; of a record the same facts.
+    """Return the facts of the work that published tables print, by name, of a row or a record.
 
-    Published rows were trained on real data unless they say otherwise, and name the fields in which
-    they differ from the case's standard recipe. For a model that is no case, its name stands.
+    Unknown facts are left out. A published row was trained on real data unless it says otherwise,
+    and names the fields in which it differs from the case's standard recipe. If its model is no
+    case, the model's name takes the place of the case.
     """
     if isinstance(result, Row):
         case = result.case or result.model.casefold() or None
@@ -300,14 +305,18 @@ def describe_printed_work(result: Record | Row) -> dict[str, Any]:
 
 
 def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
-    """Return the recipe fields that a result changes, by their full names, without precision."""
+    """Return the fields in which a result differs from its standard recipe, by their full names.
+
+    The precision is left out, because it is compared separately.
+    """
     if isinstance(result, Row):
         changes = result.changes
         precision = result.precision
     else:
+        # Changes that the closed rules allow, and those that make it other work.
         changes = result.plan.fix_hp | result.plan.extra
         precision = result.plan.recipe["precision"]
-    # The precision may be listed under several names: it is found by its value.
+    # The precision may be listed under several names: it is recognized by its value.
     return {
         FIELD_ALIASES.get(name, name): _parse_number(value)
         for name, value in sorted(changes.items())
@@ -318,8 +327,9 @@ def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
 def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, object]]:
     """Return in what the work of a published row differs from a record's: both values by name.
 
-    The most serious difference comes first. What the row does not state is taken from the published
-    figures of its case; what these do not state either is not compared.
+    The most serious difference comes first. A row of a reference file has ``stated``, which adds to
+    its cells and corrects them; for any other row, what all published rows of the case share is
+    taken instead. What is stated nowhere is not compared.
     """
     ours = describe_printed_work(record)
     theirs = describe_printed_work(row)
@@ -330,9 +340,10 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
         theirs[name] = value
         ours[name] = _get_value_of_record(record, name)
     if is_same_size(count_parameters(record), stated.parameters):
-        # Made equal, so that a difference within the tolerance is none.
+        # Made equal, so that a difference within the tolerance is not returned.
         theirs["parameters"] = ours["parameters"]
-    # If the micro-batch is stated, the printed batch does not count: it may be that of all devices.
+    # If the micro-batch is stated, the printed batch size is not compared: it may be that of all
+    # devices together.
     if stated.micro_batch_size is not None:
         ours["fix_hp"] = _format_changes_without_batch(record)
         theirs["fix_hp"] = _format_changes_without_batch(row)
@@ -348,7 +359,10 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
 
 
 def _describe_stated_work(stated: StatedWork) -> dict[str, int]:
-    """Return the numbers that are stated of a row's work, by the names that differences have."""
+    """Return the stated numbers of a row's work, by the names of ``_MOST_SERIOUS_FIRST``.
+
+    Numbers that are not stated are left out.
+    """
     numbers = {
         "parameters": stated.parameters,
         "seq_length": stated.seq_length,
@@ -360,14 +374,20 @@ def _describe_stated_work(stated: StatedWork) -> dict[str, int]:
 
 
 def _get_value_of_record(record: Record, name: str) -> int | None:
-    """Return the number of a record's work that compares with the stated one of this name."""
+    """Return the record's own value of a number that is stated of a row's work; None: unknown.
+
+    Args:
+        name: of the number, as ``_describe_stated_work`` returns it.
+    """
     match name:
         case "parameters":
             return count_parameters(record)
         case "train_samples":
             return record.plan.data.train_samples
         case "sample_count":
-            return 1  # a throughput of ours counts each sample once
+            # How often a throughput counts each sample: that of a record counts it once.
+            return 1
+    # The other stated numbers are recipe fields of the same name.
     value: int | None = record.plan.recipe.get(name)
     return value
 
@@ -380,16 +400,16 @@ def _format_changes_without_batch(result: Record | Row) -> str:
 
 
 def _get_stated_work(record: Record, row: Row) -> StatedWork:
-    """Return what the published figures of a row's case say of all their rows.
+    """Return the work that all published rows of the record's case share.
 
-    Nothing is stated of generated data, or if the record is of another case.
+    Nothing is stated if the row is of another case, or was trained on generated data.
     """
     published = record.plan.about.references
     if row.case != record.plan.case or row.data_origin == "generated":
         return StatedWork()
     return StatedWork(
         parameters=published.parameters,
-        # A row that changes the length does not have the published one.
+        # A row with a changed sequence length does not share it.
         seq_length=None if "seq_length" in _list_changed_fields(row) else published.seq_length,
         train_samples=published.samples_per_pass,
     )
@@ -401,16 +421,16 @@ def count_parameters(record: Record) -> int | None:
     return number
 
 
-def is_same_size(parameters: int | None, other: int | None) -> bool:
+def is_same_size(parameters: int | None, published: int | None) -> bool:
     """Tell whether two models have the same number of parameters, except for a head or adapters.
 
     Args:
         parameters: of a model that was trained here; None: not known.
-        other: the published number; the tolerated difference is a share of it. None: not known.
+        published: the published number; the tolerated difference is a share of it. None: not known.
     """
-    if parameters is None or other is None:
+    if parameters is None or published is None:
         return False
-    return abs(parameters - other) <= _SIZE_TOLERANCE * other
+    return abs(parameters - published) <= _SIZE_TOLERANCE * published
 
 
 def _parse_number(value: Any) -> Any:
