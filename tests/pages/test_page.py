@@ -207,7 +207,7 @@ def make_token_record(**changes):
 
 def test_token_case_shows_tokens_first_and_its_cost_per_token():
     # Tokens are counted per device, so two devices for 36 EUR an hour.
-    document = page.build_document([make_token_record()], price=Price.of("36 EUR"))
+    document = page.build_document([make_token_record()], price=Price.parse("36 EUR"))
     text = to_markdown([document])
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device (1 launch)" in text
@@ -574,7 +574,7 @@ def make_throttled_record(**shares):
 
 def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     hot = make_throttled_record(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
-    sentence = translate(build_rank_strip(hot).said, "en")
+    sentence = translate(build_rank_strip(hot).sentence, "en")
     assert "throttled: rank 1 (40% of the measured time)" in sentence
     assert "throttled only outside the measured time: rank 0" in sentence
     assert [limit.rule for limit in find_limits(hot)] == ["clocks"]
@@ -629,7 +629,7 @@ def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected)
     ]
     device = record.plan.device.model_copy(update={"torch_type": torch_type})
     run = make_planned_record(device=device).model_copy(update={"ranks": ranks})
-    assert translate(build_rank_strip(run).said, "en") == expected
+    assert translate(build_rank_strip(run).sentence, "en") == expected
 
 
 def test_spread_of_ranks_that_share_cores_is_not_explained_by_a_short_time():
@@ -641,7 +641,7 @@ def test_spread_of_ranks_that_share_cores_is_not_explained_by_a_short_time():
     device = record.plan.device.model_copy(update={"torch_type": "cpu"})
     planned = make_planned_record(device=device, labels=["oversubscribed"])
     strip = build_rank_strip(planned.model_copy(update={"ranks": ranks}))
-    assert translate(strip.said, "en") == (
+    assert translate(strip.sentence, "en") == (
         "the steps of the slowest rank are 15.0% longer than those of the median rank; "
         "the ranks share the host's cores, so their devices are not compared"
     )
@@ -663,10 +663,10 @@ def test_larger_batch_is_advised_for_an_underused_device():
 
 
 def test_price_gives_the_cost_per_million_samples():
-    document = page.build_document([make_record()], price=Price.of("36 EUR"))
-    assert Price.of("$2.50") == Price(2.5, "$")
+    document = page.build_document([make_record()], price=Price.parse("36 EUR"))
+    assert Price.parse("$2.50") == Price(2.5, "$")
     with pytest.raises(UsageError, match="not a price: free"):
-        Price.of("free")
+        Price.parse("free")
     text = to_markdown([document])
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
     # The page shows the arithmetic.

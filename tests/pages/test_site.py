@@ -370,7 +370,7 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
 
 def test_addresses_are_relative_and_names_are_safe():
     links = Links("runs/a.html", "zh")
-    assert (links.file, links.here) == ("zh/runs/a.html", "../runs/a.html")
+    assert (links.file, links.own_address) == ("zh/runs/a.html", "../runs/a.html")
     assert links.get_record_address("b") == "../../runs/b.json"
     assert links.translations == [("en", "../../runs/a.html"), ("zh", "../../zh/runs/a.html")]
     assert make_safe_file_name("20261123T120000Z-toy-1") == "20261123T120000Z-toy-1"

@@ -130,7 +130,7 @@ def _build_pages(
     if against and form == "md":
         fix = "remove --format md, or write HTML: -o report.html"
         raise UsageError("--against cannot be used with Markdown", where="--against", fix=fix)
-    price = None if price_per_hour is None else Price.of(price_per_hour)
+    price = None if price_per_hour is None else Price.parse(price_per_hour)
     # None: the pages say nothing about comparisons, which the Markdown form does not have.
     others = None if form == "md" else _select_others(selection, against)
     return build_documents(selection.records, others, price=price)

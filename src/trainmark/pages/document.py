@@ -156,13 +156,13 @@ class Bar:
 class Bars:
     """Bars below each other, or ``stacked`` as parts of one, with a sentence below.
 
-    ``said``: the sentence. ``arithmetic``: how its figures were computed.
+    ``sentence``: empty for none. ``arithmetic``: how its figures were computed.
     """
 
     kind: ClassVar[str] = "bars"
     title: Phrase
     items: tuple[Bar, ...]
-    said: Phrase = ""
+    sentence: Phrase = ""
     arithmetic: Phrase = ""
     stacked: bool = False
 
@@ -176,14 +176,14 @@ class Bars:
 class Strip:
     """A cell for each rank, in groups by node.
 
-    ``nodes``: of each node its cells, each as its tone and its text on hover. ``said``: a sentence
+    ``nodes``: of each node its cells, each as its tone and its text on hover. ``sentence``:
     about the ranks that stand out.
     """
 
     kind: ClassVar[str] = "strip"
     title: Phrase
     nodes: tuple[tuple[tuple[Tone, Phrase], ...], ...]
-    said: Phrase
+    sentence: Phrase
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,10 @@ def build_title(record: Record) -> Phrase:
     parts: list[Phrase] = [title, _describe_devices_and_memory(record), format_precision(record)]
     if plan.nnodes > 1:
         parts.append(count_in_words("nodes", plan.nnodes))
-    if plan.witness is not None:
+    if plan.witness is not None:  # a user's own program, measured in place of a case
         parts.append(phrase("division.witnessed"))
     elif plan.rules == "open":
-        parts.append(phrase(f"division.{plan.rules}"))
+        parts.append(phrase("division.open"))
     return join(parts, "dot")
 
 
@@ -84,12 +84,14 @@ def _describe_devices_and_memory(record: Record) -> Phrase:
 
 
 def choose_badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
-    """Return the badge of the worst run and its tone: passed, not to be quoted, or failed.
+    """Return the badge of one or several works and its tone, which is its colour.
 
-    For several works, or if a launch failed, the badge also says how many launches passed.
+    If all launches of a single work passed, the badge is the grade of their trust. If none passed,
+    it says that they failed. Otherwise it says how many launches passed, and adds that the figures
+    must not be quoted if that is the worst grade.
 
     Args:
-        works: launches of each work.
+        works: of each work, such as a case with its settings, the launches.
     """
     launches = [record for records in works for record in records]
     num_passed = sum(record.passed for record in launches)
@@ -160,7 +162,11 @@ def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
 
 
 def describe_key_figures(records: Sequence[Record]) -> Phrase:
-    """Return the main figures with their units in a line; for several launches, their means."""
+    """Return the main figures with their units in a line; for several launches, their means.
+
+    These are the time, the speed, MFU, the case's own figures that belong on the first screen, and
+    the memory. Figures that no launch has are left out.
+    """
     launches = select_passed(records)
     names = ["e2e_time", "token/p/s", "p_whole", "p_train", "p_core", "MFU", "mem", "mem_total"]
     specs_of_case = [spec for spec in records[0].plan.about.page.figures if spec.first_screen]
@@ -263,17 +269,20 @@ def suggest_fix(record: Record) -> Callout:
 def list_first_lines(
     records: Sequence[Record], comparisons: Sequence[Result] = (), lang: str = "en"
 ) -> list[str]:
-    """Return title, badge, sentence, key figures and launches, then reasons and comparisons.
+    """Return what a reader should know first of the launches of a run, each text as a line.
 
-    Between these two are checks that were asked for but showed nothing. The last line is the
-    dominant limit. If a launch failed, what to do about it takes the place of the reasons and of
-    all that follows them. Each text is a line; empty ones are left out.
+    These are the title, the badge, the first sentence, the key figures and, for several launches,
+    how many passed. If a launch failed, its failure and what to do about it follow. If none failed,
+    these follow: reasons not to trust the figures, checks that proved nothing, how much faster the
+    training would be if its experts had equal loads, the comparison with other results, and the
+    dominant limit. Empty texts are left out.
     """
     record = find_median_launch(records)
-    marks = join((choose_badge(records)[0], phrase(f"trust.{combine_verifications(records)}")))
+    badge, _ = choose_badge(records)
+    status = join((badge, phrase(f"trust.{combine_verifications(records)}")))
     lines: list[Phrase] = [
         build_title(record),
-        marks,
+        status,
         build_first_sentence(records),
         describe_key_figures(records),
     ]
@@ -281,24 +290,30 @@ def list_first_lines(
         lines.append(_describe_launches(records))
     failed = [record for record in records if record.cause is not None]
     if failed:
-        if failed[0] is not record:  # else the first sentence has its failure
+        if failed[0] is not record:  # else the first sentence describes the failure already
             lines.append(describe_failure(failed[0]))
         advice = suggest_fix(failed[0])
         lines.append(join((advice.heading, advice.text), "colon"))
     else:
         lines += list_reasons(records)
         lines += _list_inconclusive_checks(records)
-        balance = compare_with_bound(records, comparisons)
-        if balance is not None:
-            lines.append(join((balance.heading, balance.text), "colon"))
+        # A bound is the same training with equal loads forced on all experts.
+        bound_ratio = compare_with_bound(records, comparisons)
+        if bound_ratio is not None:
+            lines.append(join((bound_ratio.heading, bound_ratio.text), "colon"))
         lines += [describe_comparison(records, comparisons), describe_dominant_limit(record)]
     texts = [to_one_line(translate(line, lang)) for line in lines]
     return [text for text in texts if text]
 
 
 def _list_inconclusive_checks(records: Sequence[Record]) -> list[Phrase]:
-    """Return the findings that repeats of windows, which the recipe asks for, prove nothing."""
-    # By the code, so that several launches with the same finding have one line.
+    """Return the findings that a check of repeated windows proved nothing.
+
+    If the recipe asks for it, a run computes some windows twice from the same state and compares
+    the results. It proves nothing if no window was repeated, or if results differ in every repeat.
+    """
+    # By the code, so that several launches with the same finding have one line. The first launch's
+    # text is written last, so it is the one that stays.
     findings = {
         finding.code: translate_message(record, finding)
         for record in reversed(records)

@@ -111,32 +111,36 @@ def _print_plain_block(console: Console, block: Paragraph | Table | Code, lang: 
 
 
 def _iterate_plain_blocks(block: Block) -> Iterator[Paragraph | Table | Code]:
-    """Yield the blocks that a terminal shows in place of a block; none for a chart."""
+    """Yield the blocks that a terminal shows in place of a block.
+
+    Tiles and bars become tables, and a strip of cells becomes its sentence. A chart yields
+    nothing, and neither does a heat map, because a table with the same values follows it.
+    """
     match block:
         case Facts():
             yield from (Paragraph(join(pair, "colon")) for pair in block.items)
         case Tiles():
             rows = [
-                (item.name, join((item.value, item.unit), "space"), item.code, item.note)
-                for item in block.items
+                (tile.name, join((tile.value, tile.unit), "space"), tile.code, tile.note)
+                for tile in block.items
             ]
             yield Table(headers=("", "", "", ""), rows=tuple(rows))
         case Bars():
             yield block.table
-            if block.said:
-                yield Paragraph(block.said)
+            if block.sentence:
+                yield Paragraph(block.sentence)
         case Strip():
-            yield Paragraph(join((block.title, block.said), "colon"))
+            yield Paragraph(join((block.title, block.sentence), "colon"))
         case HeatMap():
-            pass  # a table with the same values follows it
+            pass
         case KeyFacts():
             facts = (join((name, value), "space") for name, value in block.items)
             yield Paragraph(join(facts, "dot"), "muted")
         case Callout():
             yield Paragraph(join((block.heading, block.text), "colon"))
         case Columns():
-            for item in block.blocks:
-                yield from _iterate_plain_blocks(item)
+            for column in block.blocks:
+                yield from _iterate_plain_blocks(column)
         case Paragraph() | Table() | Code():
             yield block
 
@@ -153,15 +157,16 @@ def show_page(
     """Return a page as text.
 
     Args:
-        width: as ``show`` takes it.
-        colour: as ``show`` takes it.
+        width: of the screen, in columns; 0: of the terminal on which this process prints.
+        colour: whether to use colours; None: on a terminal, unless NO_COLOR is set.
         extent: ``head``: only its first lines; ``screen``: what fits on a screen, and the names of
             the other sections; ``all``: all sections that a terminal shows.
-        name: of the page's runs, before its title; empty: they need none.
+        name: name of the page's runs, which is printed before the title to tell several pages
+            apart; empty: only the title.
     """
     title = join((name, page.title), "colon") if name else page.title
-    marks = join((page.badge, page.verification))
-    blocks: list[Block] = [Paragraph(title, "heading"), Paragraph(marks, page.tone)]
+    status = join((page.badge, page.verification))
+    blocks: list[Block] = [Paragraph(title, "heading"), Paragraph(status, page.tone)]
     blocks += [Paragraph(line) for line in (page.sentence, page.key_figures) if line]
     blocks += [Paragraph(line, "warn") for line in page.reasons]
     if extent != "head":

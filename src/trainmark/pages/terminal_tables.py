@@ -67,8 +67,8 @@ def fits(rows: Rows, width: int) -> bool:
 
 
 def _fit_table(rows: Rows, width: int) -> Table | None:
-    """Return a table of whole words that is no wider than ``width``; None if there is none."""
-    # First with more space between the columns, if the table fits without folding any cell.
+    """Return rows as a table that cuts no word and is no wider than ``width``; None if too wide."""
+    # The columns are further apart if the table then still fits without folding any cell.
     table = _build_table(rows, padding=1)
     console = Console(width=_UNLIMITED)
     if console.measure(table).maximum <= width:
@@ -76,7 +76,8 @@ def _fit_table(rows: Rows, width: int) -> Table | None:
     table = _build_table(rows)
     if console.measure(table).minimum > width:
         return None
-    # Rich shrinks the widest columns to one width. If a word is longer, the table is too wide.
+    # Rich makes the widest columns equally narrow. A column whose longest word is wider than that
+    # stays wider, so the drawn lines can be too long although the minimum fits.
     lines = Segment.split_lines(console.render(table, console.options.update(width=width)))
     return table if max(map(Segment.get_line_length, lines)) <= width else None
 
@@ -85,8 +86,8 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
     """Return rows as a table of rich, the columns of numbers aligned to the right.
 
     Args:
-        padding: blanks on both sides of the blank between two columns.
-        keep_words: whether a column stays as wide as its longest word.
+        padding: two columns are one space apart; this many spaces are added before it and after it.
+        keep_words: whether a column stays as wide as its longest word; else words may be cut.
     """
     headers, *body = rows
     table = Table(
@@ -105,7 +106,8 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
             _Cell(column[0]),
             justify="right" if are_numbers(column[1:]) else "left",
             min_width=longest_word if keep_words else None,
-            no_wrap=keep_words and longest_word == longest_cell,  # nothing that could fold
+            # The longest cell is a single word, so the column cannot become narrower.
+            no_wrap=keep_words and longest_word == longest_cell,
         )
     for row in body:
         table.add_row(*map(_Cell, row))

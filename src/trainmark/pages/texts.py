@@ -67,7 +67,10 @@ class Missing:
 
 
 def _read_texts() -> dict[str, Text]:
-    """Return the texts by ``kind.name``; those of a run's status are among the messages."""
+    """Return the texts of texts.toml by ``table.name``, and those of the statuses of runs.
+
+    The texts of statuses are kept with the messages of records, as ``status.passed``.
+    """
     texts = {}
     for kind, entries in read_toml(Path(__file__).with_suffix(".toml")).items():
         for name, languages in entries.items():
@@ -97,7 +100,8 @@ def join(parts: Iterable[Phrase], by: str = "comma") -> tuple[Phrase, ...]:
     """Return phrases with a separator between them.
 
     Args:
-        by: name of the separator in ``[sep]`` of texts.toml: ``comma``, ``colon``, ``space``.
+        by: name of the separator in ``[sep]`` of texts.toml: ``comma``, ``semicolon``, ``colon``,
+            ``dot`` or ``space``.
     """
     joined: list[Phrase] = []
     for part in parts:
@@ -107,8 +111,12 @@ def join(parts: Iterable[Phrase], by: str = "comma") -> tuple[Phrase, ...]:
     return tuple(joined)
 
 
-def translate(content: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
-    """Return a phrase as a string in a language."""
+def translate(content: Phrase, lang: str) -> str:  # noqa: PLR0911 - one return for each type
+    """Return a phrase as a string in a language.
+
+    A text by key has its placeholders filled, a message is written out, and a link becomes its
+    text. A value that is missing becomes its mark, such as a dash.
+    """
     match content:
         case str():
             return content
@@ -128,7 +136,7 @@ def translate(content: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
             return translate(content.text, lang)
         case Missing():
             return content.mark
-    return str(content)
+    return str(content)  # a number, for example
 
 
 def _fill_text(content: KeyedText, lang: str) -> str:
@@ -156,7 +164,7 @@ def or_none(value: Phrase) -> Phrase:
     return phrase("fact.none") if value in (None, "", {}) else value
 
 
-def pairs(values: Mapping[str, Any] | None) -> Phrase:
+def format_named_values(values: Mapping[str, Any] | None) -> Phrase:
     """Return names with their values as one phrase, or "none" if there are none."""
     if not values:
         return or_none(None)
@@ -185,7 +193,7 @@ def name_speed_figure(record: Record) -> str:
 
 
 def get_unit(figure: str) -> Phrase:
-    """Return the unit of a figure; that of a figure per device says so."""
+    """Return the unit of a figure; of the tokens per second of one device with "per device"."""
     unit = FIGURES[figure].unit
     return phrase("first.per_device", unit=unit) if figure == "token/p/s" else unit
 
@@ -197,12 +205,14 @@ def describe_configuration(device: str, *, nnodes: int, nproc: int, cards: bool 
         nproc: number of ranks on each node.
         cards: whether each rank has a device to itself; else ranks are processes on a host.
     """
-    # One and two have words of their own in Chinese.
+    # One and two nodes have words of their own in Chinese.
     nodes = phrase(f"nodes.{nnodes}") if nnodes in (1, 2) else phrase("nodes.more", n=nnodes)
+    # Only the Chinese text uses ``count``, and only the English one ``nproc``.
     return phrase(
         "configuration.cards" if cards else "configuration.processes",
         device=device,
         nodes=nodes,
+        # Chinese has a word for a single card.
         count=phrase("nodes.alone") if nproc == 1 else nproc,
         nproc=nproc,
         world=f"{nnodes}x{nproc}",
@@ -222,7 +232,10 @@ def describe_record_configuration(record: Record) -> Phrase:
 
 
 def get_definition(spec: FigureSpec, record: Record) -> Phrase:
-    """Return what a figure means on the kind of device that ran."""
+    """Return what a figure means.
+
+    On a CPU, where ranks share the host, some figures have a definition of their own.
+    """
     if has_cards(record):
         return spec.definition
     return spec.on_host or spec.definition
@@ -238,7 +251,7 @@ def describe_devices(record: Record) -> Phrase:
 
 
 def describe_dataset(record: Record) -> Phrase:
-    """Return the name of the data set; of generated data, which form it has."""
+    """Return the name of the data set, or, for generated data, that they have its format."""
     name = record.plan.about.dataset
     return phrase("data.generated", name=name) if record.plan.data.origin == "generated" else name
 
@@ -248,15 +261,21 @@ def count_in_words(kind: str, n: int) -> Phrase:
     return phrase(f"count_of.{kind}", n=n) if n != 1 else phrase(f"count_one.{kind}")
 
 
-def format_interval(launches: LaunchSummary, format_value: Callable[[float], str]) -> Phrase:
-    """Return the 95% interval over launches; for few launches their range, which is named so."""
-    kind = "range" if launches.is_range else "interval"
-    low, high = format_value(launches.low), format_value(launches.high)
+def format_interval(summary: LaunchSummary, format_value: Callable[[float], str]) -> Phrase:
+    """Return the 95% interval of a figure over launches.
+
+    For fewer than five launches it is their range, and the text says so.
+    """
+    kind = "range" if summary.is_range else "interval"
+    low, high = format_value(summary.low), format_value(summary.high)
     return phrase(f"ends.{kind}", low=low, high=high)
 
 
 def describe_verdict(record: Record) -> Phrase:
-    """Return the quality against the target as a sentence."""
+    """Return the quality against the target as a sentence.
+
+    For generated data the best quality that a model can reach may be known. It is then added.
+    """
     quality = record.quality
     if quality.value is None:
         reason = translate_message(record, quality.reason, or_unknown(None))
@@ -275,8 +294,9 @@ def describe_verdict(record: Record) -> Phrase:
     )
     if quality.best_possible is None:
         return text
-    limit = "best" if record.plan.about.higher_is_better else "lowest"
-    best = phrase(f"verdict.{limit}", best=f"{quality.best_possible:.3f}")
+    # "best" as of an accuracy, "lowest" as of a loss
+    wording = "best" if record.plan.about.higher_is_better else "lowest"
+    best = phrase(f"verdict.{wording}", best=f"{quality.best_possible:.3f}")
     return join((text, best), "semicolon")
 
 

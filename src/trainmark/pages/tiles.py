@@ -44,7 +44,7 @@ class Price:
     currency: str
 
     @classmethod
-    def of(cls, text: str) -> Price:
+    def parse(cls, text: str) -> Price:
         """Return the price that a text such as ``12.5 USD`` or ``$12.5`` states.
 
         Raises:
@@ -57,15 +57,16 @@ class Price:
                 where="--price-per-hour",
                 rule="a price must be a number with a currency, for example 12.5 USD",
             )
-        before, number, after = match.groups()
-        return cls(float(number), (before or after).strip())
+        currency_before, number, currency_after = match.groups()
+        return cls(float(number), (currency_before or currency_after).strip())
 
 
 def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
-    """Return the figures that most readers look for first: speed, time, use, memory, energy, cost.
+    """Return the figures that most readers look for first.
 
-    A figure that no launch has is left out, except the use of the device, whose tile then states
-    the reason.
+    These are the speed, the time, the utilization of the device, the case's own figures that belong
+    on the first screen, memory, energy and cost. A figure that no launch has is left out, except
+    the utilization, whose tile then states the reason.
     """
     record = find_median_launch(records)
     launches = select_passed(records)
@@ -75,7 +76,7 @@ def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
     tiles = [
         _build_speed_tile(launches, name_speed_figure(record)),
         _build_tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
-        _build_use_tile(record, launches),
+        _build_utilization_tile(record, launches),
         *(
             _build_case_tile(record, launches, spec)
             for spec in record.plan.about.page.figures
@@ -89,7 +90,11 @@ def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
 
 
 def _build_speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
-    """Return the tile of the speed with its interval over launches; None if there is no speed."""
+    """Return the tile of the speed with its interval over launches; None if there is no speed.
+
+    Args:
+        name: of the figure that is the case's speed: ``token/p/s`` or ``p_train``.
+    """
     mean = summarize_figure(launches, name)
     if mean is None:
         return None
@@ -121,7 +126,13 @@ def _build_tile(
 
 
 def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
-    """Return the tile of a case's own figure, with the note on its value; None without a value."""
+    """Return the tile of the mean of a case's own figure; None if no launch has the figure.
+
+    Args:
+        record: the launch whose note on the figure is shown below the mean.
+        launches: the launches that are averaged.
+        spec: definition of the figure.
+    """
     mean = summarize_figure(launches, spec.name)
     if mean is None:
         return None
@@ -131,10 +142,12 @@ def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpe
     return Tile(spec.label, value, unit=spec.unit, code=spec.name, note=note)
 
 
-def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
-    """Return the share of the published peak, or else of the measured matmul rate.
+def _build_utilization_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
+    """Return the tile of MFU or, if it is not known, of MAMFU.
 
-    If neither is known, the tile states the reason. None if no launch passed.
+    MFU is the share of the device's published peak. MAMFU is the share of the rate of matrix
+    multiplication that was measured in the run. If neither is known, the tile states the reason.
+    None if no launch passed.
     """
     if not launches:
         return None
@@ -146,6 +159,7 @@ def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
         share = f"{cells.format_rounded(share_of_matmul.mean)}%"
         return replace(tile, note=phrase("tile.of_matmul", share=share))
     if share_of_matmul is not None:
+        # A low share needs an explanation: a small model cannot keep the device busy.
         size = count_parameters(record)
         is_small = size is not None and size < _SMALL_MODEL
         note = phrase("tile.small_model") if is_small else ""
@@ -156,7 +170,10 @@ def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
 
 
 def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
-    """Return the memory in use and the total; None if it is not known."""
+    """Return the tile of the memory in use; None if it is not known.
+
+    If the total is known, it stands in the place of the unit: ``of 80.0 GiB``.
+    """
     used = summarize_figure(launches, "mem")
     total = summarize_figure(launches, "mem_total")
     if used is None:
@@ -168,15 +185,20 @@ def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
 
 
 def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None:
-    """Return what a million samples or tokens cost, with its arithmetic; None without a price."""
+    """Return the tile of the cost of a million samples or tokens, with its arithmetic.
+
+    None without a price or without a speed.
+
+    Args:
+        price: what an hour on all devices of the run costs.
+    """
     record = find_median_launch(records)
     rate = summarize_figure(select_passed(records), name_speed_figure(record))
     if price is None or rate is None:
         return None
     work = record.plan.about.work_unit
-    # Tokens are counted per device, samples for all devices.
-    num_rates = record.plan.world_size if work == "tokens" else 1
-    per_second = rate.mean * num_rates
+    # The speed in tokens is that of one device; the speed in samples is that of all devices.
+    per_second = rate.mean * record.plan.world_size if work == "tokens" else rate.mean
     arithmetic = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
     value = cells.format_rounded(price.per_hour / 3600 / per_second * 1e6)
     return Tile(phrase(f"cost.{work}"), value, unit=price.currency, code="", arithmetic=arithmetic)

@@ -130,7 +130,7 @@ def build_time_bar(record: Record) -> Bars | None:
     return Bars(
         title,
         items=tuple(bars),
-        said=describe_dominant_limit(record),
+        sentence=describe_dominant_limit(record),
         arithmetic=arithmetic,
         stacked=True,
     )

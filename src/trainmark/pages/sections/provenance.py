@@ -33,11 +33,11 @@ from trainmark.pages.texts import (
     describe_dataset,
     describe_label,
     describe_record_configuration,
+    format_named_values,
     has_cards,
     join,
     or_none,
     or_unknown,
-    pairs,
     phrase,
     term,
     translate_message,
@@ -309,7 +309,7 @@ def build_run_facts(record: Record) -> Section:
         "fact.parameters": _describe_parameters(record),
         "fact.kernels": _describe_kernels(job.get("kernels") or {}),
         "fact.started": record.started,
-        "fact.flags": pairs(record.environment.get("precision_flags")),
+        "fact.flags": format_named_values(record.environment.get("precision_flags")),
         "fact.attention": record.environment.get("attention"),
         "fact.attention_flags": ", ".join(attention_kernels) or None,
     }
@@ -422,7 +422,7 @@ def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
         value = value[name]
     if form and isinstance(value, int | float):
         return format(value, form)
-    return pairs(value) if isinstance(value, dict) else or_none(value)
+    return format_named_values(value) if isinstance(value, dict) else or_none(value)
 
 
 def build_environment(record: Record) -> Section:
@@ -450,8 +450,8 @@ def build_environment(record: Record) -> Section:
         "env.host_memory": or_unknown(total_bytes and f"{total_bytes / cells.GIB:.1f} GiB"),
         "env.os": join((or_unknown(env.get("os")), or_unknown(env.get("kernel")))),
         "env.container": join(container) if container else None,
-        "env.packages": pairs({"Python": env.get("python")} | packages),
-        "env.variables": pairs(env.get("variables")),
+        "env.packages": format_named_values({"Python": env.get("python")} | packages),
+        "env.variables": format_named_values(env.get("variables")),
     }
     software = [packages.get("torch") and f"torch {packages['torch']}", env.get("driver")]
     gist = join(word for word in software if word)

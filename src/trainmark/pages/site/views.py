@@ -99,8 +99,8 @@ class Links:
         return self.path if self.lang == LANGUAGES[0] else f"{self.lang}/{self.path}"
 
     @property
-    def here(self) -> str:
-        """Return the page's own address."""
+    def own_address(self) -> str:
+        """Return the address of this page, as links of the page itself write it."""
         return self.get_page_address(self.path)
 
     @property
@@ -109,19 +109,21 @@ class Links:
         return [(lang, self.get_file_address(Links(self.path, lang).file)) for lang in LANGUAGES]
 
     def get_page_address(self, path: str) -> str:
-        """Return the address of another page of the same language.
+        """Return the address of another page of the same language, relative to this page.
 
         Args:
             path: of that page, below the language's folder.
         """
+        # From the folder of this page, ``self.path``, up to the language's folder.
         return "../" * self.path.count("/") + path
 
     def get_file_address(self, path: str) -> str:
-        """Return the address of a file.
+        """Return the address of a file, relative to this page.
 
         Args:
             path: of the file, below the site's folder.
         """
+        # From the folder of this page, ``self.file``, up to the site's folder.
         return "../" * self.file.count("/") + path
 
     def get_case_address(self, case: str) -> str:
@@ -171,7 +173,7 @@ def build_page(
         actions=actions,
         body=None if body is None else Markup(body),
         charts=has_charts,
-        script_draws_charts=True,  # the page's script draws the charts
+        script_draws_charts=True,
         anchor_prefix="",  # the only document of the page: its anchors need no prefix
     )
 
@@ -185,7 +187,8 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
     # Compared with published rows, not with other runs, because the page is not written again if
     # other runs are added.
     published_rows = list(read_published([record.plan.case]))
-    # The index has the names escaped, and files and addresses are made from those of the index.
+    # Names in the record may have control characters. The index of runs has them escaped, and the
+    # site's files are named after its entries, so links must be made from escaped names too.
     run_id = escape_controls(record.run_id)
     case = escape_controls(record.plan.case)
     document = build_document([record], published_rows, address=links.get_record_address(run_id))
@@ -207,25 +210,30 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
 def build_comparison_page(
     database: Index, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
 ) -> str:
-    """Return runs with all their launches, each of the others compared with the first.
+    """Return the page that compares the first run with each of the others.
+
+    A run counts with all its launches. The page names the runs by letters: A is the first.
 
     Args:
-        allow: keys of the work in which runs that are compared may differ.
+        run_ids: of each run the id of any of its launches.
+        allow: keys of the work, such as ``device_products``, in which the runs may differ.
 
     Raises:
         UsageError: not two to six runs.
         RecordError: there is no such run, or it cannot be read.
     """
-    chosen = list(dict.fromkeys(run_ids))  # each once
+    chosen = list(dict.fromkeys(run_ids))  # without duplicates, in the same order
     links = Links(_build_comparison_path(chosen, allow), lang, served=True)
     _refuse_number_of_runs(len(chosen))
-    sides = _list_sides(database, chosen)
+    sides = _read_launches(database, chosen)
     first, *others = sides
     sections: list[Section] = []
     verdicts: list[Block] = []
     comparisons: dict[str, Comparison] = {}
-    refused_keys: dict[str, None] = {}  # that a reader may allow, each once and in this order
-    sides_of_case = {"A": first}  # of the first side's case, so that their curves can be compared
+    # Keys that refused a comparison and that a reader may allow: a set that keeps its order.
+    refused_keys: dict[str, None] = {}
+    # The sides by letter that have the case of A, so that their curves can be drawn in one chart.
+    sides_of_case = {"A": first}
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
         differing_keys = find_differences(describe_work(first[0]), describe_work(side[0]))
         forbidden_keys = [key for key in differing_keys if key not in allow]
@@ -241,7 +249,7 @@ def build_comparison_page(
             if scaling:
                 blocks += build_scaling(scaling)
         else:
-            # By now the reader has allowed all of them.
+            # No key is forbidden, so ``allow`` has all keys that differ.
             comparisons[letter] = compare(first, side, allow=differing_keys)
             # The verdict stands above all sections.
             verdict, *blocks = build_comparison(comparisons[letter], letter)
@@ -328,11 +336,14 @@ def list_all_runs(database: Index, extra_columns: Sequence[str] = ()) -> list[li
     return [sorted(run, key=lambda launch: launch["repeat_index"] or 0) for run in runs.values()]
 
 
-def open_record(path: Path) -> Record:
-    """Return the record of a run, redacted, and checked against its evidence if that is small.
+def read_record_for_site(path: Path) -> Record:
+    """Return the record of a launch, redacted and checked.
+
+    It is checked against its evidence, the other files of the run, only if they are small: a page
+    must not wait until large files are read.
 
     Args:
-        path: a run directory.
+        path: the run directory.
 
     Raises:
         RecordError: the record is gone or cannot be read.
@@ -340,8 +351,11 @@ def open_record(path: Path) -> Record:
     return redact_record(check_record(read_record(path), path, max_bytes=MAX_BYTES))
 
 
-def _list_sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
-    """Return the launches of each run.
+def _read_launches(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
+    """Return the records of all launches of each run.
+
+    Args:
+        run_ids: of each run the id of any of its launches.
 
     Raises:
         RecordError: there is no such run, or it cannot be read.
@@ -349,13 +363,15 @@ def _list_sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     run_of_launch = {launch["run_id"]: run for run in list_all_runs(database) for launch in run}
     for run_id in run_ids:
         if run_id not in run_of_launch:
+            # An id from an address may have any length.
             raise RecordError(
                 f"no run {run_id[:200]!r} on this server", fix="choose runs from the list"
             )
-    sides = []
+    records_of_runs = []
     for run_id in run_ids:
-        sides.append([open_record(Path(launch["path"])) for launch in run_of_launch[run_id]])
-    return sides
+        launches = run_of_launch[run_id]
+        records_of_runs.append([read_record_for_site(Path(launch["path"])) for launch in launches])
+    return records_of_runs
 
 
 def build_not_found_page(path: str) -> str:
@@ -365,6 +381,7 @@ def build_not_found_page(path: str) -> str:
         path: of the address, below the site's folder. No link of the page contains it, because it
             may be anything.
     """
+    # Pages of the first language are not in a folder of their own, those of others are.
     lang = LANGUAGES[0]
     path_in_language = path
     for language in LANGUAGES[1:]:
@@ -380,7 +397,10 @@ def build_not_found_page(path: str) -> str:
 
 
 def build_error_page(error: TrainmarkError, links: Links) -> str:
-    """Return the page that says what is wrong with an address."""
+    """Return a page that says what is wrong, where, and what to do.
+
+    It is sent in place of a page that an address asks for but that cannot be made.
+    """
     where = f"{error.where}: " if error.where else ""
     sentences = [f"{where}{error.what}", error.rule, error.fix]
     return build_page(

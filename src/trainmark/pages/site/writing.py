@@ -30,7 +30,7 @@ from trainmark.pages.site.views import (
     get_run_path,
     list_all_runs,
     make_safe_file_name,
-    open_record,
+    read_record_for_site,
 )
 from trainmark.pages.texts import LANGUAGES
 from trainmark.record.record import serialize_record
@@ -48,7 +48,10 @@ MARK = ".trainmark-site.json"
 
 
 def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[int, int]:
-    """Write all pages of a store into ``folder``, which may be a site already.
+    """Write a site, the pages of all runs of an index, into ``folder``.
+
+    If the folder has a site already, only pages that changed are written again. The site's mark
+    file has a stamp for each launch, which shows whether its pages changed.
 
     Args:
         served: whether our server sends it: runs can be compared, files are compressed by gzip.
@@ -69,12 +72,12 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
     num_written = 0
     paths = set[str]()
     for run in runs:
-        if run[0]["status"] == IMPORTED:  # it has no page
+        if run[0]["status"] == IMPORTED:  # figures that others published have no page
             continue
         launch_ids = [launch["run_id"] for launch in run]
         for launch in run:
             run_id = launch["run_id"]
-            # It changes if the record's file changes, or if launches are added to the run.
+            # The stamp changes if the record's file changes, or if launches are added to the run.
             stamp = [launch["id"], launch["bytes"], launch["mtime_ns"], launch_ids]
             if known_stamps.get(run_id) != stamp:
                 num_written += 1
@@ -84,8 +87,8 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
             stamps[run_id] = stamp
             paths |= {Links(get_run_path(run_id), lang).file for lang in LANGUAGES}
             paths.add(_get_record_path(run_id))
-    # Written last, so that the pages that these lists link exist.
-    for path, content in _build_list_files(database, runs, served=served).items():
+    # The lists are written after the pages to which they link.
+    for path, content in _build_shared_files(database, runs, served=served).items():
         _write(folder / path, content, served=served)
         paths.add(path)
     _remove_other_pages(folder, {folder / (f"{path}.gz" if served else path) for path in paths})
@@ -102,11 +105,14 @@ def _get_record_path(run_id: str) -> str:
 def _open_site(folder: Path) -> dict[str, Any]:
     """Make a folder a site, and return the stamps of its pages; empty for a new site.
 
+    A site is a folder with the file ``MARK``, which has the stamps: what each page was made from.
+
     Raises:
         UsageError: it has files and is no site.
     """
     mark = folder / MARK
-    is_foreign = folder.exists() and not folder.is_dir()  # a file: refused like a full folder
+    # A file in the place of the folder is refused like a folder that has other files.
+    is_foreign = folder.exists() and not folder.is_dir()
     if folder.is_dir() and not mark.is_file():
         is_foreign = any(folder.iterdir())
     if is_foreign:
@@ -116,7 +122,8 @@ def _open_site(folder: Path) -> dict[str, Any]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     stamps: dict[str, Any] = json.loads(mark.read_bytes()) if mark.is_file() else {}
-    # Before any page, so that the folder of a call that was interrupted is a site for the next.
+    # The mark is written before any page: if this call is interrupted, the next one accepts the
+    # folder as a site.
     _write(mark, json.dumps(stamps))
     return stamps
 
@@ -153,17 +160,18 @@ def _build_run_files(run_id: str, path: str, launches: Sequence[str]) -> dict[st
     links_by_language = [Links(get_run_path(run_id), lang) for lang in LANGUAGES]
     files: dict[str, str | bytes] = {}
     try:
-        record = open_record(Path(path))
+        record = read_record_for_site(Path(path))
         for links in links_by_language:
             files[links.file] = build_run_page(record, launches, links)
     except RecordError:
+        # The error that was caught names a path of this machine, which readers need not know.
         fault = RecordError("the record cannot be read", where=run_id)
         return {links.file: build_error_page(fault, links) for links in links_by_language}
     files[_get_record_path(run_id)] = serialize_record(record)
     return files
 
 
-def _build_list_files(
+def _build_shared_files(
     database: Index, runs: Sequence[list[dict[str, Any]]], *, served: bool
 ) -> dict[str, str | bytes]:
     """Return the pages and data about many runs, and the files that every page loads, by path.
@@ -176,8 +184,9 @@ def _build_list_files(
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".css":
-            text = read_shipped_file("base.css") + text
+            text = read_shipped_file("base.css") + text  # the style that all reports have too
         files[f"static/{file.name}"] = text
+    # The site says nothing about files of the store that could not be read.
     listing = to_listing_json(list_runs(database), unread_files=[])
     for launch in listing["runs"]:
         del launch["path"]  # a path of this machine means nothing to readers of the site
