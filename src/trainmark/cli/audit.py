@@ -32,7 +32,7 @@ EXAMPLES = """\
   trainmark list audit-rules                what is checked
 """
 
-_AUDITED = "Runs, records, folders; pages, tables and logs of other projects."
+_AUDITED = "Runs, records or folders; pages, tables or logs of other projects."
 
 _SKIPPED_RULES = "rules about data and FLOPs do not apply"
 

@@ -34,7 +34,7 @@ def compare(
         str, typer.Argument(metavar="B", help="Runs to compare with A, in the same form.")
     ],
     figure: Annotated[
-        list[str] | None, typer.Option(help="Figure to compare; default: all throughputs.")
+        list[str] | None, typer.Option(help="Figure to compare; default: all throughput figures.")
     ] = None,
     threshold: Annotated[
         float, typer.Option(help="Smallest change that counts (0.03 = 3%).")

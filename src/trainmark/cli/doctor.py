@@ -28,7 +28,7 @@ def doctor(
     case: Annotated[
         str | None,
         typer.Argument(
-            help="Case; its data is checked too.", autocompletion=complete_with("complete_case")
+            help="Also check the data of this case.", autocompletion=complete_with("complete_case")
         ),
     ] = None,
     quick: Annotated[

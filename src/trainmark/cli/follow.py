@@ -29,7 +29,9 @@ EXAMPLES = """\
 
 
 def follow(
-    runs: Annotated[list[str], typer.Argument(help="Folders of runs, running or finished.")],
+    runs: Annotated[
+        list[str], typer.Argument(help="Folders of runs, which may still be in progress.")
+    ],
     to: Annotated[
         list[str],
         typer.Option(
@@ -40,7 +42,7 @@ def follow(
     ],
     as_json: Json = False,
 ) -> None:
-    """Send runs to other programs; a running one is followed until it ends.
+    """Send runs to other programs; a run in progress is followed until it ends.
 
     If a run is sent again, its data points are not duplicated. The exit code is 1 if a program did
     not accept a run.

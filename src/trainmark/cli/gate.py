@@ -49,7 +49,9 @@ def gate(
             ),
         ),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the verdicts as JUnit XML.")
+    ] = None,
     unverified: Annotated[
         bool, typer.Option("--unverified", help="Also accept unverified records.")
     ] = False,

@@ -23,7 +23,10 @@ EXAMPLES = """\
 
 def import_(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Pages, logs, CSV, JSON, or folders.")
+        list[Path],
+        typer.Argument(
+            metavar="PATH...", help="Pages, logs, CSV or JSON files, or folders of them."
+        ),
     ],
     as_json: Json = False,
 ) -> None:

@@ -62,7 +62,7 @@ Store = Annotated[str | None, typer.Option(help="Folder of runs; default: ./runs
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Output file; default: print the text."),
+    typer.Option("--output", "-o", help="Output file; default: standard output."),
 ]
 
 

@@ -44,7 +44,7 @@ _MIN_CHARTS_FOR_PROGRESS = 12  # of a report; fewer are drawn at once
 def report(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Runs, records, folders of runs, bundles; default: the newest run."),
+        typer.Argument(help="Runs, records, folders of runs or bundles; default: the newest run."),
     ] = None,
     form: Annotated[
         Literal["terminal", "md", "html", "svg", "png"] | None,

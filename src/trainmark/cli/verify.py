@@ -29,7 +29,7 @@ _SIGNS = {"held": "ok   ", "noted": "-    ", "unverifiable": "?    ", "broken": 
 
 
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Bundles, run directories, records.")],
+    paths: Annotated[list[Path], typer.Argument(help="Bundles, run directories or records.")],
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:

@@ -179,13 +179,15 @@ CASE = Case(
         PrepareOption(
             "frequency_threshold",
             int,
-            "categories that occur less often share number 0; default: 15",
+            "minimum number of occurrences of a category with its own id; rarer ones share id "
+            "0; default: 15",
             range(1, 1 << 32),
         ),
         PrepareOption(
             "log_offset",
             int,
-            "numbers become log(x + OFFSET); with OFFSET 1, a negative x counts as 0; default: 3",
+            "offset in log(x + offset), applied to the numbers; with 1, a negative x counts "
+            "as 0; default: 3",
             (3, 1),
         ),
         PrepareOption("seed", int, "seed of the shuffle; default: 0", range(1 << 32)),
