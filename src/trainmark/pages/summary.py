@@ -164,8 +164,10 @@ def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
 def describe_key_figures(records: Sequence[Record]) -> Phrase:
     """Return the main figures with their units in a line; for several launches, their means.
 
-    These are the time, the speed, MFU, the case's own figures that belong on the first screen, and
-    the memory. Figures that no launch has are left out.
+    These are the time, the speed in tokens if the case counts tokens, the speed in samples with
+    evaluation (p_whole), without it (p_train), and also without waiting for data (p_core), MFU, the
+    case's own figures that belong on the first screen, and the memory. Figures that no launch has
+    are left out.
     """
     launches = select_passed(records)
     names = ["e2e_time", "token/p/s", "p_whole", "p_train", "p_core", "MFU", "mem", "mem_total"]

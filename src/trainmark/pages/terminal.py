@@ -81,7 +81,7 @@ def show(
         highlight=False,
         emoji=False,
         color_system="standard" if colour else None,
-        force_terminal=colour,
+        force_terminal=colour,  # rich writes colours only to what it takes for a terminal
         legacy_windows=False,
     )
     with console.capture() as printed:
@@ -89,6 +89,7 @@ def show(
             for plain_block in _iterate_plain_blocks(block):
                 _print_plain_block(console, plain_block, lang)
     shown = "\n".join(line.rstrip() for line in printed.get().strip("\n").split("\n"))
+    # Between two tables there are the empty lines of both: one is enough.
     return re.sub(r"\n{3,}", "\n\n", shown)
 
 
@@ -159,8 +160,8 @@ def show_page(
     Args:
         width: of the screen, in columns; 0: of the terminal on which this process prints.
         colour: whether to use colours; None: on a terminal, unless NO_COLOR is set.
-        extent: ``head``: only its first lines; ``screen``: what fits on a screen, and the names of
-            the other sections; ``all``: all sections that a terminal shows.
+        extent: ``head``: only its first lines; ``screen``: also the sections that are not folded
+            on the page, and the names of the others; ``all``: all sections that a terminal shows.
         name: name of the page's runs, which is printed before the title to tell several pages
             apart; empty: only the title.
     """

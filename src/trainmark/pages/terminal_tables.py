@@ -122,5 +122,6 @@ def _split_table(rows: Rows, width: int) -> list[Table]:
         columns = [first, others.pop(0)]
         while others and fits([*zip(*columns, others[0], strict=True)], width):
             columns.append(others.pop(0))
+        # If even one column beside the first is too wide, ``build_tables`` cuts words.
         tables += build_tables([*zip(*columns, strict=True)], width)
     return tables

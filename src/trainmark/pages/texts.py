@@ -193,7 +193,7 @@ def name_speed_figure(record: Record) -> str:
 
 
 def get_unit(figure: str) -> Phrase:
-    """Return the unit of a figure; of the tokens per second of one device with "per device"."""
+    """Return the unit of a figure; that of ``token/p/s`` says that it is per device."""
     unit = FIGURES[figure].unit
     return phrase("first.per_device", unit=unit) if figure == "token/p/s" else unit
 
@@ -251,7 +251,7 @@ def describe_devices(record: Record) -> Phrase:
 
 
 def describe_dataset(record: Record) -> Phrase:
-    """Return the name of the data set, or, for generated data, that they have its format."""
+    """Return the name of the data set; for generated data, "generated data in the format of" it."""
     name = record.plan.about.dataset
     return phrase("data.generated", name=name) if record.plan.data.origin == "generated" else name
 
@@ -294,7 +294,7 @@ def describe_verdict(record: Record) -> Phrase:
     )
     if quality.best_possible is None:
         return text
-    # "best" as of an accuracy, "lowest" as of a loss
+    # The text says "expected best" of an accuracy, for example, and "expected lowest" of a loss.
     wording = "best" if record.plan.about.higher_is_better else "lowest"
     best = phrase(f"verdict.{wording}", best=f"{quality.best_possible:.3f}")
     return join((text, best), "semicolon")

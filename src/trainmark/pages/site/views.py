@@ -317,7 +317,8 @@ def _translate_work_keys(keys: Iterable[str]) -> Phrase:
 def list_all_runs(database: Index, extra_columns: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
     """Return all runs, the newest first, each as a list of its launches.
 
-    A launch is a row of the index, by column. Copies of a launch in other folders are left out.
+    A launch is a row of the index: its values by column name. Copies of a launch in other folders
+    are left out.
 
     Args:
         extra_columns: columns to read besides those by which launches are grouped into runs.
@@ -388,7 +389,8 @@ def build_not_found_page(path: str) -> str:
         if path.startswith(f"{language}/"):
             lang = language
             path_in_language = path.removeprefix(f"{language}/")
-    # Links are relative, so the page's own path must be as deep as the address.
+    # Links are relative, so the page's own path must have as many folders as the address. Their
+    # names do not matter.
     links = Links("-/" * path_in_language.count("/") + "404.html", lang, served=True)
     runs = Link(phrase("site.to_runs"), links.get_page_address("index.html"))
     return build_page(
