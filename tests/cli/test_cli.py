@@ -66,7 +66,7 @@ def test_help_of_output_option_describes_its_default(cli, leave_runs):
         ]
         code, out, _ = cli(verb, *arguments)
         outcomes[verb] = (code, out != "")
-        assert ("print the text" in option.help) is outcomes[verb][1]
+        assert ("standard output" in option.help) is outcomes[verb][1]
     # ``bundle`` cannot print: it needs -o or --push.
     assert outcomes == {"report": (0, True), "export": (0, True), "bundle": (2, False)}
 
