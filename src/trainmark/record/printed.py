@@ -48,6 +48,7 @@ _REASONS: dict[str, str] = {
 }
 # Rules for programs that print a mean or best over all steps so far: the last value counts.
 _RULES_ON_MEANS_SINCE_START = ("warmup", "whole", "fastest")
+_CODES_ABOUT_LAST_VALUE = {_REASONS[rule] for rule in _RULES_ON_MEANS_SINCE_START}
 CODES = {
     "printed_agrees",
     "printed_differs",
@@ -78,6 +79,8 @@ class PrintedComparison(NamedTuple):
     """A printed speed beside the measured one.
 
     Args:
+        reported: the mean of the printed values. It is the last value if the reason is that the
+            program prints a mean, or its best, of all steps so far.
         measured: in the printed unit; None: it was not measured.
         change: relative difference of the measured value from the printed one: of both means, or of
             both medians, whichever is smaller. A value that is printed once may be of the whole
@@ -87,6 +90,7 @@ class PrintedComparison(NamedTuple):
 
     speed: PrintedSpeed
     unit: str
+    reported: float
     measured: float | None
     change: float
     reason: Message | None = None
@@ -114,7 +118,9 @@ def compare_printed(
         measured = _find_measured(speed.quantity, measurement, figures)
         if measured is None:
             # Without a measured value there is no change; the field holds 0.
-            comparisons.append(PrintedComparison(speed, unit, measured=None, change=0.0))
+            comparisons.append(
+                PrintedComparison(speed, unit, reported=speed.mean, measured=None, change=0.0)
+            )
             continue
         # The nearer pair counts: a few slow steps change a mean, but not a median.
         change_of_mean = measured.mean / speed.mean - 1
@@ -136,7 +142,13 @@ def compare_printed(
             reason = _explain_difference(
                 speed, measured, measurement, figures, another_agrees=another_agrees
             )
-        comparisons.append(PrintedComparison(speed, unit, measured_value, change, reason))
+        reported = speed.mean
+        if reason is not None and reason.code in _CODES_ABOUT_LAST_VALUE and speed.last:
+            # The reason is about the last value, so that one is compared.
+            reported = speed.last
+            measured_value = measured.mean
+            change = measured_value / reported - 1
+        comparisons.append(PrintedComparison(speed, unit, reported, measured_value, change, reason))
     return comparisons
 
 
@@ -173,13 +185,13 @@ def find_in_printed(
         yield message("printed_agrees", **_list_message_args(agreeing[0]))
     elif comparisons:
         first = comparisons[0]
-        yield message("printed_unmeasured", reported=first.speed.mean, unit=first.unit)
+        yield message("printed_unmeasured", reported=first.reported, unit=first.unit)
 
 
 def _list_message_args(comparison: PrintedComparison) -> dict[str, str | float | None]:
     """Return the arguments of a message that states the printed and the measured speed."""
     return {
-        "reported": comparison.speed.mean,
+        "reported": comparison.reported,
         "unit": comparison.unit,
         "measured": comparison.measured,
         "change": comparison.change,

@@ -214,7 +214,7 @@ def build_printed_speeds(record: Record) -> Section | None:
     rows = [
         (
             comparison.unit,
-            cells.format_rate(comparison.speed.mean),
+            cells.format_rate(comparison.reported),
             cells.format_rate(comparison.measured),
             cells.NOTHING if comparison.measured is None else f"{comparison.change:+.1%}",
             "" if comparison.reason is None else translate_message(record, comparison.reason),
