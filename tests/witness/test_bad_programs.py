@@ -54,6 +54,13 @@ def test_exception_before_training_is_the_cause_with_torchrun_too(tmp_path):
     assert (record.cause.kind, record.cause.type) == ("error", "IndexError")
 
 
+def test_exit_code_of_a_program_that_fails_before_training_is_the_cause(tmp_path):
+    record = measure(tmp_path, "bad.py", "fails_first", work=WORK)
+    assert record.cause is not None
+    assert (record.cause.kind, record.cause.message.code) == ("exit", "rank_exited")
+    assert record.cause.exit_code == 4
+
+
 def test_killed_program_is_the_cause(tmp_path):
     record = measure(tmp_path, "bad.py", "killed", work=WORK)
     assert record.cause is not None

@@ -43,6 +43,8 @@ _STATUS: dict[str, Status] = {
 _SAME_MOMENT_NS = 3_000_000_000
 # How little a cause of this kind says: 3 says least. Any other kind is specific and has 0.
 _VAGUENESS = {"signal": 1, "error": 2, "exit": 3}
+# Of a user's own program: the rank ended without a step.
+_CODES_WITHOUT_TRAINING = ("witness_no_torch", "witness_no_backward")
 _LATE_WINDOW_RATIO = 1.5  # a window that takes this many times the longest one is late
 _LATE_STEP_RATIO = 3.0  # a step that takes this many times the mean step is late
 # However fast its steps are, a run may report nothing for this part of its time limit, but not for
@@ -301,7 +303,13 @@ def _list_failures(run: RunTimeline) -> list[_RankFailure]:
     exits: dict[int, FailedRank] = {}  # by rank
     if run.launcher.ranks_ended is not None:
         exits = {failed.rank: failed for failed in run.launcher.ranks_ended.failures}
-    reporting_ranks = {rank.rank for rank in run.ranks if rank.error is not None}
+    # A program that fails before it trains has no training to measure: its exit code tells more.
+    reporting_ranks = {
+        rank.rank
+        for rank in run.ranks
+        if rank.error is not None
+        and not (rank.rank in exits and rank.error.message.code in _CODES_WITHOUT_TRAINING)
+    }
     failures = [
         _RankFailure(failed.t_ns - run.launch_ns, _describe_exit_code(failed, run))
         for failed in exits.values()
@@ -309,7 +317,7 @@ def _list_failures(run: RunTimeline) -> list[_RankFailure]:
     ]
     for rank in run.ranks:
         report = rank.error
-        if report is not None:
+        if report is not None and rank.rank in reporting_ranks:
             rank_exit = exits.get(rank.rank)
             cause = Cause(
                 rank=rank.rank,

@@ -7,6 +7,9 @@ KIND = sys.argv[1]
 if KIND == "no_torch":
     print("nothing to train")
     sys.exit(0)
+if KIND == "fails_first":
+    print("the data set is missing")
+    sys.exit(4)
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
