@@ -68,7 +68,7 @@ def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_call
     (fifo.parent / "go").write_text("go")  # let the rank train on
     code, out, err = wait_for_end(process)
     assert (code, read_checked_record(run_dir).status) == (0, "passed"), out + err
-    assert "wandb=keep: the follower process ended before the run (exit code -9)" in err
+    assert "wandb=keep: the follower process ended before the run did (exit code -9)" in err
 
 
 def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):

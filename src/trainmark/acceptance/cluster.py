@@ -123,7 +123,7 @@ def plan_session(
         raise UsageError(
             "ssh.run_root gives each host a separate folder",
             where="cluster file",
-            rule="all nodes of an acceptance must share one folder",
+            rule="all nodes of an acceptance test must share one folder",
             fix="remove run_root, and set --out to a folder that all nodes share",
         )
     remote = cluster.find_remote_target(request.launcher)

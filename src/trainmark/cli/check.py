@@ -39,7 +39,9 @@ def check(
         Path | None,
         typer.Option(metavar="DIR", help="Write a template for a new case to DIR; run nothing."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=10, help="Steps of each run; at most one epoch.")] = 100,
+    steps: Annotated[
+        int, typer.Option(min=10, help="Number of steps per run; at most one epoch.")
+    ] = 100,
     as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,

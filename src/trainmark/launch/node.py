@@ -288,6 +288,7 @@ def _run_node(
     if program is None:
         data_folder = locate_data(node, plan, options.data)
     else:
+        # The program starts in its own folder, which stands in place of a folder of data.
         data_folder = _enter_program_folder(program, node)
     vendor = devices.choose_vendor(plan.device.vendor)
     setup = prepare_setup(

@@ -292,7 +292,8 @@ def measure_ceilings(
         MeasurementError: a rank failed, the time was over, or a signal came.
     """
     vendor = devices.choose_vendor(device)
-    # More ranks than cores would compete for them, and none would reach the ceiling.
+    # Ranks may share the CPU, each with a part of its cores. But more ranks than cores would
+    # compete for them, and none would reach the ceiling. No case is trained, so any recipe does.
     refuse_unsuitable_device(vendor, Recipe(), nproc, ranks_share_cores=False)
     start_s = time.monotonic()
     run_id = secrets.token_hex(8)

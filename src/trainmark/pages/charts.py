@@ -162,7 +162,11 @@ def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart |
 
 
 def chart_quality(record: Record) -> Chart | None:
-    """Return the quality of each evaluation against the target; None for fewer than two."""
+    """Return the quality of each evaluation, with a line at the target.
+
+    None for fewer than two evaluations, as ``_chart_curve`` decides. The description of the chart
+    says the target, or that there is none.
+    """
     target = record.quality.target
     evaluations = [x for x in record.quality.history if x.value is not None]
     values = np.asarray([x.value for x in evaluations], np.float64)

@@ -50,7 +50,7 @@ class _Row(Frozen):
     Args:
         precision: the precision that really ran; the printed one is among the cells.
         micro_batch_size: samples of a device in a micro-batch; None: the page does not say.
-        sample_count: how often the printed throughput counts each sample.
+        sample_count: how many times the printed throughput counts each sample.
         cells_en: replaces cells whose print is not English, for the English page only.
     """
 

@@ -266,6 +266,7 @@ class MeasuredLoop:
                 steps = self.outcome.steps
                 total_steps = self.begin.steps + steps
                 epoch_steps = steps - epoch_start
+                # Saves a checkpoint if one is due; its counts include those of earlier launches.
                 self.save(
                     Progress(
                         steps=total_steps,

@@ -50,7 +50,9 @@ def leave_ranks() -> None:
     """
     import torch
 
-    # One backend, ``gloo``, or one for each kind of device, ``cpu:gloo,cuda:nccl``.
+    # One backend, ``gloo``, or one for each kind of device, ``cpu:gloo,cuda:nccl``. Groups with
+    # another backend are destroyed, because it must be shut down; the deadlock was seen only in
+    # processes whose collectives all use gloo.
     backends = torch.distributed.get_backend().split(",")
     if all(backend.endswith("gloo") for backend in backends):
         return

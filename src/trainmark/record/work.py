@@ -81,7 +81,7 @@ class StatedWork(Frozen):
         precision: the one in which the row was really trained, if another one is printed.
         micro_batch_size: samples of a device in a micro-batch.
         train_samples: rows of the data set.
-        sample_count: how often the printed throughput counts each sample.
+        sample_count: how many times the printed throughput counts each sample.
     """
 
     parameters: PositiveInt | None = None

@@ -68,7 +68,10 @@ class Selection:
 
     @property
     def folders(self) -> list[Path | None]:
-        """Return the run directory of each record; None: it is in a bundle."""
+        """Return the run directory of each record; None: it is in a bundle.
+
+        The place of a record in a bundle is ``BUNDLE/FOLDER``, which does not exist as a path.
+        """
         paths = [Path(place) for place in self.places]
         folders = [path.parent if path.is_file() else path for path in paths]  # a `record.json`
         return [folder if folder.is_dir() else None for folder in folders]

@@ -168,7 +168,10 @@ class HostReader:
         self._node_power_w = read_node_power_w()
 
     def read(self, catch_faults: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
-        """Return what could be read now; the power that the controller answers only once.
+        """Return what could be read now.
+
+        The baseboard controller (BMC) is asked for the power of the node by another thread; each of
+        its answers is returned once.
 
         Args:
             catch_faults: called with the source that is read; reports what the block raises.

@@ -354,7 +354,8 @@ class WitnessedRank:
         if graphs > self._num_graphs:
             optional["graphs_compiled"] = graphs - self._num_graphs
             self._num_graphs = graphs
-        # Of the checks since the last window, before this one began.
+        # Time of the checks of the weights since the event of the last window. The first part is
+        # that of checks before pauses.
         check_ns = self._pending_check_ns + self.weights.take_check_ns()
         self._pending_check_ns = 0
         if check_ns:

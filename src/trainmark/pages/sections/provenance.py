@@ -479,6 +479,7 @@ def build_provenance(records: Sequence[Record]) -> Section:
             "foot.commit": or_unknown(record.environment.get("commit")),
             "foot.run": join(launch.run_id for launch in records),
             "foot.key": record.plan.case_key,
+            # What of device and launcher has not been tested on real hardware.
             "foot.tested": _describe_unproven(record.plan),
         }
     )

@@ -331,7 +331,8 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
 def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
     """Return the devices of a job: its speed divided by that of one device; None: not known.
 
-    The form of a preset names the key of one device's speed; else any key of a device counts.
+    A preset knows the log of one trainer. Its form of a key (``source.form``) says by ``total_of``
+    which other key has the speed of one device. Without a form, any key of one device counts.
 
     Args:
         sample: the speed of the job.
