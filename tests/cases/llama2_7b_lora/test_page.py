@@ -106,7 +106,7 @@ def test_the_page_lists_batch_sizes_and_strategies() -> None:
     assert "r=8, target" in details.replace("\\", "")
     assert "lora_alpha=32" in details
     chinese = render_markdown([record], "zh")
-    assert [line.rsplit("：", 1)[1] for line in read_section(chinese, "输入批尺寸")] == [
+    assert [line.rsplit("：", 1)[1] for line in read_section(chinese, "批大小")] == [
         "4",
         "512",
         "1",
