@@ -72,7 +72,10 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install_program(node: Path, name: str, text: str = _FAKE) -> None:
-    """Write a program of the node; the default is a runtime that has the image ``IMAGE`` alone."""
+    """Write a program of the node; the default is a runtime that has the image ``IMAGE`` alone.
+
+    Braces of the program itself are doubled in its text, as for ``str.format``.
+    """
     file = node / "bin" / name
     file.unlink(missing_ok=True)  # a link to a program of this machine
     file.write_text(text.replace("{image}", IMAGE).replace("{{", "{").replace("}}", "}"))

@@ -44,11 +44,8 @@ def replace_choice(
     for router in list_routers(job)[layers]:
         calls = iter(range(10_000))  # more numbers than a test has calls
 
-        def forward(  # the defaults bind this turn's router
-            tokens: Any,
-            router: Any = router,
-            router_forward: Any = router.forward,
-            calls: Any = calls,
+        def forward(  # the defaults bind the values of this turn of the loop
+            tokens: Any, router_forward: Any = router.forward, calls: Any = calls
         ) -> Any:
             scores, _weights, chosen = router_forward(tokens)
             chosen = choose(scores, chosen, next(calls))

@@ -308,7 +308,7 @@ def judge_times(
                 error_rate=ERROR_RATE / len(times),
                 baseline=baseline,
             )
-            _note_nodes(assessment, judgement, names, quantity)
+            _note_members(assessment, judgement, names, quantity)
             _note_links(assessment, judgement, names, quantity)
             assessment.quantities.append(_describe_quantity(quantity, max_slowdown, judgement))
             # The larger number of the two, not their sum: one round measures all quantities.
@@ -340,7 +340,7 @@ def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:
             assessment.step_s[name] = median(seconds_of[name])
 
 
-def _note_nodes(
+def _note_members(
     assessment: Assessment, judgement: Judgement, names: Sequence[str], quantity: str
 ) -> None:
     """Add what the times of one quantity show of the members, which a judgement calls nodes.
@@ -463,7 +463,8 @@ def judge_bits(
         member_of: the member to which each device belongs: the device itself, or its node.
         groups: names of the devices of each peer group: those of one product and software.
     """
-    # In the phase ``devices`` a team is one device with one rank.
+    # In the phase ``devices`` a team is one device with one rank. Only its first round has control
+    # trainings, so that each device has one result here.
     trainings = {
         members[0]: results[0].trainings
         for (phase, _, members), results in evidence.results.items()

@@ -42,8 +42,9 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
     The job uses the libraries' kernels, as on an accelerator: torch can count only their matmuls.
 
     Returns:
-        ``draws`` and ``overwritten`` of ``_probe_batches``, ``model_flops`` and ``counted`` of
-        ``_count_flops``, ``waits`` of ``_find_wait``.
+        What reading batches changes: the random state that it ``draws`` from, and whether a batch
+        is ``overwritten`` (``_probe_batches``); the job's ``model_flops`` and those that torch
+        ``counted`` (``_count_flops``); and where the step ``waits`` (``_find_wait``).
     """
     from trainmark import cases, devices
     from trainmark.plan.plan import Plan

@@ -153,7 +153,7 @@ class RankSums:
 
     @property
     def total_step_ns(self) -> int:
-        """Return the time of all steps, without what windows hold between them."""
+        """Return the time of all steps; time between the steps of a window does not count."""
         return sum(phase.step_ns for phase in self.phases.values())
 
     @property

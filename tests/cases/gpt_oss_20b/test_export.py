@@ -27,10 +27,11 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
     assert list_complaints(path, ruleset) == (set(), [])
 
 
-def test_published_results_have_the_columns_of_this_case() -> None:
+def test_published_results_have_columns_size_and_learning_rates_of_the_recipes() -> None:
     references = read_references("gpt_oss_20b")
     # A run of the case does not report the perplexity.
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
+    # The number of the model's weights.
     assert references.parameters == CASE.recipes["standard-1x8"].parameters
     # The second entry of the cell of changed hyperparameters.
     rates = [row.cells["fix_hp"].split(", ")[1] for row in references.rows]

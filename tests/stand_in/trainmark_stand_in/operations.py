@@ -50,7 +50,11 @@ class Operations:
         return [any_namespace, aten]
 
     def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run any operation. Results that share memory with an argument still do."""
+        """Run any operation on the host, in the device's time and memory.
+
+        The operation is queued in the device's timeline, and waits for it if it returns a value to
+        the host. Results that share memory with an argument still do.
+        """
         tensor_pairs: list[tuple[Tensor, Tensor]] = []  # on the device, and its host's view
 
         def enter(value: Any) -> Any:

@@ -43,8 +43,9 @@ def compute_unneeded_flops_per_token(
 ) -> float:
     """Return the FLOPs per token of the first block's gradients that no adapter needs.
 
-    The gradient of an activation is needed only if there is an adapter before it, which it leads
-    to. In the first block there is none before the inputs of the first layers.
+    The gradient of an activation is needed only for the adapters of layers before it. In the first
+    block, no layer comes before the first inputs. As in all model FLOPs here, attention counts all
+    pairs of tokens, also those that the causal mask hides.
 
     Args:
         rank: of the adapters.
