@@ -70,10 +70,13 @@ class Compliance:
 def check_rules(records: Sequence[Record]) -> Compliance:
     """Check the launches of one result against the division that they claim.
 
-    They claim the open division if any of them does.
+    A division is a set of requirements. The closed one allows changes of few settings, so that
+    results are comparable; the open one allows any change. Launches claim the open division if any
+    of them does.
 
     Args:
-        records: read with their evidence, as ``results.selection.select_results`` does.
+        records: compared with their evidence when they were read: their trust tells whether it
+            matches.
 
     Raises:
         RecordError: there is no record.

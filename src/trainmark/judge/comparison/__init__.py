@@ -147,7 +147,9 @@ def compare(
             f"the threshold is {threshold:g}",
             rule="the threshold must be a fraction from 0 up to 1, for example 0.03",
         )
-    specs = list_specs(a[0].plan.about.page)  # sides of different cases are refused below
+    # Declarations of the figures that every case has, and of those that the page of this case adds.
+    # Sides of different cases are refused below.
+    specs = list_specs(a[0].plan.about.page)
     sides.reject_unknown_figures(figures or (), specs)
     differences = sides.find_work_differences(a, b, allow)  # refuses runs given twice and copies
     if differences.not_allowed:
@@ -216,12 +218,14 @@ def _compare_scaling(
     allow: Collection[str],
     threshold: float,
 ) -> Comparison:
-    """Compare sides whose work differs in the number of ranks and what belongs to it.
+    """Compare sides with different numbers of ranks by how their throughput scales.
 
     Raises:
-        UsageError: the work differs in more.
+        UsageError: the work differs in more, or neither the batch of a rank (weak scaling) nor that
+            of all ranks together (strong scaling) is the same.
     """
     scaling = None
+    # Worlds of one scaling differ only in these fields: the number of ranks and the batch.
     if all(difference.name in WORLD_FIELDS for difference in differences.not_allowed):
         scaling = find_scaling_of_sides(a, b, allow)
     if scaling is None:
@@ -249,6 +253,7 @@ def _compare_worlds(
     largest = scaling.worlds[-1]
     sentence = message(
         f"compare_{scaling.kind}_scaling",
+        # The name of the side in the sentence; a page with several comparisons replaces it.
         side="B",
         world=largest.name,
         first=smallest.name,
@@ -286,7 +291,10 @@ def _has_figure(launches: Sequence[Record], name: str) -> bool:
 
 
 def _read_positive_value(record: Record, name: str) -> float | None:
-    """Return a figure; None if it is not known or has no logarithm."""
+    """Return a figure; None if it is not known, or not above 0.
+
+    Ratios are estimated from logarithms, which only values above 0 have.
+    """
     value = record.figure(name)
     return value if value is not None and value > 0 else None
 
@@ -304,6 +312,7 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
     if low is not None and not counted.paired:  # launches in pairs drift alike
         drift = find_suspicious_drift(a, b, threshold)
     args = {
+        # The name of the side in the sentence; a page with several comparisons replaces it.
         "side": "B",
         "figure": name,
         "ratio": ratio,
@@ -409,6 +418,7 @@ def _compare_quality(a: Side, b: Side) -> tuple[ComparisonVerdict, Message | Non
     if not a.judged or not b.judged:
         return "no_difference", None
     args: dict[str, Any] = {
+        # The name of the side in the sentence; a page with several comparisons replaces it.
         "side": "B",
         "a": a.reached,
         "of_a": a.judged,

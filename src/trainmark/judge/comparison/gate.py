@@ -83,6 +83,7 @@ class Judgement:
     @property
     def exit_code(self) -> int:
         """The exit code of this verdict alone."""
+        # ``regressed``, ``failed`` and ``missing`` are not in ``_EXIT_CODES``.
         return _EXIT_CODES.get(self.verdict, EXIT_FAILED)
 
 
@@ -94,7 +95,11 @@ def fail_unreadable(error: RecordError) -> Judgement:
 
 
 def combine_exit_codes(judgements: Sequence[Judgement]) -> int:
-    """Return the worst exit code: 1, then 2, then 3, then 0; 3 if nothing was judged."""
+    """Return the worst exit code; that of too little data if nothing was judged.
+
+    The worst is that of a failure or regression (1). Next is that of other work (2), then that of
+    too much noise or too little data (3), and last that of success (0).
+    """
     codes = {judgement.exit_code for judgement in judgements}
     for code in _WORST_FIRST:
         if code in codes:
@@ -168,7 +173,10 @@ def _judge_work_against_baseline(
 ) -> list[Judgement]:
     """Judge the launches of one work by the launches of the baseline with the same work.
 
-    ``names`` and ``worse_by`` are those of ``judge_against_baseline``.
+    Args:
+        names: figures to judge; empty: those of ``FIGURES`` that the baseline has.
+        worse_by: relative change by which a figure may be worse; None: it follows from the scatter
+            of the baseline.
     """
     work = describe_work(launches[0])
     same_work = [record for record in baseline if describe_work(record) == work]
@@ -216,6 +224,9 @@ def judge_against_history(
     so.
 
     Args:
+        records: launches to judge; those of the same work are judged together.
+        earlier: launches of the history. Those of other work, those that failed and those that did
+            not begin before ``records`` do not count.
         names: figures to judge; empty: those of ``FIGURES`` that are known.
 
     Raises:
@@ -372,6 +383,10 @@ def _judge_by_baseline(
 
     The interval is that of 95% confidence. If one side has fewer than five launches, it is the
     range of the launches to judge.
+
+    Args:
+        worse_by: relative change by which the figure may be worse; None: it is computed from the
+            scatter of the baseline.
     """
     unit = _read_unit(baseline[0], name)
     # A launch with another unit lacks the figure: numbers in two units are never compared.
@@ -381,12 +396,13 @@ def _judge_by_baseline(
         return _make_judgement(launches, name, "missing", unit=unit)
     expected = summarize_launches(baseline_values)
     limits = _compute_limits(expected, worse_by)
+    # The geometric mean of ``values`` divided by that of ``baseline_values``, and its interval.
     estimate = estimate_ratio(baseline_values, values)
     low_ratio, high_ratio = estimate.low, estimate.high
     if low_ratio is None or high_ratio is None:  # too few launches: their range
         low_ratio = min(values) / expected.mean
         high_ratio = max(values) / expected.mean
-    sign = _get_sign(launches[0], name)
+    sign = _get_sign(launches[0], name)  # 1 if higher values are better, else -1
     # Sorted, because the sign exchanges the ends if lower values are better.
     low, high = sorted([sign * (low_ratio - 1), sign * (high_ratio - 1)])
     verdict = _choose_verdict(low, high, limits)
@@ -399,6 +415,7 @@ def _judge_by_baseline(
         code="noisy_baseline" if is_due_to_baseline else None,
         unit=unit,
         expected=expected.mean,
+        # The geometric mean of ``values``, because ``expected.mean`` is that of the baseline.
         value=estimate.ratio * expected.mean,
         change=sign * (estimate.ratio - 1) + 0.0,  # adding 0.0 turns -0.0 into 0.0
         low=low,
@@ -414,6 +431,8 @@ def _judge_by_history(
     launches: Sequence[Record], name: str, run_means: Mapping[str, float]
 ) -> Judgement:
     """Judge one figure by the steps, the drift and the noise in the history of earlier runs.
+
+    A step is a lasting change of the figure's level.
 
     Args:
         run_means: mean of the figure in each earlier run by the run's id, the oldest first.
@@ -491,7 +510,9 @@ def _read_values(launches: Sequence[Record], name: str, unit: str | None = None)
 
 
 def _describe_work_briefly(record: Record) -> str:
-    """Return a name of a record's work for people."""
+    """Return a name of a record's work for people: its case, its recipe and what it changes."""
+    # The fields that differ from the standard recipe: ``fix_hp`` has the changes that the closed
+    # rules allow, ``extra`` has all others.
     changes = format_fix_hp(record.plan.fix_hp | record.plan.extra)
     return f"{record.plan.case_key} {record.plan.recipe_name} {changes}".rstrip()
 
@@ -504,6 +525,7 @@ def _get_sign(record: Record, name: str) -> int:
     about = record.plan.about
     if name == QUALITY:  # of the trained model, which is not among the figures
         return 1 if about.higher_is_better else -1
+    # Declarations of the figures that every case has, and of those that the page of this case adds.
     spec = list_specs(about.page).get(name)
     return 1 if spec is not None and spec.better == "higher" else -1
 

@@ -85,13 +85,16 @@ class Assessment:
 def change_points(times: Sequence[Any], values: ArrayLike) -> list[Change]:
     """Return the steps of one series in order of time; none in fewer than ``MIN_RUNS`` values.
 
+    A step is a lasting change of the level of a figure from run to run.
+
     Args:
-        times: when each value was measured, ascending; they only name the steps.
-        values: ``(n,)``
+        times: when each value was measured, ascending; they only say when each step happened.
+        values: ``(n,)``; the figure in each run.
     """
     data = np.asarray(values, np.float64)
     if len(data) < MIN_RUNS:
         return []
+    # The series is cut into segments of constant level: where each begins, and where the last ends.
     edges = trace_edges(find_last_starts(data))
     # Medians and not means, because ``data`` still has the outliers.
     medians = [float(np.median(data[first:end])) for first, end in pairwise(edges)]
@@ -105,9 +108,13 @@ def change_points(times: Sequence[Any], values: ArrayLike) -> list[Change]:
 def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -> Assessment:
     """Compare the newest value of a series with the values before it.
 
+    The series is cut into segments of constant level. A step is a change from one level to the
+    next.
+
     Args:
         values: ``MIN_RUNS`` or more, the oldest first.
-        edges: of the segments, as ``trace_edges`` returns them; None: they are computed here.
+        edges: index at which each segment begins, and the number of values; None: they are
+            computed here.
     """
     data = np.asarray(values, np.float64)
     if edges is None:
@@ -154,7 +161,7 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     fitted to the logarithms by least squares.
 
     Args:
-        data: values since the last step, the oldest first.
+        data: values of a figure since the last lasting change of its level, the oldest first.
     """
     count = len(data)
     if count < DRIFT_RUNS / 2:
@@ -200,8 +207,11 @@ def _estimate_slope_sigma(ramp: NDArray[np.float64], residuals: NDArray[np.float
 def trace_edges(last_starts: NDArray[np.int64]) -> list[int]:
     """Return the index at which each segment of a series begins, and the length of the series.
 
+    A segment is a part of the series with a constant level.
+
     Args:
-        last_starts: ``(n + 1,)``, of one series, as ``find_last_starts`` returns them.
+        last_starts: ``(n + 1,)``; for each length t the index at which the last segment of the
+            first t values begins.
     """
     # From the last segment to the first: where one begins, the one before it ends.
     edges = [len(last_starts) - 1]
@@ -235,7 +245,9 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     cusum_squares = np.zeros((*leading, length + 1))
     cusum[..., 1:] = np.cumsum(clipped, axis=-1)
     cusum_squares[..., 1:] = np.cumsum(clipped**2, axis=-1)
-    penalty = _PENALTY * np.log(length) * noise.level_variance  # of each segment
+    # The cost of each segment besides its deviations. It grows with the noise, so that noise alone
+    # rarely makes a segment.
+    penalty = _PENALTY * np.log(length) * noise.level_variance
     min_costs = np.full(cusum.shape, np.inf)  # of the best segmentation of the first t values
     min_costs[..., 0] = 0.0  # lengths shorter than a segment stay infinite
     last_starts = np.zeros(cusum.shape, np.int64)
@@ -269,7 +281,8 @@ class _Noise:
 def _estimate_noise(data: NDArray[np.float64]) -> _Noise:
     """Estimate the noise of series, which may be correlated from value to value.
 
-    It is estimated from differences, because steps and drift hardly change these.
+    It is estimated from differences of values, because changes of the level and drift hardly affect
+    them.
 
     Args:
         data: ``(..., n)``
@@ -295,8 +308,8 @@ def _clip_outliers(data: NDArray[np.float64], sigma: NDArray[np.float64]) -> NDA
     The band is around a running median (Hampel's identifier).
 
     Args:
-        data: ``(..., n)``
-        sigma: ``(..., 1)``
+        data: ``(..., n)``; each series is along the last axis.
+        sigma: ``(..., 1)``; standard deviation of the noise of each series.
 
     Returns:
         ``(..., n)``

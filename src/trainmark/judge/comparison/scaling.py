@@ -73,9 +73,11 @@ class Scaling:
 def find_scaling(
     works: Sequence[Sequence[Record]], *, allow: Collection[str] = ()
 ) -> list[tuple[Scaling, Record]]:
-    """Return the scaling of each work that ran with several numbers of ranks, its worlds.
+    """Return how throughput scales over works that differ only in their number of ranks.
 
-    Each is returned with a record of its smallest world.
+    Such works are worlds of one scaling. In weak scaling, the batch of each rank is the same in all
+    worlds; in strong scaling, the batch of all ranks together is. Each scaling is returned with a
+    record of its smallest world.
 
     Args:
         works: launches of each work; those that failed, or that their evidence contradicts, do not
@@ -154,7 +156,9 @@ def _make_scaling(kind: ScalingKind, family: Sequence[Sequence[Record]]) -> Scal
 
 
 def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
-    """Return a world with its efficiency compared with the smallest one.
+    """Return a world with its efficiency.
+
+    The efficiency is the throughput of a rank divided by that of a rank in the smallest world.
 
     Args:
         launches: of this world.

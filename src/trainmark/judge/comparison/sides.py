@@ -156,7 +156,8 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
     left_out = []
     for record in launches:
         if record.run_id not in names:
-            # Without a reason of its own, it is the other side that lacks a launch of its round.
+            # A launch without a reason of its own is left out of a comparison in pairs: the other
+            # side has no launch that counts with the same number.
             reason = _find_reason_to_leave_out(record) or message("compare_alone_in_round")
             left_out.append(LeftOut(record.run_id, reason))
     # Of all launches, not only of those that count: one that missed its target did not pass.
@@ -194,7 +195,8 @@ def find_work_differences(
     _reject_copies(records)
     works = [_describe_reported_work(record) for record in records]
     known_keys = dict.fromkeys(name for work in works for name in work)
-    # A field that a recipe does not have is None. A fact that ranks did not report stays unknown.
+    # A field that a recipe does not have is None, which differs from any value. A fact that ranks
+    # did not report stays absent, which differs from no value.
     recipe_fields = [name for name in known_keys if name not in _REPORTED_BY_RANKS]
     works = [dict.fromkeys(recipe_fields) | work for work in works]
     allowed_keys = [FIELD_ALIASES.get(key, key) for key in allow]
@@ -216,7 +218,10 @@ def find_work_differences(
 
 
 def _reject_copies(records: Sequence[Record]) -> None:
-    """Raise a UsageError if a run is given twice, or has the step times of another run."""
+    """Raise a UsageError if a run is given twice, or has the step times of another run.
+
+    Proportional step times count as copied too, because those of two real launches never are.
+    """
     reject_duplicates(record.run_id for record in records)
     for record, other in combinations(records, 2):
         if is_proportional(record.steps.time_ns, other.steps.time_ns):
