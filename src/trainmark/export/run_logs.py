@@ -241,6 +241,7 @@ def _format_mlperf_line(
     metadata: dict[str, Any] = {
         "file": moment.file,
         "lineno": moment.lineno,
+        # Both epochs are the same, because a block, which is a window, lies in one epoch.
         "epoch_num": moment.epoch,
         "first_epoch_num": moment.epoch,
         "samples_count": moment.samples,
@@ -272,7 +273,8 @@ def _list_mlperf_facts(record: Record) -> dict[str, Any]:
         "trainmark_status": record.status,
         "trainmark_trust": record.trust.grade,
         "seed": recipe.get("seed"),
-        # As trained, because ranks that share a model train the same batch; else as planned.
+        # The largest batch that was trained; if there was no step, the planned one. Ranks that
+        # share a model train the same batch, which the planned one counts once for each of them.
         "global_batch_size": max(record.steps.samples, default=planned_batch),
         "micro_batch_size": recipe["micro_batch_size"],
         "gradient_accumulation_steps": recipe["grad_accum_steps"],
@@ -285,14 +287,14 @@ def _list_mlperf_facts(record: Record) -> dict[str, Any]:
 def _list_ruleset_keys(record: Record) -> Mapping[str, Any]:
     """Return the keys that MLPerf's ruleset of the case requires; empty if it has no ruleset."""
     name = record.plan.case
-    if name not in cases.list_names():
+    if name not in cases.list_names():  # the record is of a case that is not available here
         return {}
     ruleset = cases.load(name).mlperf
     return {} if ruleset is None else ruleset(record.plan.recipe)
 
 
 def read_moments(record: Record, folder: Path) -> Iterator[Moment]:
-    """Yield the moments of rank 0, in order.
+    """Yield what rank 0 did and when, in order: the launch, the training and its parts, the end.
 
     Raises:
         RecordError: ``folder`` has no events, a line is not an event, or the events have more steps
@@ -300,12 +302,13 @@ def read_moments(record: Record, folder: Path) -> Iterator[Moment]:
     """
     launch = _read_launch(folder)
     path = folder / name_rank_file(0)
+    # All events have the time of a monotonic clock; the launch event has the time since 1970 too.
     timeline = _Timeline(record, path, shift_ns=launch["unix_ns"] - launch["t_ns"])
     yield from timeline.iterate_moments(launch)
     for event in _read_events(path):
         yield from timeline.iterate_moments(event)
     if timeline.epoch is not None:  # the training did not reach its end
-        no_event = {"file": path.name, "lineno": 0}
+        no_event = {"file": path.name, "lineno": 0}  # lines count from 1: this moment has none
         yield timeline.make_moment("broke_off", timeline.last_ns, no_event)
 
 
@@ -328,7 +331,7 @@ def _read_launch(folder: Path) -> LocatedEvent:
 
 
 def _read_events(path: Path) -> Iterator[LocatedEvent]:
-    """Yield the events of a file, if it exists.
+    """Yield the events of a file, if it exists, each with its file and its line in it.
 
     Raises:
         RecordError: the first line that is not an event.
@@ -348,16 +351,18 @@ class _Timeline:
 
     def __init__(self, record: Record, path: Path, *, shift_ns: int) -> None:
         self.epoch: int | None = None  # None before the training and after its end
-        self.last_ns = 0  # of the last moment
+        self.last_ns = 0  # time of the last moment, by the clock of the events
         self._step = 0  # number of steps so far
         # By number of steps: all samples until then, and the loss of the last step.
         self._samples = [0, *accumulate(record.steps.samples)]
         self._losses: list[float | None] = [None, *record.steps.loss]
-        self._path = path
-        self._shift_ns = shift_ns  # from the clock of the events to the time since 1970
+        self._path = path  # of the events, for errors
+        # What is added to the time of an event, by its machine's monotonic clock, to have the time
+        # since 1970.
+        self._shift_ns = shift_ns
 
     def iterate_moments(self, event: LocatedEvent) -> Iterator[Moment]:
-        """Yield the moments of an event."""
+        """Yield the moments of an event; events that no log has a line for give none."""
         # Events of something that lasts have a start and an end, others a single time.
         end_ns = event["end_ns"] if "end_ns" in event else event["t_ns"]
         match event["event"]:

@@ -44,7 +44,7 @@ def _convert_cell(value: Value) -> Value:
 
 
 def build_record_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
-    """Return the names of the columns, and a row for each record; null values are None."""
+    """Return the names of the columns, and a row for each record; None: an unknown value."""
     # By the name of a figure: those of all cases, then those that only one case has.
     column_names = {name: name_column(name, spec.unit, spec) for name, spec in FIGURES.items()}
     for record in records:
@@ -119,7 +119,7 @@ def render_json(records: Sequence[Record]) -> str:
 
 
 def render_index(records: Sequence[Record]) -> str:
-    """Return the index records of each run, one JSON line each; see ``record.index_record``.
+    """Return the index records of each run, one JSON line each, which result collections import.
 
     Raises:
         RecordError: a case has no mission, so that it has no index record.

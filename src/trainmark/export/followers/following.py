@@ -71,7 +71,7 @@ class Following:
             self._try(self._send_new_points)
 
     def finish(self) -> None:
-        """Hand over the rest and the result of a run that has ended."""
+        """Hand over the points that are left of a run that has ended, and its result."""
         self._try(self._send_rest_and_result)
         self._release_lock()
 
@@ -80,8 +80,8 @@ class Following:
         """Tell whether the run may still write events."""
         if (self.run_dir / RECORD_FILE).exists():
             return False
-        # A launcher holds the lock of the run directory while it runs. If it has submitted the run
-        # to an engine and ended, the nodes still write.
+        # A launcher holds the lock of the run directory while it runs. It may end before the run
+        # if it has submitted the run to a cluster's scheduler: then the nodes still write.
         return is_locked(self.run_dir) or self._reader.waits_for_nodes
 
     def _try(self, hand_over: Callable[[], None]) -> None:
@@ -133,6 +133,8 @@ class Following:
         """Lock the target, so that no other process hands the run to it at the same time."""
         if self._lock is not None:
             return
+        # A destination may be a URL or a path, which have slashes. A file's name cannot have them,
+        # so it has a digest.
         digest = blake2b(str(self.target).encode(), digest_size=6).hexdigest()
         path = self.run_dir / f".follow.{self.target.backend}.{digest}.lock"
         try:
@@ -191,6 +193,7 @@ class FollowedRuns:
 
 def shorten_fault(error: BaseException) -> str:
     """Return the error of a backend as one line of limited length."""
+    # The line becomes a part of a sentence, so it has no period at its end.
     text = " ".join(str(error).split()).rstrip(".")
     name = type(error).__name__
     if len(text) > _MAX_FAULT_LENGTH:  # keep the end, where the reason often is

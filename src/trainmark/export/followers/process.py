@@ -33,12 +33,13 @@ class _Report:
     """The lines of JSON that the launcher reads: one when we are ready, and one at the end."""
 
     def __init__(self) -> None:
-        # What the backend's program prints must not stand between our lines: the standard output is
-        # kept under another descriptor, and what others print to it is dropped.
+        # The launcher reads our reports from our standard output, a line each. What the backend's
+        # program prints must not stand between them. So we write to a copy of the descriptor, and
+        # what the program prints to the original one is dropped.
         self._descriptor = os.dup(sys.stdout.fileno())
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self._lock = threading.Lock()
-        self._is_sent = False  # whether the line at the end was sent: only the first one is
+        self._is_sent = False  # whether the outcome was sent: only the first one is
 
     def send_ready(self) -> None:
         """Tell the launcher that nothing more is imported."""
@@ -103,8 +104,8 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
     _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
     following = Following(run_dir, target, open_backend)
     # A backend may hang: the thread then ends this process.
-    limit = partial(_exit_after_patience, run_end, following, report, patience_s)
-    threading.Thread(target=limit, daemon=True).start()
+    exit_if_late = partial(_exit_after_patience, run_end, following, report, patience_s)
+    threading.Thread(target=exit_if_late, daemon=True).start()
     while not run_end.event.wait(POLL_S):
         following.poll()
     following.finish()
@@ -115,7 +116,10 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
 
 
 def _redirect_output(path: Path) -> None:
-    """Send what the backend's program prints to a log; without one it is lost."""
+    """Send what the backend's program prints to a log from now on.
+
+    If the log cannot be opened, the text stays lost: both streams lead to the null device.
+    """
     with suppress(OSError):
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for stream in (sys.stdout, sys.stderr):
@@ -125,11 +129,14 @@ def _redirect_output(path: Path) -> None:
 def _exit_after_patience(
     run_end: _RunEnd, following: Following, report: _Report, patience_s: float
 ) -> None:
-    """End this process ``patience_s`` after the run, whatever the backend does."""
+    """End this process ``patience_s`` after the run, whatever the backend does.
+
+    It runs in a thread of its own. If the main thread is done before, the process ends with it.
+    """
     run_end.event.wait()
     time.sleep(patience_s)
     report.send_outcome("slow", seconds=patience_s, step=following.num_steps)
-    os._exit(1)
+    os._exit(1)  # ``sys.exit`` would end only this thread
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class _Ranks:
         self.num_steps = self._steps_before
 
     def read_new(self, shift_ns: int) -> _NewPoints:
-        """Return the points of the next chunks, the steps before the evaluations after them.
+        """Read a chunk of each rank's events; return the points of steps, then of evaluations.
 
         Args:
             shift_ns: what is added to the clock of the first machine with ranks to have the time
@@ -160,24 +160,33 @@ class _Ranks:
             step = self._steps.setdefault(first_number + offset, StepSum())
             step.add(rank, window, offset, end_ns)
             end_ns -= window.step_ns[offset]
+        # The point of this step also gets what is only known of the whole window, such as the MFU.
         self._steps[first_number + last_offset].windows.append(window)
 
     def _take_complete_steps(self, shift_ns: int) -> list[Point]:
         """Remove the steps that all ranks have reported, and return their points in order.
 
         Args:
-            shift_ns: see ``read_new``.
+            shift_ns: what is added to a time of the ranks' events to have the time since 1970.
         """
         world_size = self._plan.world_size
         complete = [n for n, step in self._steps.items() if step.num_ranks == world_size]
         return [self._take_step(number, shift_ns) for number in sorted(complete)]
 
     def take_rest(self, shift_ns: int) -> list[Point]:
-        """Remove the steps that some ranks did not reach, and return their points in order."""
+        """Remove the steps that some ranks did not reach, and return their points in order.
+
+        Args:
+            shift_ns: what is added to a time of the ranks' events to have the time since 1970.
+        """
         return [self._take_step(number, shift_ns) for number in sorted(self._steps)]
 
     def _take_step(self, number: int, shift_ns: int) -> Point:
-        """Remove a step, and return its point."""
+        """Return the point of a step, which is not kept any longer.
+
+        Args:
+            shift_ns: what is added to a time of the ranks' events to have the time since 1970.
+        """
         step = self._steps.pop(number)
         self.num_steps = number
         self._samples_so_far += step.samples
@@ -250,19 +259,24 @@ class _Ranks:
         return self._peak_flops_per_s
 
     def _make_evaluation(self, event: Evaluate, shift_ns: int) -> Point:
-        """Return the point of an evaluation: its time, its samples and all its qualities."""
+        """Return the point of an evaluation: its time, its samples and all its qualities.
+
+        Args:
+            shift_ns: what is added to a time of the ranks' events to have the time since 1970.
+        """
         values = {
             "eval/time_seconds": (event.end_ns - event.start_ns) / NS_PER_S,
             "eval/samples": float(event.samples),
         }
         qualities = {self._plan.about.metric: event.value} | event.detail
-        # Qualities of groups of rows, by kind of group and name of the group.
+        # ``event.parts``: qualities of groups of rows, by kind of group and name of the group.
         for kind, qualities_of_groups in event.parts.items():
             for name, value in qualities_of_groups.items():
                 qualities[f"{kind}_{name}"] = value
         for name, value in qualities.items():
             if value is not None:
                 values[f"eval/{format_name(name)}"] = value
+        # A run that resumes another counts on from the steps of the earlier one.
         number = self._steps_before + event.step
         return Point(axis=EVAL_STEP, number=number, unix_ns=event.end_ns + shift_ns, values=values)
 
@@ -281,24 +295,28 @@ class _Machine:
 
     def __init__(self, run_dir: Path, node: int | None, prefix: str) -> None:
         # The process that launched ranks on the machine, and the one that samples its devices,
-        # write a file each.
+        # write a file each. ``node`` None: the machine of the launcher.
         process_file = LAUNCHER_FILE if node is None else name_node_file(node)
         self._process = EventTail(run_dir / process_file, _CHUNK_BYTES)
         self._sampler = EventTail(run_dir / name_telemetry_file(node), _CHUNK_BYTES)
-        self._prefix = prefix
+        self._prefix = prefix  # of the names of the machine's series, for example `sys/node0/`
         self._num_readings = {"host": 0, "gpu": 0}  # so far; they number the points of each kind
         self.launch: Launch | None = None
         self.is_finished = False
 
     @property
     def shift_ns(self) -> int | None:
-        """Return what is added to its clock to have the time since 1970; None: not known yet."""
+        """Return what is added to its monotonic clock to have the time since 1970.
+
+        None: not known yet, because the launch event was not read, which has both times.
+        """
         return None if self.launch is None else self.launch.unix_ns - self.launch.t_ns
 
     def read_new(self) -> _NewPoints:
-        """Return the points of the next chunk; readings wait until the time of the launch is known.
+        """Read a chunk of each of the two files of the machine, and return the sampler's points.
 
-        Without it they would have no time since 1970.
+        The sampler's file is read only after the launch event. This event has the time since 1970,
+        from which the points get theirs.
         """
         events = self._process.read_new()
         for event in events:
@@ -317,9 +335,13 @@ class _Machine:
         return _NewPoints(points, len(events) + len(samples))
 
     def _make_reading(self, event: DevicesEvent | HostEvent) -> Point:
-        """Return a reading, dated to the middle of the time that it took."""
+        """Return the point of a reading, at the middle of the time that the reading took."""
         shift_ns = self.shift_ns
         assert shift_ns is not None, "samples are read after the launch"
+        # The host and the devices are read independently, so their readings are numbered apart. The
+        # axis says which of them the number counts. `_prefix` names the machine, as `sys/`.
+        # Series of the host stand directly below it, as `sys/power_watts`, and so does its axis.
+        # Series of a device stand below `sys/gpu0`; one axis, below `sys/gpu`, is for all devices.
         if isinstance(event, HostEvent):
             kind = "host"
             axis = f"{self._prefix}reading"
@@ -371,7 +393,8 @@ class RunReader:
         self._plan = plan
         self._run_dir = run_dir
         # What ranks write, and what is written on the machine of the launcher and on each node. The
-        # prefix begins the names of a machine's series.
+        # prefix begins the names of a machine's series. There are only nodes if a process on each
+        # of them starts the ranks, not the launcher itself.
         self._ranks = _Ranks(plan, run_dir)
         self._launcher = _Machine(run_dir, node=None, prefix="sys/")
         self._nodes = [
@@ -381,9 +404,10 @@ class RunReader:
 
     @property
     def _rank_shift_ns(self) -> int | None:
-        """What is added to the ranks' clock to have the time since 1970; None: not known yet.
+        """What is added to the times of ranks' events to have the time since 1970.
 
-        Steps have the time of the first machine with ranks, whose launch event has its shift.
+        Points of steps have the time of rank 0, which is on the first node, or on the launcher's
+        machine if there are no nodes. None: the launch event of this machine was not read yet.
         """
         first_machine = self._nodes[0] if self._nodes else self._launcher
         return first_machine.shift_ns
@@ -417,7 +441,7 @@ class RunReader:
 
     @property
     def waits_for_nodes(self) -> bool:
-        """Tell whether a node of an engine's job has not reported its end."""
+        """Tell whether a node has not reported its end; False if the launcher starts all ranks."""
         return any(not node.is_finished for node in self._nodes)
 
     @property
@@ -427,6 +451,8 @@ class RunReader:
 
     def take_rest(self) -> list[Point]:
         """Return the points of the last steps, which some ranks did not reach."""
+        # What is added to the times of steps, which are on a machine's monotonic clock, to have the
+        # time since 1970. None: it is not known, and until then no event of a rank is read.
         shift_ns = self._rank_shift_ns
         return [] if shift_ns is None else self._ranks.take_rest(shift_ns)
 

@@ -138,6 +138,7 @@ class Followers:
                     str(target),
                     str(self.patience_s),
                 ),
+                # They keep the working directory off the import path.
                 env=os.environ | SAFE_PATH_VARIABLES,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

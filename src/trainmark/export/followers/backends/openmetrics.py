@@ -60,7 +60,11 @@ class OpenMetrics:
         self._write_file()
 
     def finish(self, result: RunResult | None) -> None:
-        """Write the final figures; the run is no longer active."""
+        """Write the final figures; the run is no longer active.
+
+        Args:
+            result: how the run ended; None: it has no record.
+        """
         self._set_gauge("trainmark_run_active", 0)
         if result is not None:
             self._set_gauge("trainmark_run_passed", int(result.status == "passed"))
@@ -71,6 +75,8 @@ class OpenMetrics:
     def _set_series(self, name: str, value: float) -> None:
         """Set the gauge of a series; the device and the machine of a reading are labels."""
         labels: dict[str, str] = {}
+        # None: not a series of a machine. Else its parts: of `sys/node1/gpu0/power_watts` the node
+        # 1, the gpu 0 and the quantity `power_watts`. A series of the host has no gpu.
         reading = _READING.fullmatch(name)
         if reading is not None:
             kind = "gpu" if reading["gpu"] is not None else "host"

@@ -58,7 +58,11 @@ class TensorBoard:
         self._file.flush()
 
     def finish(self, result: RunResult | None) -> None:
-        """Write the final figures and close the file."""
+        """Write the final figures and close the file.
+
+        Args:
+            result: how the run ended; None: it has no record.
+        """
         if result is not None:
             self._write_scalars(result.figures, result.number, result.unix_ns)
             text = f"{result.status}, {result.trust.replace('_', ' ')}"

@@ -46,7 +46,8 @@ class WeightsAndBiases:
             x_save_requirements=False,
         )
         folder = Path(os.environ.get("WANDB_DIR") or run.folder)
-        # An earlier following of this run that was never uploaded: all its points come again.
+        # W&B keeps a run here if it does not upload it. One from an earlier following
+        # of this run is deleted, because all its points come again.
         for earlier_folder in folder.glob(f"wandb/offline-run-*-{run.run_id}"):
             shutil.rmtree(earlier_folder)
         self._run: Any = wandb.init(
@@ -57,7 +58,7 @@ class WeightsAndBiases:
             group=run.case,
             config=run.settings,
             dir=folder,
-            resume="allow",
+            resume="allow",  # a run with this id that was uploaded before is continued
             reinit="create_new",  # several runs may be followed in one process
             settings=settings,
         )
@@ -82,7 +83,11 @@ class WeightsAndBiases:
             self._run.log(time_columns | point.values)
 
     def finish(self, result: RunResult | None) -> None:
-        """Set the summary and end the run."""
+        """Set the summary and end the run.
+
+        Args:
+            result: how the run ended; None: it has no record.
+        """
         if result is not None:
             self._run.summary.update(result.figures)
             self._run.summary.update({"status": result.status, "trust": result.trust})
