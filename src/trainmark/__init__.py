@@ -22,7 +22,10 @@ __all__ = [
 
 
 def __getattr__(name):  # type: ignore[no-untyped-def]
-    """Return a function of ``trainmark.api``; Python calls this for names that are not imported."""
+    """Return a function or class of ``trainmark.api``; Python calls this for names not yet here.
+
+    ``trainmark.api`` is imported only then, at the first use, and not by ``import trainmark``.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

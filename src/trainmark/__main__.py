@@ -35,8 +35,9 @@ class _StopHandler:
         raise KeyboardInterrupt
 
     def _handle_unraisable(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        """End the program where Python cannot raise the interrupt, as in the locks of its imports.
+        """End the program if Python cannot raise the interrupt where the signal came.
 
+        This happens in the locks of Python's imports, for example: the error would be lost there.
         Set as ``sys.unraisablehook``.
         """
         if issubclass(unraisable.exc_type, KeyboardInterrupt):

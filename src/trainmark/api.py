@@ -129,7 +129,12 @@ class Records(list[Record]):
         return build_summary(self)
 
     def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
-        """Return the result page as Markdown, or as HTML: a file in both languages."""
+        """Return the result page as text, in Markdown or HTML.
+
+        Args:
+            lang: the language of the Markdown. HTML has both languages; it shows this one first.
+            html: whether to return HTML instead of Markdown.
+        """
         documents = build_documents(self)
         return to_html(documents, lang) if html else to_markdown(documents, lang)
 
@@ -150,22 +155,25 @@ def plan_run(
 
     Args:
         show_remark: called with each remark, for example that a device cannot be used.
-        dry_run: the plan is only shown; see ``resolve``.
+        dry_run: the plan is only shown. Data that only the nodes can see is then not checked, and
+            no record is written if planning fails.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
-        UnplannableError: code of the case failed; the run has a record.
+        UnplannableError: code of the case failed; without ``dry_run``, the run has a record.
     """
     if request.device is None:  # the first vendor with a usable device is chosen
         _report_unusable_vendors(show_remark)
     settings = read_cluster(request.cluster)
     with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
+        # ``remote``: the machines or the container of the launcher; None: this machine.
         plan = resolve(
             request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
         )
         _report_unchecked_data([plan], show_remark)
         _report_unproven([plan], show_remark)
-    if UNUSED_ACCELERATOR in plan.labels:  # this machine has one, but it cannot be used
+    # This machine has an accelerator that cannot be used, and the user chose no device.
+    if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.list_device_faults(), f"runs on {plan.device.vendor} instead"):
             show_remark(remark)
     is_remote = plan.launcher not in (LOCAL, CONTAINER)
@@ -182,7 +190,7 @@ def plan_run(
 
 
 def _report_unusable_vendors(show_remark: ShowRemark) -> None:
-    """Show why vendors could not be loaded."""
+    """Show why the plugins of device vendors that cannot be loaded fail, each by a remark."""
     _vendors, faults = devices.load_all()
     for fault in faults:
         show_remark(fault)
@@ -245,7 +253,7 @@ def launch_run(
     A failed launch does not stop the others, unless it reached its time limit: the others would
     too. Then, and after a signal in ``stop``, there are fewer records than the plan says.
     """
-    if plan.repeat_count > 1:  # each launch checks its own folder only, which is in this one
+    if plan.repeat_count > 1:  # each launch checks only its own folder, inside the run's
         refuse_used(Path(plan.run_dir))
     records = Records()
     for plan_of_launch in list_launches(plan):
@@ -324,7 +332,11 @@ def launch_once(
 
 
 def _report_unchecked_data(plans: Iterable[Plan], show_remark: ShowRemark) -> None:
-    """Report each folder of data that a dry run could not check."""
+    """Report each folder of data that a dry run could not check: it is not on this machine.
+
+    Nodes refuse a plan without the facts of its data, such as the number of samples.
+    """
+    # ``UNCHECKED`` stands in place of the layout that a check would have found.
     unchecked = [plan.data.folder for plan in plans if plan.data.layout == UNCHECKED]
     for folder in dict.fromkeys(unchecked):  # each once: several plans may have the same
         show_remark(
@@ -335,7 +347,10 @@ def _report_unchecked_data(plans: Iterable[Plan], show_remark: ShowRemark) -> No
 
 
 def _report_unproven(plans: Iterable[Plan], show_remark: ShowRemark) -> None:
-    """Show what each device and launcher without real runs yet was tested on."""
+    """Show which devices and launchers have not done real runs yet.
+
+    Each remark says what the device or launcher was tested on instead.
+    """
     remarks = [remark for plan in plans for remark in plan.describe_unproven()]
     for remark in dict.fromkeys(remarks):  # each once: several plans may have the same
         show_remark(remark)
@@ -347,12 +362,14 @@ def plan_entries(
     """Check every entry of a plan file; return the file, and the state of each entry.
 
     Args:
-        show_remark: called with each device that cannot be used.
-        dry_run: the plans are only shown; see ``resolve``.
+        show_remark: called with each remark, for example that a plugin cannot be loaded.
+        dry_run: the plans are only shown. Data that only the nodes can see is then not checked, and
+            no record is written if planning fails.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
-        UnplannableError: code of a case failed; its run has a record, and nothing was started.
+        UnplannableError: code of a case failed; nothing was started. Without ``dry_run``, the run
+            has a record.
     """
     file = read_plan_file(request)
     for entry in file.entries:
@@ -371,9 +388,10 @@ def plan_entries(
 def run_entries(
     entries: Sequence[SeriesEntry], *, quiet: bool, show_remark: ShowRemark, deliver: bool = False
 ) -> None:
-    """Do the missing launches of the entries and write their pages.
+    """Do the missing launches of the entries of a plan file, and write their pages.
 
     Args:
+        quiet: show no progress.
         deliver: deliver a stop signal again after the end, as ``note_stop_signals`` does.
     """
     with note_stop_signals(deliver=deliver) as stop:
@@ -396,7 +414,9 @@ def run_entries(
 
 
 def submit_run(plan: Plan, cluster: Cluster) -> str:
-    """Submit a run to its engine and return the job's id at once.
+    """Submit a run to its engine, such as Slurm, and return the job's id at once.
+
+    ``trainmark run --detach`` calls this, so that the error names that option.
 
     Raises:
         UsageError: the launcher cannot submit, or the plan has several launches.
@@ -469,7 +489,8 @@ def run(
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
     request = RunRequest.build(case=case, overrides=overrides or None, **fields)
-    # Also for a plan file, whose entries select theirs anew: a wrong word fails before planning.
+    # The programs to which the run is handed. With a plan file, this is called only so that a wrong
+    # word fails before planning: the programs are selected again for the launches of its entries.
     followers = select_followers(request.follow)
     if is_plan_file(case):
         _, entries = plan_entries(request, show_remark=_warn)
@@ -477,7 +498,7 @@ def run(
         results = Records()
         for entry in entries:
             # "skipped": this machine cannot run it. "left": a stop signal came before its last
-            # launch.
+            # launch. ``contradiction``: which of its records do not match their events.
             if entry.state in ("skipped", "left") or entry.contradiction:
                 _warn(f"{entry.name}: {entry.contradiction or entry.reason}")
             results.extend(entry.records)
@@ -567,12 +588,19 @@ def accept(
 
 
 def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
-    """Check the options and return what an acceptance would measure; write and start nothing.
+    """Check the options and return what an acceptance would measure; start nothing.
+
+    Nothing is written but generated data that is missing, which the checks need.
+
+    Returns:
+        Without a launcher, an ``Acceptance`` of the devices of this machine. With one, an
+        ``OpenedSession``: a description of one job on the launcher's nodes, which is not started.
 
     Raises:
         UsageError, DataError, EnvironmentFault, RecordError: the options do not fit.
     """
     planned: Acceptance | OpenedSession
+    # ``plans``: of the trainings that would be timed; baselines must be of the same work.
     if request.launcher in (None, LOCAL):
         planned, plans = acceptance.plan_acceptance(request, dry_run=True)
     else:
@@ -585,7 +613,11 @@ def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
 def prepare_acceptance(
     request: AcceptRequest, *, attach: Path | None = None
 ) -> AbstractContextManager[Acceptance | OpenedSession]:
-    """Check everything for an acceptance of this machine's devices, or of a launcher's nodes.
+    """Check everything for an acceptance, and make or open its folder.
+
+    Entering the context checks; its value is what ``measure_acceptance`` takes: an ``Acceptance``
+    of this machine's devices, or an ``OpenedSession`` of a launcher's nodes. The folder is locked
+    until the end of the context.
 
     Args:
         attach: folder of an acceptance whose job was submitted; the request is then ignored.
@@ -595,7 +627,7 @@ def prepare_acceptance(
     """
     if attach is not None:
         return acceptance_cluster.attach_session(attach)
-    # A function, as baselines are read only once the plans are known.
+    # Baselines must be of the same work as the plans, which are known only in the calls below.
     read_baselines = None
     if request.baseline is not None:
         read_baselines = partial(_read_baselines, request.baseline)
@@ -605,11 +637,11 @@ def prepare_acceptance(
 
 
 def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
-    """Return the times that measurements are compared with.
+    """Return the times with which an acceptance compares its measurements.
 
     Args:
-        word: folder of an earlier acceptance, or what names runs, as for ``load``.
-        plans: of the trainings whose times are needed.
+        word: folder of an earlier acceptance, or a word that names runs, such as a run directory.
+        plans: of the trainings that the acceptance measures; the baseline must be of their work.
 
     Raises:
         UsageError: the baseline is of other work, or has no times.
@@ -618,6 +650,7 @@ def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
     if is_acceptance(Path(word)):
         return read_baselines_of_acceptance(Path(word), plans)
     try:
+        # ``rows=False``: the word must name records; figures that others published are refused.
         selection = _select((word,), verify=True, rows=False)
     except RecordError as error:
         raise RecordError(
@@ -635,6 +668,8 @@ def measure_acceptance(
     """Measure and judge an acceptance, and write its pages; return the verdicts.
 
     Args:
+        prepared: of the devices of this machine, or (``OpenedSession``) of a launcher's nodes.
+        stop: the measurement ends as soon as it holds a signal.
         show: called with each line about the progress.
     """
     if isinstance(prepared, Acceptance):
@@ -674,14 +709,15 @@ def compare(
     threshold: float = THRESHOLD,
     allow: Collection[str] = (),
 ) -> Comparison:
-    """Compare the launches ``b`` with the launches ``a``; see ``comparison.compare``.
+    """Compare the launches ``b`` with the launches ``a``, figure by figure.
 
     Args:
-        a: records, or words as ``load`` takes them.
-        b: likewise.
+        a: the reference: records, or words as ``load`` takes them, such as run directories.
+        b: what is compared with it, in the same form.
         figures: names of figures in a record; None: the throughputs that both sides have.
-        threshold: share by which the whole interval of a ratio must differ from 1.
-        allow: keys of the work in which the sides may differ.
+        threshold: a fraction. A figure counts as different if the whole 95% interval of its ratio
+            b / a is more than this away from 1.
+        allow: keys of the work in which the sides may differ, such as ``bs``.
 
     Raises:
         UsageError: the work differs, with the key and both values; or an unknown figure.
@@ -704,6 +740,7 @@ def _load_side(side: Compared) -> list[Record]:
         if isinstance(item, Record):
             records.append(item)
         else:
+            # ``rows=False``: published figures, which have no record, are refused.
             records += _select([item], rows=False).records
     return records
 
@@ -712,12 +749,14 @@ def _select(words: Sequence[str | Path], *, verify: bool = True, rows: bool = Tr
     """Return the results that words name; warn about each record that cannot be read.
 
     Args:
-        words: see ``load``; empty: the newest run.
+        words: run directories, record files, bundles and so on; empty: the newest run.
         verify: whether to compare records with their events.
-        rows: whether a word may also name published figures, which have no record.
+        rows: whether a word may also name figures that others published; each set of them is a row
+            of the selection instead of a record. If false, ``reference:CASE`` is refused, and other
+            published files count as files without a record.
     """
     selection = select_results([str(word) for word in words], verify=verify, rows=rows)
-    for fault in selection.skipped:
+    for fault in selection.skipped:  # the errors of records that cannot be read
         _warn(fault)
     return selection
 
@@ -726,7 +765,8 @@ def audit_results(*words: str | Path) -> list[Finding]:
     """Return the findings of the audit in records and published figures, errors first.
 
     Args:
-        words: as for ``load``; also files and folders of published figures, and ``reference:CASE``.
+        words: as for ``load``; also files and folders of published figures, and ``reference:CASE``,
+            the published figures that are shipped with a case.
 
     Raises:
         RecordError: a word names nothing that can be read.
@@ -756,7 +796,12 @@ def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
 
 
 def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
-    """Return the same rows as ``table``, as a pandas data frame.
+    """Return a pandas data frame with a row for each record, or for each step.
+
+    The columns are those of ``table``, the same function for Arrow.
+
+    Args:
+        steps: whether each row is a step instead of a record.
 
     Raises:
         EnvironmentFault: pandas is not installed.

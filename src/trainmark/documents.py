@@ -155,11 +155,12 @@ def make_damage_error(
 
 
 def make_usage_error(error: ValidationError, model: type[BaseModel], where: str) -> UsageError:
-    """Return the first fault of a document as an error of the user.
+    """Return one of pydantic's errors, the most useful to the user, as a UsageError.
 
     Args:
-        model: the type of the document, for the keys that are valid.
-        where: start of the place, before the key; ``--``: the key is an option.
+        model: the type of the document; its fields are the valid keys.
+        where: text before the key in the place that the error names, such as ``FILE: ``; ``--`` if
+            the key is an option, in which ``_`` is then written as ``-``.
     """
     misfit = find_first_misfit(error)
     key = misfit.key

@@ -64,7 +64,7 @@ class TrainmarkError(Exception):
         rule: str | None = None,
         fix: str | None = None,
     ) -> None:
-        super().__init__(what)
+        super().__init__(what)  # ``__str__`` adds place, rule and fix
         self.what = what
         self.where = where
         self.rule = rule
@@ -73,7 +73,8 @@ class TrainmarkError(Exception):
     def __str__(self) -> str:
         text = self.what
         if self.where:
-            # Without newlines: a CI runner might obey a line that begins with a name from a record.
+            # A place may contain names from a record. If such a name had a newline, a CI runner
+            # could take the next line for a command, such as `::error::`.
             where = self.where.replace("\n", r"\u000a")
             text = f"{where}: {text}"
         if self.rule:
@@ -151,6 +152,7 @@ class RunError(Exception):
 
     def __init__(self, code: str, **args: str | int | float | bool | None) -> None:
         super().__init__(code, args)
+        # The code names a sentence, such as ``loss_not_finite``; ``args`` are the values in it.
         self.code = code
         self.details = args  # ``args`` is an attribute of every exception
 

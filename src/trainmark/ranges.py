@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """Return the numbers in a list of the form ``0-3,8-11``.
+    """Return the numbers in a list of the form ``0-3,8-11``, which has both ends of each range.
+
+    An empty list has no numbers.
 
     Raises:
         ValueError: not such a list.

@@ -31,12 +31,16 @@ def recipe_field(default: Any, doc: str, *, rule: Rule = "open") -> Any:
     Args:
         default: the value in recipes that do not set the field.
         doc: one line for ``trainmark list fields``, with the unit.
-        rule: what it means to change the field. A plan lists changes under ``fix_hp`` or ``extra``;
-            with the latter, results belong to the open division. ``closed``: the closed division
-            allows the change, listed under ``fix_hp``. ``open``: it changes the work, listed under
-            ``extra``. ``scope``: it sets how much of the work is done and what is evaluated, listed
-            under ``extra`` if the user changed it, not if a shipped recipe sets it. ``free``: the
-            work stays the same. ``fixed``: the user cannot change it.
+        rule: what it means to change the field. A plan lists changes under ``fix_hp`` or
+            ``extra``. A result with changes only under ``fix_hp`` may be in the closed division;
+            with one under ``extra``, it belongs to the open division.
+
+            - ``closed``: the change is listed under ``fix_hp``.
+            - ``open``: the field changes the work; the change is listed under ``extra``.
+            - ``scope``: the field sets how much is trained or what is evaluated. A change by the
+              user is listed under ``extra``; a value that a shipped recipe sets is not listed.
+            - ``free``: the field does not change the work; nothing is listed.
+            - ``fixed``: the user cannot change the field.
     """
     return field(default=default, metadata={"doc": doc, "rule": rule})
 
@@ -143,7 +147,8 @@ class Recipe:
     def is_upper_bound(self) -> bool:
         """Tell whether the run is no real training, but shows how fast one could be at most.
 
-        Recipes that have such runs override it.
+        An example is a mixture of experts that all get equal loads. Recipes that have such runs
+        override it.
         """
         return False
 

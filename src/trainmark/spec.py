@@ -184,7 +184,7 @@ def read_page(path: Path) -> PageSpec:
 
 
 def _read_toml_as(path: Path, convert: Callable[[dict[str, Any]], _Read]) -> _Read:
-    """Return a TOML file of a case as ``convert`` returns its document.
+    """Read a TOML file of a case, and return what ``convert`` makes of its document.
 
     Raises:
         UsageError: the file cannot be read or converted.

@@ -59,6 +59,7 @@ def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
     Raises:
         EnvironmentFault: the installed torch is too old.
     """
+    # Only some cases have these fields. The others get the default, which means "off".
     if getattr(recipe, "checkpoint_every_steps", None) is not None:
         # One process saves with async_save(no_dist=True), which 2.7.1 does not take.
         require_torch(

@@ -161,6 +161,7 @@ class Misfit(NamedTuple):
         """The fault without key and rule."""
         if self.kind in MISSING:
             return "missing"
+        # None: the value is a whole table or list, which is not shown.
         return "not valid" if self.value is None else f"{self.value} is not valid"
 
     def __str__(self) -> str:
@@ -214,11 +215,14 @@ def find_first_misfit(error: ValidationError) -> Misfit:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error as one line: the first misfit of a ValidationError, else the first line."""
+    """Return the reason of an error as one line; the caller names the file.
+
+    Of a ValidationError, that is its most useful misfit; of another error, the first line.
+    """
     if isinstance(error, ValidationError):
         return str(find_first_misfit(error))
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        return error.strerror  # such as "Permission denied", without the path
     lines: Sequence[str] = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
