@@ -227,7 +227,7 @@ def select_followers(words: Sequence[str] | None, *, where: str = OPTION) -> lis
     """Return the programs to which runs are handed, after checking that they are installed.
 
     Args:
-        words: such as ``tensorboard`` or ``mlflow=http://host:5000``.
+        words: such as ``tensorboard`` or ``mlflow=http://host:5000``; None: no programs.
         where: the option that has the words, for errors.
 
     Raises:
@@ -567,7 +567,7 @@ def accept(
     overrides: Mapping[str, str | float | bool | None] | None = None,
     **fields: Any,
 ) -> AcceptanceResult:
-    """Find the devices of this machine, or the nodes, that should be excluded.
+    """Find the devices of this machine that should be excluded; with a launcher, the nodes.
 
     A stop signal (Ctrl-C) ends the measurement; after the result is written, it is delivered again.
 

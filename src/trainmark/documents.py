@@ -113,7 +113,7 @@ def validate_document(kind: type[Model], document: object, file: Path, *, fix: s
 
     Args:
         document: as ``read_yaml`` returns it.
-        fix: where the keys are described.
+        fix: what the error recommends, unless it names the nearest known key.
 
     Raises:
         UsageError: with file and key: an unknown key, or a wrong value.
