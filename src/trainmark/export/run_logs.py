@@ -387,7 +387,7 @@ class _Timeline:
         if event["epoch"] != self.epoch:
             if self.epoch is None:  # the training begins
                 yield self.make_moment("ready", start_ns, event)
-            else:  # an epoch ends with its last moment
+            else:  # the epoch before ended with its last moment, and is still the current one
                 yield self.make_moment("epoch_end", self.last_ns, event)
             self.epoch = event["epoch"]
             yield self.make_moment("epoch_start", start_ns, event)

@@ -80,7 +80,7 @@ def build_steps_table(records: Sequence[Record]) -> tuple[list[str], list[list[V
         steps = record.steps
         values = zip(steps.time_ns, steps.loss, steps.samples, strict=True)
         for number, (time_ns, loss, samples) in enumerate(values):
-            is_measured = number >= steps.warmup
+            is_measured = number >= steps.warmup  # so many steps at the beginning are not
             rows.append([record.run_id, number, is_measured, time_ns / 1e9, loss, samples])
     return ["run_id", "step", "measured", "time_s", "loss", "samples"], rows
 

@@ -219,7 +219,8 @@ class _Ranks:
             values["perf/data_wait_percent"] = 100 * wait_ns / step_ns
         used_bytes = [window.used_bytes for window in windows if window.used_bytes is not None]
         if used_bytes:
-            # As in a record: memory of processes adds up, of devices the highest use counts.
+            # As in a record: if ranks report the memory of their processes, it adds up; if they
+            # report that of their devices, the highest use counts.
             is_of_processes = all(x.memory_scope == "process" for x in self._facts.values())
             total_bytes = sum(used_bytes) if is_of_processes else max(used_bytes)
             values["memory/used_gib"] = total_bytes / _GIB
@@ -380,6 +381,7 @@ class _Machine:
             "memory_used_gib": None if used_bytes is None else used_bytes / _GIB,
             "memory_total_gib": None if total_bytes is None else total_bytes / _GIB,
             "energy_joules": sample.energy_j,
+            # 1 if the device gives any reason for which it is throttled, else 0.
             "throttled": None if reasons is None else float(bool(reasons)),
         }
         device = f"{self._prefix}gpu{sample.index}"

@@ -67,9 +67,10 @@ class _Follower:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """Return the code of the remark on the follower, and the remark's arguments by their names.
+        """Return what the run says of the follower at its end: code and arguments of a sentence.
 
-        Code None: no remark, because the follower handed over the whole run.
+        Its ``code`` is a key of ``messages.toml``; the other keys are the sentence's arguments.
+        Code None: nothing is said, because the follower handed over the whole run.
         """
         for report in self.reports:
             if "code" in report:  # the report of its end; the earlier one, ready, has no code
