@@ -24,7 +24,7 @@ _MAX_SHOWN_MEMBERS = 4  # of a team
 
 
 def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: bool) -> None:
-    """Print phases, times and rounds of an acceptance, and the command of its engine.
+    """Print phases, times and rounds of an acceptance, and the command that would start it.
 
     Args:
         acceptance: of this machine's devices, or of a launcher's nodes (``OpenedSession``).
@@ -60,10 +60,11 @@ def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: boo
 
 
 def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineCommand:
-    """Return the command that starts the agents of all nodes; on one machine, that of a rank.
+    """Return the command that starts the measurement.
 
-    An agent is the process of a node that starts its ranks. ``TASK`` stands for the file that a
-    rank gets when it is started.
+    With a launcher, it is a command of the launcher's engine, for example ``sbatch``. It starts on
+    each node an agent, the process that starts the node's ranks. On one machine, it is the command
+    of a rank; ``TASK`` stands for what the rank is to measure, as JSON.
 
     Args:
         acceptance: of this machine's devices, or of a launcher's nodes (``OpenedSession``).

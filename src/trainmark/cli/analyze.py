@@ -64,8 +64,8 @@ def analyze(
 def _split_logs_and_assignments(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the logs and the options among ``words``, the options as ``KEY=VALUE``.
 
-    Options of the public tool, ``--KEY VALUE`` and ``--KEY=VALUE``, are accepted too; its
-    ``--filename`` names a log.
+    ``--KEY VALUE`` and ``--KEY=VALUE`` are accepted too. They are the options of the published log
+    analyzer of training benchmarks, whose ``--filename`` names a log.
     """
     logs = []
     assignments = []

@@ -90,7 +90,9 @@ def load_command(name: str) -> Any:
         return module.build(name)
     function = getattr(module, _convert_to_python_name(name))
     verb_command = build_command(name, module.EXAMPLES, function)
-    if name == "analyze":  # the public tool's --KEY VALUE stays among its words
+    # `analyze` reads `--KEY VALUE` from its words itself, so that the parser must not refuse it as
+    # an unknown option.
+    if name == "analyze":
         verb_command.context_settings |= {"ignore_unknown_options": True}
     return verb_command
 
@@ -168,7 +170,9 @@ def main() -> None:
             flush_output()  # raises LostOutputError, which is handled below
         return
     except SystemExit as end:
-        if end.code == _CTRL_C:  # typer turned the KeyboardInterrupt into an exit; undo that
+        # typer turns a KeyboardInterrupt into this exit code. Raise it again, so that the caller
+        # handles it as everywhere else: it prints what stopped the program, and exits with code 1.
+        if end.code == _CTRL_C:
             raise KeyboardInterrupt from None
         raise
     except LostOutputError as error:
@@ -182,11 +186,12 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package == "trainmark":  # no installation would help
             raise
+        # `_EXTRAS` has the extra of this project that installs the package.
         requirement = f"'trainmark[{_EXTRAS[package]}]'" if package in _EXTRAS else package
         fix = f"pip install {requirement}"
         fault = EnvironmentFault(f"{error.name} is not installed", fix=fix)
     except OSError as error:
-        name = str(error.filename or "")[:80]  # only the begin of a very long name
+        name = str(error.filename or "")[:80]  # only the start of a very long name
         fault = EnvironmentFault(str(error.strerror or error), where=name)
     print(f"trainmark: {fault}", file=sys.stderr)
     sys.exit(fault.exit_code)

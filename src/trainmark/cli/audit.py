@@ -93,7 +93,10 @@ def _print_finding(document: dict[str, Any]) -> None:
 
 
 def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> int:
-    """Print how results comply with the rules of their division; return the exit code."""
+    """Print how results comply with the rules of their division; return the exit code.
+
+    Records that cannot be read are printed too, and make the exit code 1.
+    """
     from trainmark.judge.compliance import check_rules
     from trainmark.pages.judgements import (
         describe_compliance,
@@ -109,6 +112,7 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
     else:
         for compliance in compliances:
             print_lines([describe_compliance(compliance, lang)])
+            # A mark says whether the rule is obeyed, the sentence what it demands.
             for mark, sentence in list_compliance_rules(compliance, lang):
                 print_lines([sentence], before=f"  {mark} ")
     all_comply = all(compliance.compliant for compliance in compliances)

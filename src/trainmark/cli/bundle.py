@@ -66,7 +66,10 @@ def bundle(
 
 
 def _push(paths: Sequence[Path], url: str) -> None:
-    """Send a bundle of each run, so that each is small and sent once; print their pages.
+    """Send runs to a server, and print the address of each run's page.
+
+    A bundle is sent as it is. Other runs are packed and sent one by one, so that each upload is
+    small and a refused run does not keep the other runs back.
 
     Args:
         paths: runs, folders of runs and bundles.
@@ -92,7 +95,7 @@ def _push(paths: Sequence[Path], url: str) -> None:
                     for stored_run in send_bundle(server, file).runs:
                         print_text(stored_run.page)
                 except (BundleError, RefusedBundleError) as error:
-                    print_remark(f"{launches[0]}: {error}")
+                    print_remark(f"{launches[0]}: {error}")  # a folder, or the bundle
                     has_failed = True
     if has_failed:
         raise typer.Exit(EXIT_FAILED)

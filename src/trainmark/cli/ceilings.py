@@ -52,7 +52,8 @@ def ceilings(
             timeout_s=_STARTUP_S + 3 * _MAX_ROWS * budget_s,  # 3: a margin
         )
     if as_json:
-        print_json(Redactor().redact_document(rates))  # without names, because users share it
+        # Users share the document: names of persons, machines and folders are replaced.
+        print_json(Redactor().redact_document(rates))
     else:
         typer.echo(show(build_ceilings_page(rates), lang))
     if has_wrong_results(rates):

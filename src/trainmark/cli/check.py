@@ -93,27 +93,32 @@ def _print_checks(case: str, report: CaseReport, lang: str) -> None:
             sign = "ok   "
             messages = [message(f"check_ok.{check.check}")]
         for item in messages:
+            # `report.messages` has the sentences for message codes that the case itself defines.
             sentence = render(item, lang, report.messages)
             print_lines([f"{check.check}: {sentence}"], before=f"{sign} ")
-    if report.checks:
+    if report.checks:  # a stop signal leaves none
         code = "check_done" if num_failed else "check_passed"
         summary = message(code, case=case, faults=num_failed, checks=len(report.checks))
         print_text(render(summary, lang))
 
 
 def _write_template(name: str, folder: Path) -> None:
-    """Write the files of a new case and say what comes next."""
+    """Write the files of a new case, and print the folder and the next commands."""
     from trainmark.cases import PATH_VARIABLE
     from trainmark.conformance.new_case import write_new_case
 
-    print_text(write_new_case(name, folder))
+    print_text(write_new_case(name, folder))  # the folder of the case, inside `folder`
     print_text(f"next: export {PATH_VARIABLE}={shlex.quote(str(folder.resolve()))}", err=True)
     print_text(f"      trainmark check {name}", err=True)
     print_text("docs/adding-a-case.md explains each file", err=True)
 
 
 def _build_document(case: str, report: CaseReport, lang: str) -> dict[str, Any]:
-    """Return the checks of a case as JSON has them: ``ok``, ``skipped`` or ``fault`` each."""
+    """Return a JSON document with each check's name, state and messages.
+
+    The state is ``ok``, ``skipped`` or ``fault``. A message is a fault, or why the check was
+    skipped.
+    """
     from trainmark.record.messages import render
 
     checks = []
@@ -128,6 +133,7 @@ def _build_document(case: str, report: CaseReport, lang: str) -> dict[str, Any]:
         else:
             state = "ok"
             messages = []
+        # `report.messages` has the sentences for message codes that the case itself defines.
         sentences = [render(item, lang, report.messages) for item in messages]
         checks.append({"check": check.check, "state": state, "messages": sentences})
     return {"case": case, "passed": report.passed, "checks": checks}

@@ -42,7 +42,7 @@ def complete_case(incomplete: str) -> list[Candidate]:
 
 
 def complete_run(incomplete: str) -> list[Candidate]:
-    """Return cases, their aliases, and plan files.
+    """Return what ``run`` takes: cases, their aliases, and plan files.
 
     Plan files are added only after a first letter, so that without one only cases are offered.
     """
@@ -61,9 +61,11 @@ def read_typed_words() -> list[str]:
     line = os.environ.get("COMP_WORDS")  # bash
     if line is not None:
         words = _split_line(line)
+        # COMP_CWORD is the index of the word that is completed.
         return words[: int(os.environ.get("COMP_CWORD", len(words)))]
     line = os.environ.get("_TYPER_COMPLETE_ARGS", "")  # other shells
     words = _split_line(line)
+    # Without a blank at its end, the line ends with the word that is completed.
     return words if line.endswith(" ") else words[:-1]
 
 
@@ -91,7 +93,8 @@ def complete_recipe(incomplete: str) -> list[Candidate]:
     from trainmark import cases
 
     case = _find_typed_case()
-    chosen_cases = [case] if case else cases.load_all()[0]  # [1]: the faults of the others
+    # `load_all` also returns the faults of cases that cannot be loaded, as [1].
+    chosen_cases = [case] if case else cases.load_all()[0]
     cases_by_recipe: dict[str, list[str]] = {}
     for chosen_case in chosen_cases:
         for recipe_name in chosen_case.recipes:
@@ -101,19 +104,23 @@ def complete_recipe(incomplete: str) -> list[Candidate]:
 
 
 def complete_field(incomplete: str) -> list[Candidate]:
-    """Return ``KEY=`` of the case's recipe fields, or the values of a field that has few."""
+    """Return ``KEY=`` of the case's recipe fields; after ``KEY=``, the values of that field.
+
+    A field that has many values, such as a number, has no candidates.
+    """
     from trainmark.recipe import Recipe
 
     case = _find_typed_case()
     recipe_type = case.recipe_type if case else Recipe
     words = read_typed_words()
-    # In bash, `precision=b` is three words, of which only `b` or `=` is completed. `words` ends
-    # before the word that is completed.
+    # bash splits `precision=b` into three words: `precision`, `=` and `b`. The word that is
+    # completed is `b`, or `=` if no value is typed yet. `words` has the words before that word.
+    # typer gives "" as `incomplete` if it is `=`; only the line itself tells it from a new word.
     if "COMP_WORDS" in os.environ and incomplete in ("", "=") and words:
         words_from_completed = _split_line(os.environ["COMP_WORDS"])[len(words) :]
-        if words_from_completed[:1] == ["="]:  # at ``precision=``, whose `=` is completed
+        if words_from_completed[:1] == ["="]:  # the user typed `precision=`
             return [(value, "") for value in _list_field_values(recipe_type, words[-1])]
-    if words[-1:] == ["="]:  # at ``precision=b``, whose `b` is completed
+    if words[-1:] == ["="]:  # the user typed `precision=b` in bash
         values = _list_field_values(recipe_type, words[-2])
         return _select_matching([(value, "") for value in values], incomplete)
     key, equals, _ = incomplete.partition("=")
@@ -134,12 +141,17 @@ def _collect_changeable_fields(recipe_type: type[Recipe]) -> dict[str, Field[Any
     }
     for alias, name in FIELD_ALIASES.items():
         if name in fields_by_key:
-            fields_by_key.setdefault(alias, fields_by_key[name])  # a field of that name goes first
+            # If the alias is also the name of a field, it stays the key of that field.
+            fields_by_key.setdefault(alias, fields_by_key[name])
     return fields_by_key
 
 
 def _list_field_values(recipe_type: type[Recipe], key: str) -> list[str]:
-    """Return the values of the field with a name or alias; none if it has many or is unknown."""
+    """Return the values of the field whose name or alias is ``key``.
+
+    The list is empty if the field has many values, if no field has the key, or if users cannot
+    change the field.
+    """
     fields_by_key = _collect_changeable_fields(recipe_type)
     if key not in fields_by_key:
         return []
@@ -162,7 +174,7 @@ def _list_type_values(annotation: Any) -> list[str]:
 
 
 def complete_prepare_option(incomplete: str) -> list[Candidate]:
-    """Return ``KEY=`` of what ``prepare`` takes for the case that is typed."""
+    """Return ``KEY=`` of each option that ``prepare`` takes for the case that is typed."""
     case = _find_typed_case()
     options = case.prepare_options if case else ()
     candidates = [(f"{option.name}=", option.help) for option in options]
@@ -188,15 +200,20 @@ def complete_launcher(incomplete: str) -> list[Candidate]:
 
 
 def complete_backend(incomplete: str) -> list[Candidate]:
-    """Return the names of backends of followers."""
+    """Return the names of the programs to which ``follow`` can send runs."""
     from trainmark.export.followers.targets import BACKENDS
 
     return _select_matching([(name, "") for name in BACKENDS], incomplete)
 
 
 def complete_filter(incomplete: str) -> list[Candidate]:
-    """Return cases, and the keys of columns and figures that filters begin with."""
+    """Return the words that a filter of ``results`` can begin with.
+
+    These are the names of cases, which alone select the runs of the case, and ``KEY=`` for the
+    keys of columns and figures.
+    """
     from trainmark.results.store.columns import INDEX_COLUMNS, INTERNAL_COLUMNS
 
+    # Internal columns, for example file sizes, serve the index alone and are not offered to users.
     keys = [(f"{key}=", "") for key in INDEX_COLUMNS if key not in INTERNAL_COLUMNS]
     return [*complete_case(incomplete), *_select_matching(keys, incomplete)]

@@ -56,8 +56,12 @@ def _print_local_dry_run(plan: Plan, *, as_json: bool) -> None:
 
 
 def _print_submission_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
-    """Print the plan of a run on other machines to standard error, and its script."""
-    first_launch = list_launches(plan)[0]
+    """Print the script that submits a run to other machines, and the plan.
+
+    The script goes to standard output, the plan to standard error.
+    With ``as_json``, both are one document on standard output.
+    """
+    first_launch = list_launches(plan)[0]  # its own plan, with its run directory
     script = build_command(first_launch, cluster).render_script(Path(first_launch.run_dir))
     if as_json:
         print_json({"plan": first_launch.model_dump(mode="json"), "script": script}, indent=2)
@@ -107,7 +111,8 @@ def describe_plan(plan: Plan) -> Iterator[tuple[str, str]]:
 def _describe_case(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what is trained, and how it differs from the case's own recipe."""
     yield "case", f"{plan.case}, {plan.about.title.en}, recipe {plan.recipe_name}"
-    # Fields that the closed rules let change, and fields that only the open rules let change.
+    # `fix_hp` has the fields that the closed rules let a user change; `extra` has those that only
+    # the open rules let a user change.
     changed = format_fix_hp(plan.fix_hp | plan.extra) or "nothing"
     yield "changed", f"{changed} (compared with {plan.compared_with}; {plan.rules} rules)"
 
@@ -144,7 +149,7 @@ def _describe_steps(plan: Plan) -> str:
             f"{plan.world_size} ranks)"
         )
     limits = f"{recipe['max_epochs']:,} epochs"
-    if plan.data.train_samples:
+    if plan.data.train_samples:  # 0: the data could not be checked
         steps_per_epoch = max(1, round(plan.data.train_samples / samples_per_step))
         limits += f" of about {steps_per_epoch:,} steps"
     if recipe["max_steps"] is not None:
@@ -191,7 +196,8 @@ class EarlierRun(NamedTuple):
 
 def _find_earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
     """Return the newest run of the same work in the folder ``store``; None if there is none."""
-    # As JSON values, so that those of a plan equal the same ones of a record that was read.
+    # A new plan may hold a value in another type than a record that was read from JSON. Both are
+    # converted to JSON values, so that equal ones compare equal.
     planned_work = to_jsonable_python(describe_planned_work(plan))
     for _, launches_of_run in read_newest_runs(store):
         for record in launches_of_run:
@@ -224,13 +230,15 @@ class PlannedLaunch(NamedTuple):
 
 
 def list_planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]:
-    """Return the launches to do, in their order."""
+    """Return the launches that the entries of a plan file still need, in the order they start."""
     expected_s_by_entry: dict[str, float | None] = {}
     planned = []
-    for entry, plan in series.order_launches(entries):
+    for entry, plan in series.order_launches(entries):  # `plan` is that of one launch
         if entry.name not in expected_s_by_entry:  # all launches of an entry do the same work
             assert entry.plan is not None, "a skipped entry has no launch"
-            # The folder of the plan file's runs; the other runs of the user are beside it.
+            # The folder with the runs of this plan file is searched first, then its parent, where
+            # the user's other runs are. The folder is read from the entry's plan, because the plan
+            # of a single launch may name a folder one level deeper (`ENTRY/r2`).
             folder = Path(entry.plan.run_dir).parent
             earlier = _find_earlier_run(plan, folder) or _find_earlier_run(plan, folder.parent)
             expected_s_by_entry[entry.name] = None if earlier is None else earlier.took_s
@@ -253,6 +261,10 @@ def print_series_dry_run(
     """Print the state of a plan file's entries, then the launches to do with their order and time.
 
     Starts nothing.
+
+    Args:
+        name: of the plan file.
+        exit_code: of this command, for the JSON; 2 if this machine can run none of the entries.
     """
     planned = list_planned_launches(entries)
     if as_json:

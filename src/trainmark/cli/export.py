@@ -44,7 +44,7 @@ def export(
         raise RecordError(
             "no record found", rule="only runs can be exported, not rows of result pages"
         )
-    # A program that sums or averages the rows would count such a run twice.
+    # If a run is given twice, a program that sums or averages the rows would count it twice.
     reject_duplicates(record.run_id for record in selection.records)
     if form == "parquet":
         if output is None:
@@ -55,5 +55,6 @@ def export(
             write_parquet(selection.records, output)
         print_text(str(output), err=True)
     else:
+        # `places` has the path of each record.
         write_text(output, render_text(form, selection.records, selection.places))
-    fail_if_damaged(selection)
+    fail_if_damaged(selection)  # exit code 1 if a record cannot be read or contradicts its events

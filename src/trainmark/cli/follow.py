@@ -52,11 +52,12 @@ def follow(
     targets = api.select_followers(to, where="--to")
     documents = []
     has_failed = False
-    done_pairs = api.follow_runs(runs, targets)
+    completed_followings = api.follow_runs(runs, targets)
     while True:
-        # A run is handed over inside `next`; meanwhile MLflow, for example, prints addresses.
+        # `next` hands runs over, and returns when one run is done with one program. Meanwhile a
+        # program may print: MLflow, for example, prints addresses.
         with redirect_to_stderr():
-            following = next(done_pairs, None)
+            following = next(completed_followings, None)
         if following is None:  # every run is done
             break
         has_failed = has_failed or following.fault is not None

@@ -107,14 +107,16 @@ def _judge_runs(
 
     Args:
         checked: the runs to check.
-        baseline: good runs to check against; None: there is no such check.
+        baseline: runs to check against, which must have passed; None: there is no such check.
         history: earlier runs to check against; None: there is no such check.
         figures: names of the figures to check; empty: the default ones.
-        worse_by: allowed loss against the baseline, as a share; None: from its spread.
+        worse_by: how much worse than the baseline a figure may be (0.05 = 5%); None: derived from
+            the spread of the baseline.
     """
     from trainmark.judge.comparison import gate as gating
     from trainmark.record.work import reject_duplicates
 
+    # A launch that is given twice would count as two measurements.
     reject_duplicates(record.run_id for record in checked.records)
     judgements: list[Judgement] = []
     if baseline is not None:
@@ -144,7 +146,7 @@ def _print_judgements(
 def _refuse_unverified(selections: Sequence[Selection]) -> None:
     """Raise ``UsageError`` if a record could not be checked against its raw events.
 
-    One that they contradict is not refused: it fails the gate.
+    A record that its raw events contradict is not refused here: it fails the gate.
     """
     for selection in selections:
         for record in selection.records:

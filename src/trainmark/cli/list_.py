@@ -63,7 +63,8 @@ _SECTIONS = f"{', '.join(get_args(What))}; default: cases, recipes and devices."
 def _list_case(case: Case, lang: str) -> Rows:
     """Return the row of a case in the section ``cases``."""
     dataset = case.dataset
-    if not isinstance(dataset, str):  # not a name, which is the same in each language
+    # A name is the same in each language; a description has a text for each.
+    if not isinstance(dataset, str):
         dataset = dataset.in_language(lang)
     return [
         {
@@ -78,7 +79,10 @@ def _list_case(case: Case, lang: str) -> Rows:
 
 
 def _list_recipes(case: Case, _lang: str) -> Rows:
-    """Return a row for each recipe of a case, with its main fields."""
+    """Return a row for each recipe of a case, with its main fields.
+
+    ``_lang`` is not used; it is there because the functions of all sections are called alike.
+    """
     rows: Rows = []
     for name, recipe in case.recipes.items():
         row = {"case": case.name, "recipe": name}
