@@ -28,12 +28,14 @@ def choose_attention_kernels(
 
 @contextmanager
 def choose_kernels_for_varying_shapes(device: Device, *, dropout: float = 0.0) -> Iterator[None]:
-    """Choose kernels for varying shapes in the block, and for training after it.
+    """Choose attention kernels for an evaluation in the block, and for training after it.
+
+    Shapes vary in the evaluation and are constant in training.
 
     Args:
-        dropout: the job's in training, where shapes are constant.
+        dropout: probability of dropping an attention weight in training.
     """
-    choose_attention_kernels(device, shapes_vary=True)  # no dropout: the block evaluates
+    choose_attention_kernels(device, shapes_vary=True)  # an evaluation has no dropout
     try:
         yield
     finally:

@@ -62,6 +62,7 @@ class Replicated(ParallelStyle):
 
     def __init__(self, inputs: Placement = WHOLE, outputs: Placement = WHOLE) -> None:
         super().__init__()
+        # How the module's inputs and its output are distributed over ranks: whole on each, or cut.
         self._input_placement = inputs
         self._output_placement = outputs
 
@@ -103,11 +104,15 @@ def cut_model(
     Every parameter becomes a DTensor of ``mesh``: optimizer, clipping and loss scaling cannot mix
     them with plain tensors.
 
+    All arguments but the first two are names of modules; ``*`` in a name stands for the number of
+    any block.
+
     Args:
-        table: the token table, cut by rows. It and all others are names of modules; ``*`` stands
-            for any number of a block.
-        norms: modules that are the same on every rank; ``last_norm`` is the one before the head.
-        columns, rows: linear layers whose outputs, or inputs, are cut.
+        table: the token table, cut by rows.
+        norms: norms, and other modules that are whole on every rank.
+        last_norm: the norm before the head, also whole.
+        columns: linear layers whose outputs are cut.
+        rows: linear layers whose inputs are cut.
         sequence: modules that need all positions, each with the name of its argument, or None if it
             is called by position. Between these modules each rank holds its part of the sequence
             (sequence parallelism); if there are none, it holds all of it.

@@ -30,8 +30,10 @@ class CausalModel(nn.Module):
 
     def __init__(self, library: PreTrainedModel, kernels: Kernels) -> None:
         super().__init__()
-        self.cross_entropy = kernels.cross_entropy  # computes the loss from the last hidden states
-        self.library = library  # the causal model of ``transformers``, whose head is not called
+        # Computes the loss from the last hidden states and the weight of the head.
+        self.cross_entropy = kernels.cross_entropy
+        # The causal model of ``transformers``. Its head is not called: only its weight is used.
+        self.library = library
 
     @property
     def blocks(self) -> Any:
@@ -39,7 +41,12 @@ class CausalModel(nn.Module):
         return self.library.model.layers
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Return the SUM of the cross-entropy, in nats, over all targets; both (B, T), int64."""
+        """Return the SUM of the cross-entropy, in nats, over all targets.
+
+        Args:
+            ids: token ids, (B, T), int64.
+            targets: the next token of each, (B, T), int64.
+        """
         hidden = self.compute_hidden(ids).flatten(0, 1)  # (B * T, D)
         return self.cross_entropy(hidden, self.library.lm_head.weight, targets.flatten())
 
@@ -47,7 +54,7 @@ class CausalModel(nn.Module):
         """Return the last hidden states (B, T, D) of token ids (B, T).
 
         The library's own loop is not used: it checks the positions for packed sequences, so that
-        every step would wait for the device.
+        every step would wait for the device. Blocks get no mask: their attention is then causal.
         """
         model = self.library.model
         x: Tensor = model.embed_tokens(ids)
@@ -76,9 +83,9 @@ def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, 
     """Initialize a model on the meta device in place, on ``device``, as Megatron does.
 
     Norms are 1, biases 0, and all else has a normal distribution, which is narrower by the root of
-    2 x layers for matrices that write into the residual stream. Each parameter is drawn whole on
-    the host and cut there, so that the weights do not depend on the number of ranks, and no rank
-    ever holds a whole model.
+    2 x layers for matrices that write into the residual stream. Each rank draws every parameter
+    whole on the host and keeps its part, so that the weights do not depend on the number of ranks.
+    It does so one parameter at a time, so that no rank ever holds a whole model.
     """
     model.to_empty(device=device)
     generator = torch.Generator().manual_seed(seed)

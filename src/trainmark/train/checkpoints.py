@@ -45,8 +45,8 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
     before 1.6 are read whole.
 
     Args:
-        make_error: makes the error; its rule, if no other one is given, and its fix are those for
-            a checkpoint of the case.
+        make_error: makes a ``DataError`` with the fix for a checkpoint of the case, and with the
+            case's rule unless the call gives another one.
 
     Raises:
         DataError: the file is missing or damaged, or has values other than tensors.
@@ -101,12 +101,16 @@ def describe_tensors(file: Path, state: Mapping[str, Tensor]) -> list[StoredTens
 
 
 def list_stored_weights(file: Path, make_error: Fault) -> list[StoredTensor]:
-    """Return the tensors of a checkpoint without reading their numbers.
+    """Return the names and shapes of a checkpoint's tensors.
 
-    Torch is imported only for a file that torch saved, so that the launcher can call this.
+    Does not read their numbers, unless the file is in torch's format before 1.6. Torch is imported
+    only for a file that torch saved, so that the launcher can call this.
+
+    Args:
+        make_error: makes the error, with the case's rule and fix.
 
     Raises:
-        DataError: see ``read_state``.
+        DataError: the file is missing or damaged, or has values other than tensors.
     """
     if file.suffix == ".safetensors":
         return list_stored_tensors(file, make_error)
@@ -218,10 +222,13 @@ class Checkpoints:
         return state
 
     def save(self, progress: Progress) -> None:
-        """Begin to save a checkpoint if it is due; called before each window."""
+        """Begin to save a checkpoint if it is due; called before each window.
+
+        It is due if a multiple of the interval was reached since the last checkpoint.
+        """
         interval = self._interval
         if interval is None or progress.steps // interval == self._saved_steps // interval:
-            return  # no multiple of the interval was passed since the last checkpoint
+            return
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
         with self._open_span("checkpoint"):
@@ -236,8 +243,8 @@ class Checkpoints:
                     if folder != previous_folder:
                         shutil.rmtree(folder)
                 new_folder.mkdir(parents=True, exist_ok=True)  # other ranks may have made it
-                # It may be there before the tensors: torch's own file, written last, marks a
-                # checkpoint as complete.
+                # This file may be written before the tensors: it does not mark the checkpoint as
+                # complete. Torch's own file, written last, does.
                 (new_folder / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))
             self._pending = async_save(
                 self._collect_state(),
@@ -267,7 +274,11 @@ class Checkpoints:
         self._pending = None
 
     def _collect_state(self) -> dict[str, Any]:
-        """Return all that a checkpoint holds: tensors, of which each rank has its shards."""
+        """Return the tensors that a checkpoint holds; each rank has its own shards of them.
+
+        ``scale`` is the state of the loss scaler. The progress is not among them: it has a file of
+        its own.
+        """
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self._job.model, self._job.stepper.optimizer)
@@ -279,7 +290,11 @@ class Checkpoints:
         }
 
     def _list_generators(self) -> list[Any]:
-        """Return the modules with ``get_rng_state`` whose random generators training uses."""
+        """Return the random generators that training uses, on the host and the device.
+
+        Each has ``get_rng_state`` and ``set_rng_state``, such as the modules ``torch`` and
+        ``torch.cuda``.
+        """
         from trainmark.train.replay import list_random_generators
 
         return list_random_generators(self._job.stepper.device)

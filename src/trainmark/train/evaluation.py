@@ -37,27 +37,29 @@ class ScoredRows:
 
     @classmethod
     def of(cls, tensors: Any, count: int) -> ScoredRows:
-        """Return the number and the keys of the first ``count`` rows of a batch.
+        """Return the number of scored rows of a batch, and a key of each: equal rows, equal keys.
 
         Args:
-            tensors: of the batch, on the host; see ``compute_row_keys``.
+            tensors: of the batch, on the host, nested in tuples, lists and dicts.
+            count: the first ``count`` rows of the batch are scored.
         """
         return cls(count, compute_row_keys(tensors, count))
 
 
 def scored_rows(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, ScoredRows]]:
-    """Yield the tensors of each batch with its ``ScoredRows``: the number and keys of its rows.
+    """Yield the tensors of each batch with the number and the keys of its scored rows.
 
     Args:
-        batches: tensors on the host and the number of their rows that are scored, as
-            ``evaluation_batches`` yields them; the other rows are fillers.
+        batches: tensors on the host and the number of their first rows that are scored, as
+            ``evaluation_batches`` yields them. In a filler batch, which a rank without rows left
+            gets, this number is 0.
     """
     for tensors, count in batches:
         yield tensors, ScoredRows.of(tensors, count)
 
 
 def count_rows(tensors: Any) -> int:
-    """Return the number of rows of the first tensor with a dimension; 0 if there is none."""
+    """Return the length of the first tensor that is no scalar; 0 if there is none."""
     for tensor in _iterate_tensors(tensors):
         if tensor.dim():
             return len(tensor)
@@ -67,11 +69,13 @@ def count_rows(tensors: Any) -> int:
 def compute_row_keys(tensors: Any, count: int) -> Keys:
     """Return a key of each of the first ``count`` rows: equal rows have equal keys.
 
-    Zeros at the end of a row do not change its key, so padding with zeros may differ.
+    Zeros at the end of a row do not change its key: it has the same key in a batch that is padded
+    with more zeros.
 
     Args:
-        tensors: tensors on the host, nested in tuples, lists and dicts. Tensors whose number of
-            rows differs from that of the first one are ignored.
+        tensors: tensors or arrays on the host, nested in tuples, lists and dicts. Those without
+            dimensions are ignored, and those whose number of rows differs from that of the first
+            one with dimensions.
         count: number of rows.
     """
     if count == 0:
@@ -137,13 +141,15 @@ class EvaluationSum:
     """The scores of this rank in one evaluation, and their sum over all ranks."""
 
     def __init__(self) -> None:
-        self.rows = 0  # that were scored
-        self.weight = 0.0  # by which the total is divided
+        self.rows = 0  # number of scored rows
+        self.weight = 0.0  # the mean is the total divided by this, both over all ranks
+        # Sum of the scores. A tensor stays on the device, so that no batch waits for it.
         self._total: Tensor | float = 0.0
-        self._is_mean = False  # whether the quality is the total over the weight
-        # A key of each scored row, an array for each batch; see ``compute_row_keys``.
+        self._is_mean = False  # whether any batch had a total: the quality is then a mean of scores
+        # A key of each scored row, an array for each batch. Equal rows have equal keys, so that the
+        # harness detects rows that were scored twice.
         self._keys: list[Keys] = []
-        self._num_keys = 0  # in all these arrays; no more are added after ``MAX_KEYS``
+        self._num_keys = 0  # in all these arrays; from ``MAX_KEYS`` on, no more are added
 
     @property
     def total(self) -> float:
@@ -162,7 +168,7 @@ class EvaluationSum:
             weight: divisor of the sum in the mean; None: the number of rows.
         """
         self.rows += rows.count
-        if self._num_keys < MAX_KEYS:  # the harness compares no more
+        if self._num_keys < MAX_KEYS:  # rows after these are only counted
             self._keys.append(rows.keys)
             self._num_keys += len(rows.keys)
         if total is not None:

@@ -45,11 +45,13 @@ class Experts(nn.Module):
 
     def __init__(self, library: Any) -> None:
         super().__init__()
-        # ``library`` is the module of ``transformers``; take its parameters under the same names.
+        # ``library`` is the module of ``transformers``: take over its parameters under the same
+        # names, and its activation, which combines the gates and the other values of each row.
         for name, parameter in library.named_parameters():
             self.register_parameter(name, parameter)
         self._apply_gate: Callable[[Tensor], Tensor] = library._apply_gate
-        self._gradient_share = 1.0  # 1 / ranks that share the experts: see the method ``share``
+        # Factor of the gradients: 1 / number of ranks that share the experts; see ``share``.
+        self._gradient_share = 1.0
 
     def share(self, mesh: DeviceMesh) -> None:
         """Keep only this rank's experts, in place.
@@ -86,13 +88,17 @@ class Experts(nn.Module):
         )
 
     def _get_local(self, parameter: Tensor) -> Tensor:
-        """Return this rank's part of a parameter; its gradient is scaled by ``_gradient_share``."""
+        """Return this rank's part of a parameter, whose gradient is scaled.
+
+        The factor is 1 / the number of ranks that share the experts: this rank's experts get the
+        gradients of the tokens of all these ranks.
+        """
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         return _scale_gradient(local, self._gradient_share)
 
 
 def multiply_grouped(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor) -> Tensor:
-    """Return each row (M, I) times its group's matrix (G, I, O), plus its group's bias (G, O).
+    """Return each row times the matrix of its group, plus the bias of its group: (M, O).
 
     In bf16, devices for which torch has a grouped kernel multiply all groups at once. Otherwise
     each group is multiplied separately, and the host waits for the sizes of the groups. (In other
@@ -100,7 +106,9 @@ def multiply_grouped(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tens
     2.13.)
 
     Args:
-        rows: sorted by group.
+        rows: sorted by group, (M, I).
+        weights: a matrix for each group, (G, I, O).
+        biases: of each group, (G, O).
         counts: number of rows of each group, (G,), on the device.
     """
     dtype = _get_product_type(rows)
@@ -111,7 +119,7 @@ def multiply_grouped(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tens
         return torch.cat(
             [torch.addmm(bias, rows_of_group, matrix) for rows_of_group, matrix, bias in groups]
         )
-    ends = counts.cumsum(0, dtype=torch.int32)
+    ends = counts.cumsum(0, dtype=torch.int32)  # number of the row after each group's last row
     # With the size of the output, torch need not wait for the device.
     group_of_row = torch.repeat_interleave(
         torch.arange(len(counts), device=rows.device), counts, output_size=len(rows)
@@ -143,7 +151,7 @@ class _Scaled(Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
-        """Return the same numbers as a tensor of its own, which has another gradient."""
+        """Return ``value`` as a new tensor; ``backward`` multiplies its gradient by ``factor``."""
         ctx.factor = factor
         return value.view_as(value)
 
@@ -218,7 +226,7 @@ def _exchange(
 def count_rows_of_ranks(
     sent_counts: Tensor, received_counts: Tensor
 ) -> tuple[list[int], list[int]]:
-    """Return the rows that go to each rank and those that come from it; waits for the device.
+    """Return how many rows go to each rank and how many come from it; waits for the device.
 
     Args:
         sent_counts: rows for each expert of each rank, (ranks, E / ranks).
@@ -242,7 +250,11 @@ class _Order(NamedTuple):
         return cls(order, order.argsort())  # sorting a permutation gives its inverse
 
     def apply(self, rows: Tensor) -> Tensor:
-        """Return the rows in this order, with a deterministic backward pass: see ``_Permuted``."""
+        """Return the rows in this order.
+
+        The backward pass gathers by the inverse order, which is deterministic; that of plain
+        indexing would add gradients up.
+        """
         permuted: Tensor = _Permuted.apply(rows, self.forward, self.backward)  # type: ignore[no-untyped-call]
         return permuted
 
@@ -278,16 +290,21 @@ class Dispatcher:
     def __init__(self, num_experts: int, *, mesh: DeviceMesh | None, timed: Timed) -> None:
         self.num_experts = num_experts  # of the layer, over all ranks
         self.ranks = 1 if mesh is None else mesh.size()  # that share the layer's experts
+        # Of these ranks, for the exchange; None: this rank has all experts and exchanges nothing.
         self._group = None if mesh is None else mesh.get_group()
         self._timed = timed  # makes a context that measures the time of an exchange
 
     def __call__(
         self, experts: nn.Module, tokens: Tensor, chosen: Tensor, weights: Tensor
     ) -> Dispatched:
-        """Return the weighted sum of the results of each token's experts, and counts of rows.
+        """Return the weighted sum of the results of each token's experts, (N, D).
+
+        Also return the number of rows that this rank routed to each expert of the layer, and the
+        number that each expert of this rank received.
 
         Args:
-            experts: called with rows sorted by expert and their counts; see ``Experts``.
+            experts: called with rows that are sorted by expert, and the number of rows of each
+                expert of this rank.
             tokens: (N, D).
             chosen: the numbers of each token's experts, (N, k).
             weights: the weights of these experts, (N, k).

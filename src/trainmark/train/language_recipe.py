@@ -131,7 +131,7 @@ def make_case(
 
     Args:
         model: name of the model, for the record.
-        mission: the names of the case in its JSON record, which result collections import.
+        mission: how the JSON record names the case; collections of results import the record.
         recipes: recipes of one type by name; the first is the case's default.
         fields: further fields of ``Case``.
     """
@@ -185,10 +185,11 @@ class Division(NamedTuple):
 
 
 def refuse_undivided(divisions: Iterable[Division], rule: str) -> None:
-    """Refuse the first recipe field that does not divide the other number of its division.
+    """Refuse the first recipe field that does not divide its number without remainder.
 
     Args:
-        divisions: see ``Division``.
+        divisions: each the name and value of a field, and the name and value of the number that
+            the field must divide.
         rule: why the fields must divide these numbers, for the error.
 
     Raises:
@@ -215,7 +216,7 @@ def list_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
         # MLPerf counts from the end of the warm-up, the recipe from the first step.
         "opt_learning_rate_decay_steps": recipe["lr_decay_steps"] - recipe["lr_warmup_steps"],
         "opt_learning_rate_decay_schedule": "cosine with linear warmup",
-        "opt_adamw_beta_1": 0.9,  # torch's default, which jobs leave
+        "opt_adamw_beta_1": 0.9,  # the same in all jobs: no recipe field
         "opt_adamw_beta_2": recipe["adam_beta2"],
         "opt_adamw_epsilon": recipe["adam_eps"],
         "opt_adamw_weight_decay": recipe["weight_decay"],

@@ -93,7 +93,7 @@ class NextTokenJob:
             max_grad_norm=recipe.max_grad_norm,
             **stepper_options,
         )
-        # These methods of the protocol are the stepper's.
+        # Methods that every job must have; here the stepper's.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
@@ -120,6 +120,7 @@ class NextTokenJob:
             self.sharding,
             epoch,
             order=index.sample_order,
+            # Of the ranks that share a replica and its samples, one counts these.
             counted=self.ranks.counts_here,
             first_step=first_step,
         )
@@ -157,8 +158,8 @@ class NextTokenJob:
         for ids, rows in read_ahead(scored_rows(host_batches), self.context.device, depth=depth):
             with self.stepper.autocast():
                 loss = self.model(ids[:, :-1], ids[:, 1:])
-            # Rows do not count here if they are a filler, or if another rank of the replica counts
-            # them.
+            # The number is 0 if this rank has no rows left and passes a filler. If ranks share a
+            # replica, one of them adds the loss for all.
             if rows.count and ranks.counts_here:
                 num_tokens = rows.count * self.recipe.seq_length
                 evaluation_sum.add(rows, total=loss, weight=num_tokens)
@@ -187,18 +188,18 @@ class NextTokenJob:
         return per_token * counts.tokens_padded  # all tokens, with those of the padding
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts of the job for the record; see ``Job.facts``."""
+        """Return the facts of the job for the record, such as its size and parallelism."""
         ranks = self.ranks
         per_token, attention = self.flops_per_token()
         return {
-            ATTENTION_SHARE: attention / per_token,
+            ATTENTION_SHARE: attention / per_token,  # of the FLOPs
             "parameters": self.num_parameters,
-            "trainable_parameters": self.num_parameters,
+            "trainable_parameters": self.num_parameters,  # training changes all
             "flops_formula": "palm-appendix-b",
             "parallel": {
                 "data": ranks.data_size,
                 "tensor": ranks.tensor_size,
-                "fsdp": self.recipe.fsdp and ranks.mesh is not None,
+                "fsdp": self.recipe.fsdp and ranks.mesh is not None,  # a single rank has no mesh
             },
             "skipped_steps": self.stepper.skipped_steps(),
         }

@@ -160,7 +160,13 @@ def _shard_model(
     shards: Iterable[nn.Module],
     experts: list[nn.Module],
 ) -> None:
-    """Shard a model with FSDP2, in place; see ``parallelize``."""
+    """Shard a model with FSDP2, in place.
+
+    Args:
+        mesh: has the dimension ``replica`` if there are ``experts``.
+        shards: modules that are sharded as a unit each, over all ranks that train different data.
+        experts: modules of which each rank already holds its share of the experts.
+    """
     from torch.distributed.fsdp import fully_shard
 
     ignored_parameters: set[nn.Parameter] = set()
@@ -169,7 +175,7 @@ def _shard_model(
         # FSDP does by default: a rank may hold fewer experts than there are replicas.
         for module in experts:
             fully_shard(module, mesh=mesh["replica"], shard_placement_fn=lambda _: Shard(1))
-    else:  # no other rank holds the same experts, or there are none: FSDP leaves them as they are
+    else:  # there are no experts, or no other rank holds the same ones: they stay as they are
         for module in experts:
             ignored_parameters.update(module.parameters())
     # The model comes last: it then shards only the parameters that no unit has sharded before.

@@ -36,12 +36,21 @@ def library_cross_entropy_sum(
     scores_at_once: int = 0,
     ignored: int = -100,
 ) -> Tensor:
-    """Return the same as ``linear_cross_entropy_sum``, computed with torch's operations.
+    """Return ``cross_entropy(hidden @ weight.T, targets, reduction="sum")`` in float32.
 
-    All scores are in memory at once; if the weight is sharded over ranks, on every rank. By default
-    no row is ignored, because no class is -100.
+    Computed with torch's operations, all scores (N, V) in memory at once; if the weight is sharded
+    over ranks, on every rank.
+
+    Args:
+        hidden: (N, D), the same on every rank that shares the weight.
+        weight: (V, D); a DTensor is sharded by rows over the ranks of its mesh.
+        targets: (N,), int64, in [0, classes).
+        classes: rows of the whole weight that are classes; the rows after them are padding. None:
+            all rows.
+        scores_at_once: not used; only ``linear_cross_entropy_sum`` computes scores in blocks.
+        ignored: rows whose target has this value add nothing to the loss. No class is -100.
     """
-    del scores_at_once  # torch has no operation that computes a part of them
+    del scores_at_once
     if isinstance(weight, DTensor):
         # The gradient of the hidden states sums those of all ranks' classes.
         hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()])
@@ -121,6 +130,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         """Return the sum of losses; keep the gradients of ``hidden`` and ``weight`` in ``ctx``.
 
+        The gradients are computed here, so that the scores need not be kept for ``backward``.
+
         Args:
             group: ranks that share the classes; None: this rank has all of them.
             num_classes: rows of this rank's ``weight`` that are classes; the others are padding.
@@ -194,15 +205,18 @@ def _convert_to_gradient(
             count.
     """
     # 1 for each row that counts, 0 for others.
-    weight = torch.ones_like(scores[:, 0]) if is_counted is None else is_counted.to(scores.dtype)
-    # Whether each target is a class of this rank.
+    row_weights = (
+        torch.ones_like(scores[:, 0]) if is_counted is None else is_counted.to(scores.dtype)
+    )
+    # Whether the target of each row is a class of this rank, by which ``scores`` can be indexed.
     if group is not None:
         is_local = (targets >= 0) & (targets < scores.size(1))
     elif is_counted is not None:
         is_local = is_counted  # the target of any other row is no class
     else:  # all: an invalid target must fail in ``gather``, not count as class 0
         is_local = torch.ones_like(targets, dtype=torch.bool)
-    # In place of any other target class 0 is read, whose score then does not count.
+    # A target that is not local has no score here. Class 0 stands in for it, as ``gather`` needs an
+    # index; what is read there is multiplied by 0 or replaced by it.
     index = targets.where(is_local, 0)[:, None]
     if group is not None:
         losses = _compute_shared_softmax(scores, index, is_local, group)
@@ -212,9 +226,9 @@ def _convert_to_gradient(
         scores.exp_()
     # ``scores`` are now the softmax. Subtract 1 from it at each target of this rank.
     if is_counted is not None:
-        scores.mul_(weight[:, None])
-    scores.scatter_add_(1, index, -(weight * is_local)[:, None])
-    return torch.sum(losses * weight)
+        scores.mul_(row_weights[:, None])
+    scores.scatter_add_(1, index, -(row_weights * is_local)[:, None])
+    return torch.sum(losses * row_weights)
 
 
 def _compute_shared_softmax(
@@ -223,13 +237,14 @@ def _compute_shared_softmax(
     """Convert scores to the softmax over all ranks' classes, in place; return the losses (rows,).
 
     Args:
-        index: this rank's class of each target, (rows, 1), if the target is local.
+        index: this rank's class of each target, (rows, 1); 0 if the target is not local.
         is_local: whether each target is a class of this rank, (rows,).
     """
     # Subtract the largest score of all ranks, so that no exponential overflows.
     max_scores = scores.amax(-1, keepdim=True)
     dist.all_reduce(max_scores, dist.ReduceOp.MAX, group=group)
     scores.sub_(max_scores)
+    # One rank has the score of a target, and the others add 0 to it.
     target_scores = scores.gather(1, index).squeeze(1).where(is_local, 0.0)
     sums = torch.stack([target_scores, scores.exp_().sum(-1)])
     dist.all_reduce(sums, group=group)
