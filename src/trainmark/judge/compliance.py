@@ -173,7 +173,10 @@ def _check_launches(records: Sequence[Record], division: Division) -> Iterator[R
 
 
 def _check_target(records: Sequence[Record], division: Division) -> RuleResult:
-    """Return whether all launches reach the target, or at least measure the quality."""
+    """Return whether all launches do what the division demands of the quality.
+
+    They reach the target, or at least measure the quality.
+    """
     qualities = [record.quality for record in records]
     if division.target == "reached":
         is_kept = all(quality.reached for quality in qualities)

@@ -463,7 +463,8 @@ def _judge_by_history(
     if change > max(MIN_BETTER, assessment.noise):
         verdict = "improved"
     elif change < -worse_by:
-        # A step is confirmed by several runs; without one, several launches must agree.
+        # A step is confirmed by several runs. Without one, only the mean of several launches is
+        # sure enough.
         is_unconfirmed = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
         verdict = "noisy" if is_unconfirmed else "regressed"
     # Only a drift to the worse counts, and only if the newest value alone says nothing.
@@ -510,7 +511,10 @@ def _read_values(launches: Sequence[Record], name: str, unit: str | None = None)
 
 
 def _describe_work_briefly(record: Record) -> str:
-    """Return a name of a record's work for people: its case, its recipe and what it changes."""
+    """Return a name of a record's work for people.
+
+    It has the case with its framework, hardware and world, then the recipe and its changes.
+    """
     # The fields that differ from the standard recipe: ``fix_hp`` has the changes that the closed
     # rules allow, ``extra`` has all others.
     changes = format_fix_hp(record.plan.fix_hp | record.plan.extra)

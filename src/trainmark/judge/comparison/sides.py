@@ -279,7 +279,8 @@ def read_environment(record: Record) -> dict[str, str]:
     """Return the facts of machine and software in a record that are texts or whole numbers.
 
     The only other number, ``others_cpu_share``, is measured and differs between any two launches.
-    Of the tables, packages and variables are compared entry by entry.
+    Of the tables in the environment, each entry of ``packages`` and ``variables`` is a fact; other
+    tables are left out.
     """
     facts = {"suite": record.suite.version, **record.environment}
     facts |= record.environment.get("packages", {})
