@@ -128,6 +128,7 @@ def _list_devices(lang: str) -> Rows:
     rows = []
     for vendor in vendors.values():
         products = sorted(set(vendor.product_names()))
+        # Such a vendor, a simulated one for example, is used only if `--device` names it.
         is_named_only = devices.is_named_only(vendor)
         rows.append(
             {
@@ -148,8 +149,9 @@ def _list_launchers(lang: str) -> Rows:
     from trainmark.launch import launchers
     from trainmark.launch.cluster import LOCAL, TESTED, read_cluster
 
-    cluster = read_cluster(None)
+    cluster = read_cluster(None)  # None: the default cluster file, or the defaults without one
     rows = []
+    # TESTED has, by launcher, what the launcher was tested on.
     for name, tested in TESTED.items():
         reason = None if name == LOCAL else launchers.explain_absence(name, cluster)
         rows.append(
@@ -164,7 +166,11 @@ def _list_launchers(lang: str) -> Rows:
 
 
 def _list_followers(_lang: str) -> Rows:
-    """Return a row for each program that runs can be handed to."""
+    """Return a row for each program, such as MLflow, to which ``--follow`` can hand a run.
+
+    Args:
+        _lang: unused; every function of ``_OTHER_SECTIONS`` takes it.
+    """
     from trainmark.export.followers.targets import BACKENDS, FollowTarget, list_missing_packages
 
     rows = []
@@ -214,7 +220,10 @@ _OTHER_SECTIONS: dict[str, Callable[[str], Rows]] = {
 
 
 def _print_table(title: str, rows: Rows) -> None:
-    """Print rows in columns that fit the terminal; in a pipe each row is one line."""
+    """Print rows in columns that fit the terminal; in a pipe each row is one line.
+
+    The columns ``_JSON_ONLY`` are left out.
+    """
     # An empty section shows the word "none".
     heads = [name for name in rows[0] if name not in _JSON_ONLY] if rows else ["none"]
     texts = [[_format_cell(row[head]) for head in heads] for row in rows]

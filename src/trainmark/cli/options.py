@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def complete_with(name: str) -> Callable[[str], list[tuple[str, str]]]:
-    """Return a function for a shell's completion; it imports ``cli.completion`` when it is called.
+    """Return a function for a shell's completion: from the start of a word, the words that fit.
+
+    Each word comes with its description. ``cli.completion`` is imported when the function is
+    called, so that a command does not load it otherwise.
 
     Args:
         name: a function of ``cli.completion``.
@@ -67,10 +70,11 @@ Output = Annotated[
 
 
 def lay_out_examples(examples: str, width: int) -> str:
-    """Return examples within ``width`` columns.
+    """Return examples laid out for ``width`` columns.
 
     A note is on the line of its command if it fits there, else below. A command that is too long
-    continues on the next line, after a backslash.
+    continues on the next line, after a backslash. A line in which it continues may be up to 4
+    columns wider than ``width``.
 
     Args:
         examples: lines with a command and, after three blanks or more, perhaps a note.
@@ -88,9 +92,10 @@ def lay_out_examples(examples: str, width: int) -> str:
         if note and note_column + len(note) <= width:
             lines.append(f"  {command}".ljust(note_column) + note)
             continue
-        # 4: two blanks before the command, a blank and the backslash after it.
+        # 4: the two blanks before the first line of the command, and the blank and the backslash
+        # after it. The other lines begin with 6 blanks instead of 2.
         lines.append("  " + " \\\n      ".join(wrap(command, width - 4)))
-        if note:
+        if note:  # below the command, indented by 6 blanks
             lines += [f"      {line}" for line in wrap(note, width - 6)]
     return "\n".join(lines) + "\n"
 
@@ -120,7 +125,7 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
         model: a request model.
         names: of fields; none: all optional fields that have a description.
     """
-    option_names = names or tuple(
+    field_names = names or tuple(
         name
         for name, field in model.model_fields.items()
         if field.description and not field.is_required()
@@ -131,7 +136,7 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
 
         def call(**arguments: Any) -> None:
             """Call the command with the options that the user gave; typer has None for others."""
-            fields = {name: arguments.pop(name) for name in option_names}
+            fields = {name: arguments.pop(name) for name in field_names}
             given_fields = {name: value for name, value in fields.items() if value is not None}
             verb(**arguments, **given_fields)
 
@@ -142,7 +147,7 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
             for parameter in signature(verb, eval_str=True).parameters.values()
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
-        model_parameters = [_build_option(model, name) for name in option_names]
+        model_parameters = [_build_option(model, name) for name in field_names]
         call.__signature__ = signature(verb).replace(  # type: ignore[attr-defined]
             parameters=[*verb_parameters, *model_parameters], return_annotation=None
         )
@@ -157,7 +162,8 @@ def _build_option(model: type[BaseModel], name: str) -> Parameter:
     """Return the parameter from which typer makes the option of a field."""
     field = model.model_fields[name]
     value_type = _find_value_type(field.annotation)
-    default = "" if field.default is None else f" Default: {field.default:g}."  # a number
+    # Of the fields that become options, a default other than None is a number.
+    default = "" if field.default is None else f" Default: {field.default:g}."
     option = typer.Option(
         "--" + name.replace("_", "-"),
         help=f"{field.description}{default}",
@@ -184,6 +190,7 @@ def build_command(name: str, examples: str, verb: Verb) -> Any:
     """Return the command of one verb, for typer's program.
 
     Args:
+        examples: for the help, as ``lay_out_examples`` takes them.
         verb: the function that does it; its parameters are the arguments and options.
     """
     program = typer.Typer(

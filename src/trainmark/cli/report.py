@@ -87,6 +87,7 @@ def report(
     form_to_write = form or ("json" if as_json else _choose_form(output))
     _refuse_contradicting_options(form_to_write, output, chart)
     selection = select_results(runs or [], rows=False)  # no published rows: only runs have a page
+    # A run that is given twice is an error.
     reject_duplicates(record.run_id for record in selection.records)
     if as_json:  # also if --format names another form
         records = [record.model_dump(mode="json") for record in selection.records]
@@ -174,7 +175,10 @@ def _write_terminal_text(
 
 
 def _name_pages(pages: Sequence[Document], selection: Selection) -> list[str]:
-    """Return the runs of each page by their paths; empty: of the only page, and of the overview.
+    """Return a name for each page: the folders of its runs, separated by commas.
+
+    The name is empty for the only page, and for the overview, the first of several pages. Each
+    further page shows the launches that did the same work.
 
     Args:
         pages: as ``build_documents`` returns those of the selection.
@@ -192,8 +196,11 @@ def _name_pages(pages: Sequence[Document], selection: Selection) -> list[str]:
     for launches in group_by_work(selection.records):
         run_names: dict[str, None] = {}  # in order of appearance, each once
         for record in launches:
+            # A place is a run directory, its `record.json`, or a folder in a bundle.
             path = Path(places[record.run_id])
             folder = path.parent if path.name == RECORD_FILE else path
+            # The launches of a repeat are in the folders r1, r2 … of the run. If the page shows
+            # several launches, the run is named, so that all of its launches share one name.
             is_repeat = len(launches) > 1 and record.plan.repeat_count > 1
             run_names[str(folder.parent if is_repeat else folder)] = None
         names.append(", ".join(run_names))

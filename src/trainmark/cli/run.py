@@ -96,6 +96,7 @@ def run(
         )
     followers = select_followers(fields.get("follow"))
     if attach is not None:
+        # Only here is `cancel` used: without --attach, --cancel has no effect.
         _attach(attach, followers, lang, cancel=cancel, as_json=as_json, quiet=quiet)
         return
     if "witness" in fields:  # --witness is given: the words are a program with its arguments
@@ -106,6 +107,9 @@ def run(
     if is_plan_file(request.case):
         if detach:
             raise UsageError("--detach cannot be used with a plan file", where=case)
+        # It takes no followers: each run of a plan file has its own, from `request.follow` (the
+        # words of --follow) or else from the file. For a plan file, `select_followers` above only
+        # checks that the programs of --follow are installed.
         _run_plan_file(request, lang, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     _run_case(
@@ -122,7 +126,11 @@ def _attach(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Wait for the submitted run in a folder, or cancel it, and print its record."""
+    """Wait for the submitted run in a folder, or cancel it, and print its record.
+
+    Args:
+        followers: programs, such as MLflow, to which the run is handed meanwhile.
+    """
     from trainmark.api import attach_run
 
     records = attach_run(
@@ -132,7 +140,7 @@ def _attach(
         follow=followers,
         show_remark=partial(print_remark, lang=lang),
     )
-    # A job is one launch, also if it is one of a repeat.
+    # A job is one launch. Of a repeat, this is only the launch in `folder`.
     _print_records(records, lang, as_json=as_json, quiet=quiet, has_repeats=False)
 
 
@@ -146,15 +154,22 @@ def _run_case(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Plan a run of a case; then print the plan, submit the run, or launch it."""
+    """Plan a run of a case; then print the plan, submit the run, or launch it.
+
+    Args:
+        followers: programs, such as MLflow, to which the run is handed while it runs.
+    """
     from trainmark.api import plan_run
 
+    # Remarks of planning are in English only, so they are printed without `lang`.
     plan, cluster = plan_run(request, show_remark=print_remark, dry_run=dry_run)
     if dry_run:
         from trainmark.cli.dry_run import print_dry_run
 
         print_dry_run(plan, cluster, as_json=as_json)
     elif detach:
+        # Followers are started by the command that waits for the run; with --detach, this one ends
+        # at once.
         if followers:
             raise UsageError(
                 "--follow cannot be used with --detach",

@@ -78,11 +78,12 @@ def token(
     from trainmark.results.store.index import VARIABLE
     from trainmark.server.serving import Tokens
 
-    # `serve --store A token --store B`: the option of `serve` itself.
+    # `ctx.parent` is the command `serve`: A in `serve --store A token --store B`. `store` is B.
     server_store = ctx.parent.params["store"] if ctx.parent is not None else None
     if store is not None and server_store is not None and store != server_store:
         what = f"the server uses {server_store}, but the token is for {store}"
         raise UsageError(what, where="--store", fix="use --store only once")
+    # VARIABLE is the name of the environment variable with the server's default folder.
     folder = Path(store or server_store or os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
         fix = "pass the server's folder of runs: --store FOLDER"

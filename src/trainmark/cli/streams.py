@@ -38,8 +38,8 @@ class _Output(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         """Write to the descriptor; return the number of bytes."""
         try:
-            # None: a stream that does not block is full. After 0 bytes, the buffer that calls this
-            # method tries again until its reader has made room.
+            # `FileIO.write` returns None if the descriptor is in non-blocking mode and full. This
+            # becomes 0: then the buffer that calls this method tries again until there is room.
             return super().write(data) or 0
         except OSError as error:
             raise LostOutputError(error) from None
@@ -49,10 +49,13 @@ class _Errors(io.FileIO):
     """Standard error that ignores errors of writing."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write to the descriptor; return the number of bytes, that of lost ones too."""
+        """Write to the descriptor; return the number of bytes.
+
+        Bytes that cannot be written count too, so that a lost message does not end the program.
+        """
         try:
-            # None: a stream that does not block is full. After 0 bytes, the buffer that calls this
-            # method tries again.
+            # `FileIO.write` returns None if the descriptor is in non-blocking mode and full. This
+            # becomes 0: then the buffer that calls this method tries again.
             return super().write(data) or 0
         except OSError:
             return memoryview(data).nbytes
@@ -61,6 +64,7 @@ class _Errors(io.FileIO):
 def prepare_streams() -> None:
     """Open closed streams on the null device; replace the others by ``_Output`` and ``_Errors``.
 
+    ``_Output`` turns errors of writing into ``LostOutputError``, and ``_Errors`` ignores them.
     The next file that is opened would get a closed descriptor, and libraries would print into it.
     Characters that the encoding of a stream lacks are printed as ``?``.
     """

@@ -67,9 +67,10 @@ def _print_checks(verification: Verification, lang: str) -> None:
 
     print_text(verification.path)
     for check in verification.checks:
+        # The place is the folder of a launch in a bundle; empty: the check is of the whole.
         name = f"{check.name} {check.place}".strip()
         sentences = [render(finding, lang) for finding in check.sentences]
-        if check.name == "trust":  # its reasons share a line
+        if check.name == "trust":  # the grade of trust and the reasons for it share a line
             sentences = [", ".join(sentences)]
         for sentence in sentences:
             print_lines([f"{name}: {sentence}"], before=f"  {_SIGNS[check.state]} ")
