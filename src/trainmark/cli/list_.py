@@ -286,6 +286,8 @@ def list_(
         print_faults(faults)
     sections: dict[str, Rows] = {}
     for name in section_names:
+        # The functions of `_CASE_SECTIONS` list the rows of one case; those of `_OTHER_SECTIONS`
+        # list all rows of a section.
         if name in _CASE_SECTIONS:
             sections[name] = []
             for case in loaded_cases:

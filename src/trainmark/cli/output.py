@@ -116,7 +116,12 @@ def print_faults(faults: Iterable[TrainmarkError]) -> None:
 
 
 def select_records(words: Sequence[str]) -> Selection:
-    """Return the records that words name; print those that cannot be read."""
+    """Return the records that words name; print those that cannot be read.
+
+    Args:
+        words: arguments of a command: runs, records, folders of runs or bundles; none: the newest
+            run.
+    """
     from trainmark.results.selection import select_results
 
     selection = select_results(words, rows=False)  # published rows are not accepted

@@ -150,7 +150,8 @@ def _write_terminal_text(
     Args:
         selection: the records of the pages.
         output: the file; None: print.
-        everything: all figures and sections, not only the first screen of a page.
+        everything: all figures and sections; otherwise one page shows only the sections that are
+            not folded, and of several pages each shows only its first lines.
     """
     from trainmark.pages.terminal import show_page
 
@@ -161,7 +162,8 @@ def _write_terminal_text(
         extent = "head"  # only the first lines of each page
     else:
         extent = "screen"
-    colour = None if output is None else False  # None: if standard output is a terminal
+    # None: colours on a terminal, unless NO_COLOR is set. A file gets none.
+    colour = None if output is None else False
     names = _name_pages(pages, selection)
     text = ""
     for page, name in zip(pages, names, strict=True):

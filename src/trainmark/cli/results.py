@@ -91,4 +91,6 @@ def _choose_columns(columns: str | None, *, as_json: bool) -> list[str] | None:
         return columns.split(",")
     if as_json:
         return None
-    return _WITH_SETTINGS.split(",")  # the default columns, with the settings of the recipe
+    # The default columns, and the settings of the recipe: those that differ between runs get a
+    # column each before the table is printed.
+    return _WITH_SETTINGS.split(",")

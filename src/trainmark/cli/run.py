@@ -204,7 +204,11 @@ def _run_once(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
+    """Launch ``plan`` as often as it says, print its records, and end with their exit code.
+
+    Args:
+        followers: programs, such as MLflow, to which each launch is handed while it runs.
+    """
     from trainmark.api import launch_run
     from trainmark.launch.processes import note_stop_signals
 
@@ -291,6 +295,7 @@ def _run_plan_file(
     if not dry_run:
         run_entries(entries, quiet=quiet, show_remark=show_remark)
     for entry in entries:  # paths are printed relative to the current folder
+        # None: an entry without a folder, for example one that this machine cannot run.
         if entry.run_dir is not None:
             entry.run_dir = shorten_path(entry.run_dir)
     code = series.choose_exit_code(entries)
