@@ -53,7 +53,7 @@ def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: boo
         return
     print_lines(timetable.describe())
     _print_schedule(timetable)
-    for name, text in command.files.items():
+    for name, text in command.files.items():  # files that the command reads, such as job scripts
         print_lines(["", f"{name}:", *text.splitlines()])
     print_lines(["", shlex.join(command.argv)])
     print_text("nothing was started; --json prints all rounds", err=True)

@@ -57,6 +57,7 @@ def analyze(
         if as_json:
             print_json(analysis.figures)
         print_text(analysis.record.to_json())  # one line, which result collections import
+    # 1: the job of the log failed, or its result is zero.
     if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
         raise typer.Exit(EXIT_FAILED)
 

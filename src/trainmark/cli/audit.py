@@ -86,7 +86,7 @@ def _print_finding(document: dict[str, Any]) -> None:
         document: as ``Finding.as_dict`` returns it.
     """
     place = document["file"]
-    if document["line"]:
+    if document["line"]:  # 0: the finding is about a record, which has no lines
         place += f":{document['line']}"
     print_lines([f"{document['severity']} {document['rule']} {place} {document['configuration']}"])
     print_lines([document["message"]], before="  ")

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Print the plan and its command, or the script that submits it; start nothing."""
-    if plan.node_processes == 0:  # the launcher itself starts the ranks, on this machine
+    # 0: the launcher itself starts the ranks, on this machine. Otherwise one process on each node
+    # starts them.
+    if plan.node_processes == 0:
         _print_local_dry_run(plan, as_json=as_json)
     else:
         _print_submission_dry_run(plan, cluster, as_json=as_json)
