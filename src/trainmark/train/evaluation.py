@@ -184,6 +184,7 @@ class EvaluationSum:
                 name, such as ``val_loss``; empty: the evaluation's value.
         """
         no_keys = np.empty(0, np.uint64)  # for a rank that scored no rows
+        # The last batch may go beyond ``MAX_KEYS``: the harness gets no more keys than that.
         keys = np.concatenate([*self._keys, no_keys])[:MAX_KEYS]
         if not self._is_mean:  # without a total: the harness then recomputes no mean
             return RankScores(self.rows, keys, of=of)

@@ -180,7 +180,7 @@ class _Permuted(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Return the gradient of ``rows`` in their former order; the orders have none."""
+        """Return the gradient of ``rows`` in their former order; other arguments have none."""
         (inverse,) = ctx.saved_tensors
         return gradient[inverse], None, None
 

@@ -111,7 +111,10 @@ class NextTokenJob:
         self.stepper.scaler.load(scale)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's micro-batches; see ``Job.batches``."""
+        """Yield this rank's micro-batches of an epoch, on the host.
+
+        Steps that were trained before the checkpoint from which the job continues are left out.
+        """
         index = self.data.train.build_epoch(epoch)
         # The epoch in which the checkpoint was made is continued after its last step.
         first_step = self._begin.steps_of_epoch if epoch == self._begin.epoch else 0
@@ -139,7 +142,7 @@ class NextTokenJob:
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        """Return the mean loss of the validation samples; see ``Job.evaluate``.
+        """Return the mean loss per token over all validation samples, in nats.
 
         Every rank takes the same number of forward passes, because a sharded or divided
         model needs all its ranks in each.
@@ -206,7 +209,7 @@ class NextTokenJob:
 
 
 def _build_optimizer(model: nn.Module, recipe: Any, *, eps: float) -> torch.optim.AdamW:
-    """Return AdamW with the settings of a recipe; it decays matrices and tables alone."""
+    """Return AdamW with the settings of a recipe; only matrices and embedding tables decay."""
     return torch.optim.AdamW(
         make_decay_groups(model, recipe.weight_decay),
         lr=recipe.learning_rate,

@@ -30,7 +30,7 @@ class Kernels:
     cross_entropy: Callable[..., Tensor] = linear_cross_entropy.library_cross_entropy_sum
 
     def describe_used(self, *tasks: str) -> dict[str, str]:
-        """Return the implementation of each task: ``library``, torch's, or ``own``.
+        """Return whose implementation each task uses: torch's, ``library``, or ours, ``own``.
 
         Args:
             tasks: names of fields of this class.
