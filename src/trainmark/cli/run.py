@@ -89,6 +89,13 @@ def run(
             rule="--attach waits for a run that was already submitted, so it takes no case",
             fix="remove the case and its settings, or remove --attach",
         )
+    if attach is None and cancel:
+        raise UsageError(
+            "--cancel cannot be used without --attach",
+            where="--cancel",
+            rule="--cancel cancels the job of a run that was submitted",
+            fix="add --attach RUN",
+        )
     if attach is None and not case:
         raise UsageError(
             "run needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
@@ -96,7 +103,6 @@ def run(
         )
     followers = select_followers(fields.get("follow"))
     if attach is not None:
-        # Only here is `cancel` used: without --attach, --cancel has no effect.
         _attach(attach, followers, lang, cancel=cancel, as_json=as_json, quiet=quiet)
         return
     if "witness" in fields:  # --witness is given: the words are a program with its arguments
