@@ -71,7 +71,10 @@ class TensorDigest:
 
     @torch.no_grad()
     def compute_totals(self) -> dict[str, Tensor]:
-        """Return the numbers of ``compute_sums`` on the device; does not synchronise."""
+        """Return by name, for each tensor, a number on the device that depends on every bit of it.
+
+        Does not synchronise.
+        """
         return {name: digest_tensor(tensor) for name, tensor in self._tensors.items()}
 
 
@@ -96,8 +99,11 @@ def digest_tensor(tensor: Tensor) -> Tensor:
 
 
 def _flatten(tensor: Tensor) -> Tensor:
-    """Return the elements of ``tensor`` (numel,), without a copy if they are dense."""
-    # Dimensions from the largest to the smallest stride: the order of the elements in memory.
+    """Return the elements of ``tensor`` (numel,), in the order in which they lie in memory.
+
+    Nothing is copied if the elements lie in memory without gaps.
+    """
+    # Dimensions from the largest to the smallest stride.
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     return tensor.detach().permute(order).reshape(-1)
 
@@ -120,12 +126,13 @@ class GradientWatch:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, num_steps: int) -> None:
+        # Of the watched tensors, by ``id``: optimizers do not know names.
         self._names = {id(x): name for name, x in tensors.items()}
         self._tensors = tensors  # keep them alive: an id is unique only among live objects
         self._steps_left = num_steps
         # By name: whether a gradient so far was not all zero; a flag on the device.
         self._had_gradient: dict[str, Tensor] = {}
-        # With which the hook is removed later.
+        # Torch calls the hook before each step of any optimizer; the handle removes it later.
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @property
@@ -164,7 +171,7 @@ class GradientWatch:
     def read_flags(self) -> dict[str, bool]:
         """Return, by name, whether a parameter had a non-zero gradient in a watched step.
 
-        A parameter whose gradient was None in all of them is missing.
+        A parameter whose gradient was None in all watched steps is not in the result.
 
         Synchronises with the device.
         """

@@ -42,15 +42,17 @@ def iterate_batches(
     row_digests: list[int] | None = None,
     keys: list[int] | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
+    """Yield the batches of ``epoch`` on the device; a thread reads them ahead.
 
     Digests and keys are noted only in the first epoch, because an epoch trains each row once.
 
     Args:
+        depth: maximum number of batches that are ready or being read while the caller uses one; 0:
+            no thread, each batch is read when it is needed.
         row_digests: list to which digests of the first rows of batches of the first epoch are
             appended, by which the checks of a record find rows that come more than once.
         keys: list to which keys of some rows of the first epoch are appended, by which evaluations
-            are searched for trained rows; see ``evaluation.compute_row_keys``.
+            are searched for trained rows. A key is a number that equal rows share.
     """
 
     def note_batch(batch: Batch) -> None:
@@ -68,16 +70,16 @@ def iterate_batches(
 def _note_row(row_digests: list[int], batch: Batch) -> None:
     """Append to ``row_digests`` a digest of the first row of a batch.
 
-    The checks of a record find by them rows that come more than once. Batches that count no samples
-    are left out, because they repeat rows without a fault: they hold a filler row, or another rank
-    counts the samples of the same rows.
+    With the digests, the checks of a record find rows that are trained more than once. Batches that
+    count no samples are left out, because they repeat rows without a fault: they hold a filler row,
+    or another rank counts the samples of the same rows.
     """
     if not batch.counts.samples or len(row_digests) >= MAX_ROWS:
         return
     row_digests.append(0)  # the crc32 of nothing, to which ``add_to_digest`` adds the row's tensors
 
     def add_to_digest(tensor: Tensor) -> Tensor:
-        """Add the tensor's first row to the last digest; return the tensor for ``map_tensors``."""
+        """Add the tensor's first row to the last digest; return the tensor unchanged."""
         first_row = tensor[:1] if tensor.dim() else tensor.reshape(1)
         # A copy, because a tensor with one row may count as contiguous with any stride, which
         # ``view`` refuses.
@@ -85,11 +87,16 @@ def _note_row(row_digests: list[int], batch: Batch) -> None:
         row_digests[-1] = crc32(dense.flatten().view(uint8).numpy().tobytes(), row_digests[-1])
         return tensor
 
-    map_tensors(batch.tensors, add_to_digest)
+    map_tensors(batch.tensors, add_to_digest)  # called for its effect on ``row_digests``
 
 
 def _note_keys(keys: list[int], batch: Batch) -> None:
-    """Append to ``keys`` those of the first rows of a batch, if it has a row for each sample."""
+    """Append to ``keys`` the keys of the first rows of a batch.
+
+    A key is a number computed from a row, so that equal rows have equal keys. With the keys,
+    evaluations are searched for rows that were trained. Nothing is appended if the batch counts no
+    samples, or if its tensors do not have one row for each sample.
+    """
     samples = batch.counts.samples
     if not samples or len(keys) >= MAX_TRAINED_KEYS:
         return
@@ -168,25 +175,26 @@ def _pin(device: Device, tensor: Tensor) -> Tensor:
     return cast("Tensor", device.pin(tensor))
 
 
-def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return ``value`` with ``move`` applied to each tensor.
+def map_tensors(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value`` with each tensor replaced by what ``convert`` returns for it.
 
-    Looks into tuples, named tuples, lists, dicts and dataclasses; anything else stays as it is.
+    Looks into tuples, named tuples, lists, dicts and dataclasses; anything else stays as it is. Of
+    a ``Batch``, only ``tensors`` are converted.
     """
     if isinstance(value, Tensor):
-        return move(value)
-    if isinstance(value, Batch):  # its other fields stay on the host
-        return replace(value, tensors=map_tensors(value.tensors, move))
+        return convert(value)
+    if isinstance(value, Batch):  # its other tensors, in ``identity``, stay on the host
+        return replace(value, tensors=map_tensors(value.tensors, convert))
     if isinstance(value, (tuple, list)):
-        items = (map_tensors(item, move) for item in value)
+        items = (map_tensors(item, convert) for item in value)
         is_named_tuple = hasattr(value, "_fields")
         return type(value)(*items) if is_named_tuple else type(value)(items)
     if isinstance(value, dict):
-        return {key: map_tensors(item, move) for key, item in value.items()}
+        return {key: map_tensors(item, convert) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        moved_fields = {}
+        converted_fields = {}
         for item in fields(value):
             if item.init:  # ``replace`` refuses other fields
-                moved_fields[item.name] = map_tensors(getattr(value, item.name), move)
-        return replace(value, **moved_fields)
+                converted_fields[item.name] = map_tensors(getattr(value, item.name), convert)
+        return replace(value, **converted_fields)
     return value

@@ -123,8 +123,11 @@ class StepDigests:
         self._weight_digests: list[dict[str, Tensor]] = []  # of weights before the step's update
 
     def start(self) -> None:
-        """Begin a pass: watch weights, and gradients before they are reduced over ranks."""
-        # Of the first step, by name; the hooks below fill them.
+        """Begin a pass over the steps of a window.
+
+        From now on weights are watched, and gradients before they are reduced over ranks.
+        """
+        # The digests of the first step, by name; the hooks below fill them.
         self._gradient_digests = [{}]
         self._weight_digests = [{}]
         if not self._handles:  # else an earlier pass was not finished, and its hooks still watch
@@ -153,15 +156,15 @@ class StepDigests:
         self._weight_digests[-1] = self._weights.compute_totals()
 
     def end_step(self) -> None:
-        """Begin the next step of the pass; does not synchronise."""
+        """End a step: later digests belong to the next step. Does not synchronise."""
         self._gradient_digests.append({})
         self._weight_digests.append({})
 
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
-        """End the pass; return the digest of each step, and of the state that it leaves.
+        """End the pass; return a digest of each step and, last, of the state after these steps.
 
         Args:
-            losses: of the steps.
+            losses: the loss of each step.
         """
         for handle in self._handles:
             handle.remove()
@@ -176,13 +179,13 @@ class StepDigests:
             )
             for loss, gradients, weights in steps
         ]
-        # The last digest is not of a step but of weights and optimizer after the pass.
+        # The state after the steps: weights and optimizer.
         state = self._weights.compute_totals() | self._digest_optimizer()
         return [*digests, StepDigest(weights=read_totals(state), loss="", gradients={})]
 
     def _digest_optimizer(self) -> dict[str, Tensor]:
         """Return digests of the optimizer's tensors, by names of the parameter and the tensor."""
-        if self._stepper is None:
+        if self._stepper is None:  # only the parameters are watched
             return {}
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         digests = {}
@@ -215,7 +218,9 @@ class StepDigests:
             if isinstance(module, FSDPModule)
         ]
         for prefix, module in sharded_modules:
-            module.unshard()  # so that its whole parameters exist
+            # Now the module's whole parameters exist. ``reshard`` frees their memory, but FSDP uses
+            # the same tensors in later passes, so hooks on them stay.
+            module.unshard()
             for name, parameter in module.named_parameters(prefix):
                 if parameter.requires_grad and not isinstance(parameter, DTensor):
                     yield name, parameter

@@ -53,10 +53,11 @@ class RoutingMeter:
         is_forced: bool,
     ) -> None:
         layers = len(experts)
-        self._top_k = top_k
+        self._top_k = top_k  # experts of a token in each layer
         self._ranks = ranks
         self._is_forced = is_forced  # whether experts are not chosen by the router's scores
-        # Assignments that this rank routed to each expert in the current step, (layers, experts).
+        # An assignment sends one token to one expert. Those that this rank routed to each expert in
+        # the current step, (layers, experts).
         self._routed_in_step = torch.zeros(layers, num_experts, dtype=torch.int64, device=device)
         # The same of each finished step since the last check, on the device.
         self._routed_by_step: list[Tensor] = []
@@ -79,7 +80,7 @@ class RoutingMeter:
         self._are_sharded = ranks.expert_size == 1 and isinstance(first_parameter, DTensor)
         # None: the gradients of experts are not checked, or their check is done.
         self._gradients = None if is_forced else _ExpertGradients(experts)
-        # ``_received`` at the end of the steps whose gradients are watched; None: they go on.
+        # ``_received`` at the end of the steps whose gradients are watched; None: before that.
         self._received_while_watched: Tensor | None = None
 
     @contextmanager
@@ -102,7 +103,12 @@ class RoutingMeter:
             self._is_counting = False
 
     def add(self, layer: int, routed: Tensor, received: Tensor) -> None:
-        """Count the assignments of a layer; see ``Dispatched`` for ``routed`` and ``received``."""
+        """Count the assignments of tokens to experts in a layer.
+
+        Args:
+            routed: number that this rank routed to each expert, (E,).
+            received: number that each expert of this rank received, (E / ranks,).
+        """
         if self._is_counting:
             self._routed_in_step[layer] += routed
             self._received[layer] += received
@@ -112,14 +118,17 @@ class RoutingMeter:
         """Count, in some steps, the tokens whose experts the router's scores do not choose.
 
         Args:
-            tokens: inputs of the router, (N, D).
-            router: has ``weight`` (E, D) and ``bias`` (E,), both whole on this rank.
-            chosen: experts of each token, (N, k).
+            tokens: inputs of the router, one of the width D for each of N tokens, (N, D).
+            router: scores E experts; has ``weight`` (E, D) and ``bias`` (E,), both whole on this
+                rank.
+            chosen: numbers of each token's experts, (N, k).
         """
         is_checked_step = self._num_steps % _SCORE_CHECK_INTERVAL == 0
         if self._is_forced or not self._is_counting or not is_checked_step:
             return
         scores = torch.nn.functional.linear(tokens, router.weight, router.bias)
+        # The router chooses the k experts with the highest scores. Other experts were chosen if the
+        # lowest score among them is lower.
         lowest_chosen = scores.gather(1, chosen).amin(1)
         lowest_of_top_k = scores.topk(self._top_k).values[:, -1]
         self._num_unlike_scores += (lowest_chosen < lowest_of_top_k).sum()
@@ -129,7 +138,8 @@ class RoutingMeter:
         self._routed_by_step.append(self._routed_in_step.clone())
         self._routed_in_step.zero_()
         self._num_steps += 1
-        # Keep the counts of the steps whose gradients were watched, to compare the two later.
+        # At the end of the steps whose gradients are watched, keep what experts have received: each
+        # expert that received tokens until then must have had a gradient.
         if (
             self._received_while_watched is None
             and self._gradients is not None
@@ -207,11 +217,12 @@ class RoutingMeter:
     def summarize(self, *, first_step: int) -> dict[str, Any]:
         """Return the loads of ranks and experts as facts of a job; every rank must call it.
 
-        The overload of a step is the load of the busiest rank (or expert) over the mean load.
+        A load is a number of assignments, each of one token to one expert. The overload of a step
+        is the load of the busiest rank (or expert) over the mean load.
 
         Args:
-            first_step: figures are over the steps from this one on, or over all steps if there are
-                no more; the trend is over all steps.
+            first_step: overloads are summarized over the steps from this one on, or over all steps
+                if training ended before it. Sums and the trend are over all steps.
         """
         self.check()  # it also moves the counts of the last steps to ``self._loads``
         no_steps = np.zeros((0, 1, 1), np.int32)  # all sums below are then 0
@@ -272,10 +283,15 @@ class RoutingMeter:
         return rank_loads.cpu().numpy(), loads.cpu().numpy()
 
     def _count_sent(self, loads: NDArray[np.int32]) -> int:
-        """Return the number of assignments that went from this rank to experts of other ranks."""
+        """Return the number of assignments that went from this rank to experts of other ranks.
+
+        Args:
+            loads: assignments that this rank routed to each expert, (steps, layers, experts).
+        """
         num_sharing = self._ranks.expert_size  # neighbouring ranks that share a layer's experts
         num_local_experts = loads.shape[-1] // num_sharing
         place_among_sharing = self._ranks.data_rank % num_sharing
+        # Each of these ranks holds as many experts with consecutive numbers.
         first = place_among_sharing * num_local_experts
         local_loads = loads[..., first : first + num_local_experts]
         return int(loads.sum(dtype=np.int64)) - int(local_loads.sum(dtype=np.int64))
@@ -287,7 +303,8 @@ def _summarize_trend(
     """Return the mean overloads of up to ``TREND_POINTS`` groups of consecutive steps.
 
     Args:
-        overloads: the overload of each step, (steps,), by ``rank`` and ``expert``.
+        overloads: by ``rank`` and ``expert``, for each step the load of the busiest one over the
+            mean load, (steps,).
 
     Returns:
         For each group, its last step, counted from 1, and its mean of each overload.
@@ -304,11 +321,11 @@ def _summarize_trend(
 
 
 def _list_shares(name: str, totals: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return a row for each rank or expert with its assignments and its share of all.
+    """Return for each rank or expert its number, its assignments and its share of all assignments.
 
     Args:
-        name: ``rank`` or ``expert``, the key of the number.
-        totals: assignments of each.
+        name: ``rank`` or ``expert``: the key under which the number of the rank or expert is.
+        totals: how many assignments (of a token to an expert) each one got.
     """
     all_assignments = max(int(totals.sum()), 1)  # if there are none, all shares are 0
     return [
@@ -320,7 +337,8 @@ def _list_shares(name: str, totals: NDArray[np.int64]) -> list[dict[str, Any]]:
 def _compute_overload(loads: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return for each step the load of the busiest rank or expert over the mean load, (steps,).
 
-    Layers run one after another, so that the busiest one of each layer counts.
+    Layers run one after another, so the largest loads of all layers are summed, even if they are
+    those of different ranks or experts.
 
     Args:
         loads: assignments of each rank or expert, (steps, layers, ranks or experts).
@@ -340,10 +358,11 @@ class _ExpertGradients:
 
     def __init__(self, experts: Sequence[nn.Module]) -> None:
         self._experts = experts
-        self._steps_left = _GRADIENT_STEPS
-        # Whether each expert had a non-zero gradient, (experts,), by layer and parameter's name.
+        self._steps_left = _GRADIENT_STEPS  # that are still to be watched
+        # Whether each expert of this rank had a non-zero gradient, (experts,), by the number of the
+        # layer and the name of the parameter.
         self._had_gradient: dict[tuple[int, str], Tensor] = {}
-        # With which the hook is removed later.
+        # Torch calls the hook before each step of any optimizer; the handle removes it later.
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @torch.no_grad()
@@ -363,6 +382,7 @@ class _ExpertGradients:
                     continue
                 gradient = parameter.grad
                 local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+                # The first dimension of a parameter has one entry for each expert.
                 is_nonzero = local.flatten(1).any(1)  # (experts,)
                 earlier = self._had_gradient.get((layer, name))
                 if earlier is not None:
@@ -377,12 +397,13 @@ class _ExpertGradients:
         return self._steps_left == 0
 
     def find_missing(self, is_used: Tensor) -> list[str]:
-        """Return parameters of experts that were used but had no gradient; end watching.
+        """Return parameters of used experts whose gradients were all zero; end watching.
 
-        Experts are numbered among those of this rank.
+        A parameter whose gradient was None in all watched steps is not returned. Experts are
+        numbered among those of this rank.
 
         Args:
-            is_used: whether each expert received tokens, (layers, E).
+            is_used: whether each expert of this rank received tokens, (layers, experts).
         """
         self._handle.remove()
         missing = []

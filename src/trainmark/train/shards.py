@@ -60,12 +60,12 @@ class Sharding:
 
     @classmethod
     def of(cls, context: JobContext, *, num_rows: int, ranks: Ranks | None = None) -> Sharding:
-        """Return the split for the recipe of ``context`` and its rank.
+        """Return how an epoch's rows are split for the recipe of ``context``, as its rank sees it.
 
         Args:
             num_rows: rows of an epoch.
-            ranks: coordinates of the rank, if several ranks train a replica together; the split is
-                then over replicas.
+            ranks: coordinates of the rank, if several ranks train a replica together; rows are
+                then split over replicas. None: rows are split over all ranks.
         """
         recipe = context.recipe
         return cls(
@@ -148,16 +148,19 @@ def training_batches(
     """Yield this rank's micro-batches of ``epoch``.
 
     Args:
-        order, first_step: see ``Sharding.micro_batches``.
+        order: row numbers in the order of training, (num_rows,); None: a permutation that depends
+            on seed and epoch.
         counted: false if another rank of the same replica counts the samples; they are then this
             rank's ``Batch.shared_samples``.
+        first_step: steps of the epoch before this one are left out.
         tensors: converts the arrays of ``split.batch`` to tensors.
-        identity: returns values of the arrays that distinguish samples whose tensors do not; see
-            ``Batch.identity``.
+        identity: returns, from these arrays, values with a row for each sample that tell samples
+            apart; None: the tensors do.
     """
     for micro_batch in sharding.micro_batches(epoch, order=order, first_step=first_step):
         arrays, counts = split.batch(micro_batch.rows)
-        if micro_batch.weightless:  # a filler row, which is not trained
+        # A filler row: the rank has no rows left in this step, but takes part in the pass.
+        if micro_batch.weightless:
             counts = Counts()
         yield Batch(
             tensors(arrays),

@@ -22,7 +22,7 @@ _WIDTH_MULTIPLE = 8  # accelerators' kernels require such widths of heads
 
 
 def register_attention() -> str:
-    """Add this attention to those of ``transformers``; return its name for a configuration."""
+    """Add attention with sinks to ``transformers``; return its name for a configuration."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, compute_attention)
@@ -41,9 +41,18 @@ def compute_attention(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as ``transformers`` calls it, here with the argument ``s_aux`` for sinks.
+    """Compute causal attention with sinks, with the arguments that ``transformers`` passes.
 
-    See ``compute_sink_attention`` for the other arguments.
+    B is the number of sequences, T of positions, H of heads, W the width of a head.
+
+    Args:
+        module, attention_mask: not used.
+        query: (B, H, T, W).
+        key, value: (B, K, T, W); K divides H: several heads share a key.
+        scaling: factor of the scores of positions, but not of the sinks' scores.
+        s_aux: the score of each head's sink, (H,).
+        sliding_window: number of positions that a query attends to, with its own; None: its own and
+            all before it.
 
     Returns:
         (B, T, H, W), and None in place of the attention weights.
@@ -66,20 +75,25 @@ def compute_sink_attention(
 ) -> Tensor:
     """Return causal attention with sinks.
 
+    A sink is an additional score in each softmax, without a value. Here it is the score of an
+    additional position. B is the number of sequences, T of positions, H of heads, W the width of a
+    head.
+
     Args:
         query: (B, H, T, W).
-        key, value: (B, K, T, W); K divides H.
+        key, value: (B, K, T, W); K divides H: several heads share a key.
         sinks: the score of each head's sink, (H,).
         scaling: factor of the scores of positions, but not of the sinks' scores.
-        window: number of positions that a query attends to, with its own; None: all before it.
+        window: number of positions that a query attends to, with its own; None: its own and all
+            before it.
 
     Returns:
         (B, H, T, W).
     """
     width = query.size(-1)
     length = query.size(2)
-    # Dimensions to add to a head: one for the sink. Accelerators' kernels need widths that are a
-    # multiple of several, so the others are zeros.
+    # A head gets one more dimension, for the sink. Accelerators' kernels need a width that is a
+    # multiple of ``_WIDTH_MULTIPLE``, so there the head also gets dimensions of zeros.
     num_added = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE
     # The query's coordinate in the additional dimension. Attention multiplies it by the sink's key,
     # which is 1 there, and by the scaling: the result is the sink's score.
@@ -99,6 +113,10 @@ def _prepend_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor,
     """Return keys and values with the sink as a position before the first one.
 
     The sink's value is 0: the sink takes a share of the softmax, but adds nothing to the result.
+
+    Args:
+        key, value: (…, positions, width).
+        sink_key: (width,).
     """
     sink_keys = sink_key.expand_as(key[..., :1, :])
     values = pad(value, (0, 0, 1, 0))
@@ -108,7 +126,13 @@ def _prepend_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor,
 def _attend_to_all(
     query: Tensor, key: Tensor, value: Tensor, sink_key: Tensor, scaling: float
 ) -> Tensor:
-    """Return causal attention over all positions, (B, H, T, W)."""
+    """Return attention of each query to the sink and all positions up to its own, (B, H, T, W).
+
+    Args:
+        query: (B, H, T, W).
+        key, value: (B, K, T, W), K heads for the H of ``query``.
+        sink_key: the key of the sink, (W,).
+    """
     key, value = _prepend_sink(key, value, sink_key)
     attended = scaled_dot_product_attention(
         pad(query, (0, 0, 1, 0)),  # a query for the sink's position, as the causal mask needs
@@ -124,7 +148,11 @@ def _attend_to_all(
 def _attend_to_window(
     query: Tensor, key: Tensor, value: Tensor, sink_key: Tensor, *, scaling: float, window: int
 ) -> Tensor:
-    """Return attention over the last ``window`` positions of each query, (B, H, T or more, W)."""
+    """Return attention of each query to the sink and to the ``window`` positions up to its own.
+
+    Returns:
+        (B, H, positions, W), with the T positions first and then those that fill the last block.
+    """
     batch, heads, length, width = query.shape
     blocks = -(-length // window)  # rounded up
     num_padding = blocks * window - length  # positions after all queries, to which none attends
@@ -153,7 +181,11 @@ def _attend_to_window(
 
 
 def _make_window_mask(blocks: int, window: int, device: torch.device) -> Tensor:
-    """Return the keys to which each query attends, (blocks, window, 1 + 2 window), sink first."""
+    """Return a mask that is true if a query attends to a key, (blocks, window, 1 + 2 window).
+
+    The last two dimensions are the queries of a block, and the keys: first the sink, then those of
+    the block before, then those of the block itself.
+    """
     # Positions within a block and the block before it: queries are in the second half.
     query_positions = torch.arange(window, device=device)[:, None] + window
     key_positions = torch.arange(2 * window, device=device)

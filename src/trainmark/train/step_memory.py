@@ -61,7 +61,7 @@ class Prediction:
 
     @property
     def reserved(self) -> int:
-        """Return the bytes that the allocator of an accelerator holds."""
+        """Return the bytes that the allocator of an accelerator holds: tensors and freed memory."""
         return self.total + self.cached
 
     def compute_needed(self, memory: RankMemory) -> int:
@@ -124,16 +124,20 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     """Return the memory of a rank at the peak of a step, from the second step on.
 
     The peak is at the end of the forward pass, with all saved activations, or at the end of the
-    backward pass, with all gradients.
+    backward pass, with all gradients. The prediction has the rank's tensors at the peak and, as
+    ``cached``, the freed memory that the allocator of an accelerator keeps.
     """
     tensor_parallel = sizes.tensor_parallel
     local_parameters = -(-sizes.parameters // (tensor_parallel * sizes.shards))  # rounded up
-    num_gathered = 0  # weights that FSDP2 holds unsharded
+    # Weights that FSDP2 holds unsharded, in addition to the rank's own shard: those of the token
+    # table and of a few blocks.
+    num_gathered = 0
     if sizes.shards > 1:
         block_weights = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
         num_gathered = (sizes.table_weights + block_weights) // tensor_parallel
     # Bytes of a number in matmuls.
     number_bytes = HALF_BYTES if recipe.precision in AUTOCAST else FP32_BYTES
+    # What one block saves for the backward pass.
     block_bytes = _estimate_block_bytes(
         sizes, number_bytes=number_bytes, compiled=bool(recipe.compile)
     )
@@ -145,7 +149,8 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
         # kernels compute it with the loss: see ``_estimate_head_bytes``.
         at_backward_end += sizes.table_weights * FP32_BYTES // tensor_parallel
     all_gradients = local_parameters * FP32_BYTES
-    keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1  # several: in DDP's buckets
+    # Several replicas: DDP keeps the gradients in its buckets.
+    keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1
     early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
     # The peak is where gradients and activations together take more.
     if early_gradients + at_forward_end >= all_gradients + at_backward_end:
@@ -154,12 +159,15 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     else:
         gradients = all_gradients
         activations = at_backward_end
+    # Freed memory that the allocator keeps. It depends on the gathered weights with FSDP2, on all
+    # gradients with DDP.
     cached = _estimate_cached_bytes(
         sizes, recipe, gathered=num_gathered * FP32_BYTES, gradients=all_gradients
     )
     if sizes.checkpoint_activations:
-        # Holes that recomputed blocks leave in the allocator's memory. The share is empirical: it
-        # brings estimates within 10% of what an allocator reserved.
+        # Holes that recomputed blocks leave in the allocator's memory: a share of what one block
+        # saves. The share is empirical: it brings estimates within 10% of what an allocator
+        # reserved.
         cached += block_bytes // 3
     return Prediction(
         weights=(local_parameters + num_gathered) * FP32_BYTES,
@@ -214,19 +222,20 @@ def _estimate_forward_bytes(
 def _estimate_cached_bytes(
     sizes: Transformer, recipe: Recipe, *, gathered: int, gradients: int
 ) -> int:
-    """Return the freed bytes that an allocator keeps because no later tensor fits into them.
+    """Return the freed bytes that torch's allocator keeps because no later tensor fits into them.
 
-    The causes, in the order of the code: FSDP2 gathers weights and reduces gradients in two
-    streams, which do not share freed memory; the gradient of a tied table is computed twice. DDP
-    allocates its buckets again after the first step. Without them, see ``estimate_cached_scores``.
+    The causes are FSDP2, or DDP; without either of them, the logits of the head.
 
     Args:
         gathered: bytes of the weights that FSDP2 holds unsharded.
         gradients: bytes of all gradients of the rank.
     """
-    if sizes.shards > 1:  # FSDP2: once for each of the two streams
+    if sizes.shards > 1:
+        # FSDP2 gathers weights and reduces gradients in two streams, which do not share freed
+        # memory: each keeps as much as the gathered weights. The gradient of a tied table is
+        # computed twice, by the head and by the look-up.
         return 2 * gathered + (sizes.table_weights * FP32_BYTES if sizes.tied_head else 0)
-    if sizes.replicas > 1:
+    if sizes.replicas > 1:  # DDP allocates the buckets of its gradients again after the first step
         return gradients
     # The package's own kernels compute the logits in blocks: there is no large tensor.
     if recipe.kernels != "library":
@@ -243,7 +252,8 @@ def estimate_cached_scores(scores: int) -> int:
     """Return the bytes that a head's logits leave unusable for the allocator after they are freed.
 
     Gradients are allocated in a part of the freed memory; the rest is too small for the logits of
-    the next step. It is about three quarters of one fp32 tensor, as observed on a simulated card.
+    the next step. The rest is about three quarters of the logits in fp32, as observed on a
+    simulated card.
 
     Args:
         scores: number of logits.
@@ -258,25 +268,27 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
 
     Args:
         number_bytes: bytes of a number in matmuls.
+        compiled: whether ``torch.compile`` compiles the block.
     """
     hidden = sizes.hidden_size
     ffn_width = sizes.ffn_width  # of the feed-forward layers
     tensor_parallel = sizes.tensor_parallel
     # All sizes below are bytes per token.
-    # Query, key, value and result, and a sum of the softmax for each head.
+    # Query, key, value and result, and for each head the sum of its softmax.
     attention = (
         4 * hidden * number_bytes // tensor_parallel
         + sizes.num_heads * FP32_BYTES // tensor_parallel
     )
-    if compiled:  # besides attention, one tensor of each of the two widths
+    if compiled:  # besides attention, a tensor of the hidden size and one of ``ffn_width``
         return sizes.tokens * (
             hidden * number_bytes + attention + ffn_width * number_bytes // tensor_parallel
         )
-    # Each of the two norms saves its input, and two numbers per token.
+    # Each of the two norms saves its input, and two numbers per token: its statistics.
     norms = 2 * (hidden + 2) * FP32_BYTES
-    # Of attention's input: under autocast, each layer that reads it may save its own copy.
+    # Attention's input is saved once or, under autocast, perhaps by each layer that reads it.
     num_copies = sizes.saved_inputs if number_bytes == HALF_BYTES else 1
-    inputs = (num_copies + 1) * hidden * number_bytes  # of attention and of feed-forward layers
+    # The copies of attention's input, and the input of the feed-forward layers.
+    inputs = (num_copies + 1) * hidden * number_bytes
     # Before and after the activation function.
     feed_forward = 2 * ffn_width * number_bytes // tensor_parallel
     masks = 2 * hidden if sizes.dropout else 0  # of two dropouts, a byte for each number
@@ -284,14 +296,18 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
 
 
 def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
-    """Return the bytes of the head's temporary tensors, at the end of the forward pass."""
-    if recipe.kernels == "own":
+    """Return the bytes of the temporary tensors of head and loss, at the end of the forward pass.
+
+    Scores are the logits: one for each position and class.
+    """
+    if recipe.kernels == "own":  # Trainmark's loss, computed in blocks of rows
         # The scores of a block of rows; and, if the head uses the token table, the table's gradient
         # from the head, which is computed with the loss.
         scores_at_once = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
         table_gradient = sizes.table_weights if sizes.tied_head else 0
         return (scores_at_once + table_gradient // sizes.tensor_parallel) * FP32_BYTES
-    # Torch's loss has three tensors: log-probabilities, their gradient and that of the scores.
+    # Torch's loss has three tensors with a number for each score: log-probabilities, their gradient
+    # and the gradient of the scores.
     return 3 * sizes.scores * FP32_BYTES
 
 
@@ -306,7 +322,8 @@ def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:
     reading = device.memory()
     if reading.total_bytes is None:
         return None
-    if reading.scope == "process":  # the host's memory, on a CPU
+    # On a CPU: the total is the host's memory, only the used bytes are those of this process.
+    if reading.scope == "process":
         return RankMemory(reading.total_bytes // ranks_here, machine_bytes=reading.total_bytes)
     free_bytes = reading.total_bytes - (reading.used_bytes or 0)
     # The used memory includes the context of this process, which a rank may use.
@@ -314,7 +331,7 @@ def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:
 
 
 def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> int:
-    """Return the minimum of bytes that a rank needs; refuse a recipe that does not fit.
+    """Return the bytes that a rank needs at least; raise an error if it has less memory.
 
     Args:
         predict: returns the prediction for a recipe.
@@ -328,15 +345,15 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     if recipe.kernels is None:
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
     prediction = predict(recipe)
-    tensor_bytes = prediction.compute_needed(memory)
-    needed_bytes = tensor_bytes + PROCESS_BYTES
+    bytes_without_process = prediction.compute_needed(memory)
+    needed_bytes = bytes_without_process + PROCESS_BYTES
     if needed_bytes <= memory.rank_bytes:
         return needed_bytes
     parts = {
         "weights": prediction.weights,
         "gradients and optimizer": prediction.gradients + prediction.optimizer,
         "activations": prediction.activations,
-        "kept by the allocator": tensor_bytes - prediction.total,
+        "kept by the allocator": bytes_without_process - prediction.total,
         "the process": PROCESS_BYTES,
     }
     shown_parts = [
@@ -361,17 +378,17 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
 def make_fit_check(
     predict: Callable[[R, int], Prediction],
 ) -> Callable[[Path, R, int, RankMemory], int]:
-    """Return the function ``check_fit`` of a case; see ``refuse_too_little``.
+    """Return the function ``check_fit`` of a case, which raises an error if memory is too small.
 
     Args:
         predict: returns the prediction for a recipe and a number of ranks.
     """
 
     def check_fit(folder: Path, recipe: R, world_size: int, memory: RankMemory) -> int:
-        """Return the bytes that a rank needs; refuse a recipe that needs more than ``memory``."""
+        """Return the bytes that a rank needs; raise an error if ``memory`` has less."""
         del folder  # the recipe has all sizes
 
-        # A refusal also predicts variants of the recipe, to name the settings that would fit.
+        # The error names settings that would fit. To find them, variants of the recipe are tried.
         def predict_here(variant: R) -> Prediction:
             return predict(variant, world_size)
 
@@ -421,10 +438,11 @@ def compute_next_token_flops(recipe: Any) -> tuple[float, float]:
 
 
 def compute_next_token_sizes(parameters: int, flops_per_token: tuple[float, float]) -> Sizes:
-    """Return the sizes of a language model with so many parameters.
+    """Return what a run of a model that predicts the next token must report: facts and FLOPs.
 
     Args:
-        flops_per_token: model FLOPs of training a token, and the part of attention in them.
+        parameters: number of parameters; all are trained.
+        flops_per_token: model FLOPs of training a token, and those of them in attention.
     """
     per_token, attention = flops_per_token
 

@@ -70,7 +70,10 @@ def get_mesh(tensor: Tensor) -> DeviceMesh | None:
 
 @torch.no_grad()
 def clip_gradients(model: nn.Module, max_norm: float) -> None:
-    """Scale gradients down to a global norm of ``max_norm``, taken over all meshes together."""
+    """Scale gradients down to a norm of ``max_norm``, if the norm of all together is larger.
+
+    Parameters may be sharded over different meshes of devices, or over none.
+    """
     by_mesh: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -98,9 +101,10 @@ def compute_warmup_factor(finished_steps: int, warmup_steps: float) -> float:
 
 
 def compute_decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -> float:
-    """Return how much of a decay is done at the next step: 0 before its start, 1 from its end on.
+    """Return how much of the learning rate's decay is done at the next step, from 0 to 1.
 
-    The decay starts after ``warmup_steps`` and ends after ``decay_steps``, both from step 0.
+    The decay starts after ``warmup_steps`` and ends after ``decay_steps``, both from step 0. Before
+    its start the result is 0, after its end 1.
     """
     num_decaying_steps = max(decay_steps - warmup_steps, 1)  # not 0, by which it divides
     progress = (finished_steps - warmup_steps) / num_decaying_steps
@@ -121,6 +125,8 @@ class LossScaler(torch.amp.GradScaler):
     the ``delayed_shift=2`` of Megatron-LM's ``DynamicLossScaler``.
 
     Args:
+        device_type: as in ``torch.device``, for example ``cuda``.
+        device: where the scaler keeps its own tensors.
         enabled: whether losses are scaled; if not, no step is dropped.
         window, hysteresis: see above.
         start: scale of the first step.
@@ -131,7 +137,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def __init__(
         self,
-        torch_type: str,
+        device_type: str,
         device: torch.device,
         *,
         enabled: bool,
@@ -139,11 +145,13 @@ class LossScaler(torch.amp.GradScaler):
         hysteresis: int,
         start: float,
     ) -> None:
-        super().__init__(torch_type, init_scale=start, growth_interval=window, enabled=enabled)
-        self._hysteresis = hysteresis  # number of the overflow that halves the scale, from 1
+        super().__init__(device_type, init_scale=start, growth_interval=window, enabled=enabled)
+        # The scale is halved by overflow number ``hysteresis`` since it last doubled, and by each
+        # later one; the overflows before leave it as it is.
+        self._hysteresis = hysteresis
         self._one = torch.ones((), device=device)  # gives the tensors below their type and device
-        self.skipped = torch.zeros_like(self._one)
-        # Overflows from now on up to the one that halves the scale.
+        self.skipped = torch.zeros_like(self._one)  # number of steps dropped because of an overflow
+        # How many overflows it takes from now on to halve the scale; 1: the next one halves it.
         self._until_halved = torch.full_like(self._one, hysteresis)
 
     def compute_scale(self) -> Tensor:
@@ -160,7 +168,8 @@ class LossScaler(torch.amp.GradScaler):
         Returns:
             The scale, the steps since it changed, and the overflows until it is halved, (3,).
         """
-        # Without scaling torch's state is empty.
+        # Torch counts the steps since the scale changed as ``_growth_tracker``. Without scaling its
+        # state is empty.
         state = self.state_dict() if self.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
         numbers = [state["scale"], state["_growth_tracker"], self._until_halved.item()]
         return torch.tensor(numbers, dtype=torch.float64)
@@ -169,7 +178,7 @@ class LossScaler(torch.amp.GradScaler):
         """Set the state that ``read_state`` returned; if losses are not scaled, there is none."""
         if self.is_enabled():
             scale, steps_since_change, until_halved = state.tolist()
-            # In torch's own state, the growth tracker counts the steps since the scale changed.
+            # In torch's own state, ``_growth_tracker`` counts the steps since the scale changed.
             self.load_state_dict(
                 self.state_dict() | {"scale": scale, "_growth_tracker": int(steps_since_change)}
             )
@@ -188,12 +197,15 @@ class LossScaler(torch.amp.GradScaler):
         self.step(optimizer)  # does nothing if a gradient overflowed
         self.update()
         new_scale = self.compute_scale()
-        # The library lowers the scale after an overflow; comparing it does not synchronise.
+        # ``update`` halves the scale after an overflow; comparing it does not synchronise.
         dropped = (new_scale < old_scale).to(self._one.dtype)
         self.skipped += dropped
-        if self._hysteresis > 1:  # keep the old scale until the hysteresis is used up
+        # With a hysteresis, the first overflows drop their step, but must not halve the scale:
+        # ``_until_halved`` counts down to the overflow that does.
+        if self._hysteresis > 1:
             keeps_scale = (dropped > 0) & (self._until_halved > 1)
-            self.update(torch.where(keeps_scale, old_scale, new_scale))  # sets this scale
+            # Given a scale, ``update`` sets it.
+            self.update(torch.where(keeps_scale, old_scale, new_scale))
             until_halved = (self._until_halved - dropped).clamp(min=1)
             has_doubled = new_scale > old_scale
             self._until_halved = torch.where(has_doubled, self._hysteresis, until_halved)
@@ -264,10 +276,11 @@ class Stepper:
         self.steps = 0
         self.device = next(model.parameters()).device
         self._compute_loss_sum = loss_sum
+        # Returns, for a number of finished steps, the factor of the optimizer's initial rates.
         self._schedule_lr = schedule_lr
-        self._torch_type = device.torch_type
+        self._torch_type = device.torch_type  # as in ``torch.device``, for example ``cuda``
         self._precision = recipe.precision
-        self._data_size = ranks.data_size
+        self._data_size = ranks.data_size  # shares into which the samples are split
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm  # None: gradients are not clipped
         self.scaler = LossScaler(
@@ -284,12 +297,14 @@ class Stepper:
         self._skipped_with_lr = torch.zeros((), device=self.device)
 
     def check(self) -> None:
-        """Stop the run if the loss scale has fallen below its minimum; see ``Job.check``.
+        """Stop the run if the loss scale has fallen below its minimum.
+
+        Synchronises, so it is called only at the edge of a window.
 
         Raises:
             DivergedError: gradients overflow even at the smallest scale.
         """
-        if not self.scaler.is_enabled():
+        if not self.scaler.is_enabled():  # losses are scaled only in fp16
             return
         scale = self.scaler.get_scale()
         if scale < LOSS_SCALE_FLOOR:
@@ -320,12 +335,12 @@ class Stepper:
         )
 
     def set_counts(self, counts: StepperCounts) -> None:
-        """Return to counts and a loss scale that ``read_counts`` returned earlier."""
+        """Return to counts and a state of the loss scaler that ``read_counts`` returned earlier."""
         self.steps = counts.steps
         self._steps_with_lr = counts.steps_with_lr
         self.scaler.skipped.copy_(counts.skipped)
         self._skipped_with_lr.copy_(counts.skipped_with_lr)
-        self.scaler.load(counts.scale)
+        self.scaler.load(counts.scale)  # the scale, and what decides its next change
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the autocast context for one forward pass; use a new one for each."""
@@ -335,9 +350,9 @@ class Stepper:
         return torch.autocast(self._torch_type, dtype=dtype)
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
-        """Take one step; return the mean loss of this rank's samples, None if no batch is left.
+        """Take one optimizer step; return the mean loss of this rank's samples, on the device.
 
-        See ``Job.step``.
+        Takes batches up to the one that closes the step. None: there was no batch left.
         """
         total: Tensor | None = None
         samples = 0
@@ -358,6 +373,7 @@ class Stepper:
         A batch without samples takes part in the passes with the weight 0; its sum is 0.
         """
         samples = batch.samples_trained
+        # DDP averages gradients over replicas only in the step's last pass, FSDP2 in each pass.
         with open_micro_batch(self.model, last=batch.closes_step):
             with self.autocast():
                 loss_sum = self._compute_loss_sum(batch)
@@ -372,8 +388,11 @@ class Stepper:
         for group, base_lr in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base_lr * lr_factor
         if self._max_grad_norm is not None:
+            # The norm to clip is that of the gradients without the loss scale.
             self.scaler.unscale_(self.optimizer)
             clip_gradients(self.model, self._max_grad_norm)
+        # A tensor on the device: 1 if the step was dropped because a gradient overflowed, else 0.
+        # None: losses are not scaled, so that no step is dropped.
         skipped = self.scaler.step_or_skip(self.optimizer)
         if lr_factor > 0:  # else the step changes no parameter, and ``updates`` leaves it out
             self._steps_with_lr += 1
