@@ -242,7 +242,10 @@ class TorchVendor:
         return None
 
     def unusable(self) -> Refusal | None:
-        """Return why no device that is here can be used; see ``protocols.Diagnoses``."""
+        """Return why no device of this machine can be used.
+
+        None if one can be used, or if the machine has none.
+        """
         files = self.list_device_files()
         on_bus = list_pci_accelerators(self.pci_vendor, self.pci_classes)
         if not files and on_bus:
@@ -284,7 +287,11 @@ class TorchVendor:
         return []
 
     def driver_version(self) -> str | None:
-        """Return the version of the kernel module, or the one that the tool prints."""
+        """Return the version of the kernel module, or else the one that the vendor's tool prints.
+
+        None if neither is known.
+        """
+        # `module` has several names, separated by spaces, if versions of the driver differ in it.
         for name in (self.module or "").split():
             with suppress(OSError):  # modules of the kernel itself have no version of their own
                 version = (ROOT / "sys/module" / name / "version").read_text().strip()
@@ -296,9 +303,10 @@ class TorchVendor:
         return match[1] if match else None
 
     def collective_library(self) -> str:
-        """Return the backend, with the version of its library if torch reports that."""
-        # A torch whose own type ``cuda`` these devices have was built with NCCL, or with a vendor's
-        # library in its place, and reports the version of either.
+        """Return the name of the collective backend, with its library's version if torch has it."""
+        # The condition: torch itself, without a package that extends it, drives these devices under
+        # its type ``cuda``. Such a torch was built with NCCL or with a vendor's library in NCCL's
+        # place, and reports the version of the one that it has.
         if self.package is None and self.torch_type == "cuda":
             from torch.cuda import nccl
 
@@ -306,9 +314,12 @@ class TorchVendor:
         return self.collective_backend
 
     def monitored(self, nproc: int) -> list[int]:
-        """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``.
+        """Return the monitor's number of each device that a rank uses, in the order of the ranks.
 
-        Empty if one of them is not known.
+        Empty if the number of any of these devices is not known.
+
+        Args:
+            nproc: number of ranks on this machine.
         """
         indices = self._list_monitor_indices(nproc)
         known_indices = [index for index in indices if index is not None]
@@ -332,9 +343,10 @@ def _list_closed_files(files: list[Path]) -> list[Path]:
 
 
 def _read_devices(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
-    """Return the devices by the monitor's number, and close it; empty if it gives no reading.
+    """Return a reading of each device by the monitor's number, and close the monitor.
 
-    The key None is a device whose number the monitor does not tell.
+    The result is empty if there is no monitor or it gives no reading. The key None is a device
+    whose number the monitor does not report.
     """
     if monitor is None:
         return {}

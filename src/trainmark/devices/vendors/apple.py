@@ -118,7 +118,10 @@ class MpsDevice(Accelerator):
         super().__init__(index, vendor=Apple.name, torch_type=Apple.torch_type)
 
     def _open(self, modules: Sequence[str]) -> None:
-        """Check that torch can use the device; there is no other to select.
+        """Check that torch can use the device.
+
+        A machine has only one such device, so none is selected, and torch drives it without
+        further modules, so none of ``modules`` is imported.
 
         Raises:
             EnvironmentFault: torch cannot use it.
@@ -133,7 +136,7 @@ class MpsDevice(Accelerator):
             )
 
     def mark(self) -> Any:
-        """Record and return an event."""
+        """Record a timing event in the device's queue of work; return it."""
         event = self._torch.mps.Event(enable_timing=True)
         event.record()
         return event
@@ -151,7 +154,11 @@ class MpsDevice(Accelerator):
         return value.to(self.torch_type)
 
     def memory(self) -> MemoryUse:
-        """Return the most memory that the process held when asked, and what the device may use."""
+        """Return the memory that the process holds on the device, and what the device may use.
+
+        Torch reports no peak for this device. ``used_bytes`` is the most that the process held at
+        this or at an earlier call of this function, so a peak between two calls is missed.
+        """
         mps = self._torch.mps
         self._peak_used_bytes = max(self._peak_used_bytes, mps.driver_allocated_memory())
         return MemoryUse(

@@ -60,7 +60,11 @@ def has_fp16_units() -> bool:
 
 
 def read_total_memory_bytes(root: Path = Path("/")) -> int:
-    """Return the memory that all ranks here share: the machine's, or a lower cgroup limit."""
+    """Return the memory that all ranks here share: the machine's, or a lower cgroup limit.
+
+    Args:
+        root: of the file system in which the limits are read.
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([total, *read_memory_limits(root).values()])
 
@@ -124,7 +128,7 @@ class Cpu:
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32 and fp8, which no CPU has, and fp16 where it would be emulated."""
         del nproc
-        name = recipe.precision  # its units have the same name
+        name = recipe.precision  # also the name of the matrix units that it needs
         if name in ("fp8", "tf32") or (name == "fp16" and not has_fp16_units()):
             return Refusal(
                 f"precision={name} needs {name} matrix units, which this processor does not have",
@@ -144,7 +148,7 @@ class Cpu:
         return None
 
     def monitored(self, nproc: int) -> list[int]:
-        """Return nothing: a processor is not a device of a monitor."""
+        """Return an empty list: no monitor reads a processor as one of its devices."""
         del nproc
         return []
 
@@ -171,10 +175,10 @@ def threads_of_rank(ranks_here: int) -> int:
 
 
 def get_chosen_threads(variables: Mapping[str, str]) -> int | None:
-    """Return the threads of each rank by ``OMP_NUM_THREADS``; None: not set.
+    """Return the number of threads of each rank by ``OMP_NUM_THREADS``; None: it is not set.
 
     Raises:
-        UsageError: it is no such number.
+        UsageError: its value is not a whole number from 1 to 9999.
     """
     chosen = variables.get("OMP_NUM_THREADS")
     if chosen is None:
@@ -261,13 +265,21 @@ class CpuDevice:
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure with this rank's threads; larger matrices only if a precision is fast enough."""
+        """Return the best matmul rate that this rank's threads reach.
+
+        Matmuls of 1024 and 2048 rows are measured only if, by the rate of the smaller ones, each
+        takes at most a second: a precision without matrix units can be much slower.
+        """
         from trainmark.devices.rates import measure_matmul_rate
 
         return measure_matmul_rate(self, precision, sizes=(256, 1024, 2048))
 
     def copy_bytes_per_second(self) -> float:
-        """Measure with this rank's threads, on more bytes than its share of the largest caches."""
+        """Return the rate at which this rank's threads copy memory.
+
+        The copied bytes are more than the rank's share of the largest caches, so that the memory
+        is measured and not a cache.
+        """
         from trainmark.devices.rates import measure_copy_rate
 
         return measure_copy_rate(self, copied_bytes=256 << 20)

@@ -203,8 +203,13 @@ class Intel(TorchVendor):
         return sorted(select_visible(mask, num_devices))  # a mask chooses, it does not order
 
     def find_monitor_index(self, number: int) -> int | None:
-        """Return the monitor's number of the device's card: the tool lists cards, not tiles."""
+        """Return the monitor's number of a device's card: the tool lists cards, not tiles.
+
+        Args:
+            number: the device's place among all devices of the machine, from 0.
+        """
         address = self.list_pci_folders()[number].name
+        # `uuid` has all identifiers of a card, separated by spaces; one is its PCI address.
         for index, sample in self._first_reading.samples.items():
             if address in (sample.uuid or "").split():
                 return index
@@ -224,8 +229,9 @@ def _is_integrated(folder: Path) -> bool:
 def count_tiles(folder: Path) -> int:
     """Return the number of tiles of a card, each of which torch counts as a device.
 
-    The driver i915 calls tiles of a card gt. It gives integrated graphics a second gt without
-    compute units, so theirs are not counted.
+    The driver xe has a folder ``tile0`` and so on for each tile. The driver i915 calls tiles of a
+    card gt. It gives integrated graphics a second gt without compute units, so the gt of integrated
+    graphics are not counted.
     """
     num_tiles = len(list(folder.glob("tile[0-9]*")))
     if num_tiles == 0 and not _is_integrated(folder):

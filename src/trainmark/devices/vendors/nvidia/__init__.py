@@ -79,7 +79,10 @@ class Nvidia(TorchVendor):
         return driver.list_visible_cards()
 
     def unusable(self) -> Refusal | None:
-        """Return why no card of this machine can be used; see ``protocols.Diagnoses``."""
+        """Return why no card of this machine can be used.
+
+        None if a card can be used, or if the machine has none.
+        """
         if not driver.is_installed():
             on_bus = torch_vendor.list_pci_accelerators(self.pci_vendor, self.pci_classes)
             if not on_bus:
@@ -104,21 +107,27 @@ class Nvidia(TorchVendor):
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:
-        """Return the processes on the first ``nproc`` devices; see ``protocols.Diagnoses``."""
+        """Return the processes on the first ``nproc`` devices, which the ranks of a run use.
+
+        It is called before the ranks start, so none of the processes is a rank of this run.
+        """
         occupants = []
         for card in self._list_usable_cards()[:nproc]:
             occupants += nvml.list_occupants(card)
         return occupants
 
     def read_settings(self, nproc: int) -> list[DeviceSettings]:
-        """Return the settings of the first ``nproc`` devices; see ``protocols.ReportsSettings``."""
+        """Return the settings of the first ``nproc`` devices, which the ranks of a run use.
+
+        A device whose settings are not known is left out.
+        """
         settings = [nvml.read_settings(card) for card in self._list_usable_cards()[:nproc]]
         return [item for item in settings if item is not None]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
-        """Return the least memory that is free on a device of ``nproc`` ranks.
+        """Return the free memory of the one of the first ``nproc`` devices that has the least.
 
-        None without the management library.
+        None if the management library is missing or reports it for none of them.
         """
         readings = [nvml.read_free_bytes(card) for card in self._list_usable_cards()[:nproc]]
         free_bytes = [reading for reading in readings if reading is not None]
@@ -220,7 +229,10 @@ class NvidiaDevice(CudaDevice):
     """A card or a slice of one; see ``Device``."""
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Refuse a precision that the card lacks; see ``CudaDevice.set_precision``.
+        """Set a precision as on every CUDA device, but refuse one that the card lacks.
+
+        Returns:
+            The settings that are then in effect, for the record.
 
         Raises:
             EnvironmentFault: the card has no units for the precision and would emulate it, or
@@ -231,6 +243,7 @@ class NvidiaDevice(CudaDevice):
         if refusal is not None:
             raise EnvironmentFault(refusal.why, where="recipe field precision", fix=refusal.fix)
         capability = torch.cuda.get_device_capability(self.index)
+        # Every card has the precisions that are not in the table: (0, 0) refuses none.
         min_capability = _MIN_CAPABILITY.get(precision, (0, 0))
         if capability < min_capability:
             has_fp16 = capability >= _MIN_CAPABILITY["fp16"]

@@ -40,7 +40,7 @@ def is_installed() -> bool:
     for pattern in ("nvidia[0-9]*", "dxg", "nvgpu"):
         if any(DEVICE_NODES.glob(pattern)):
             return True
-    return PROC.is_dir()
+    return PROC.is_dir()  # `PROC` is the folder of NVIDIA's kernel module
 
 
 def list_visible_cards() -> list[Card]:
@@ -111,9 +111,10 @@ def read_supported_cuda() -> tuple[int, int] | None:
 
 
 def read_driver_version() -> str | None:
-    """Return the version of the kernel module; None if it is not loaded."""
+    """Return the version of the kernel module; None: it is not loaded, or names none."""
     file = PROC / "version"
     if not file.exists():
         return None
+    # The first number with a dot: 550.54.15 in "NVRM version: NVIDIA ... Kernel Module  550.54.15".
     match = re.search(r"(\d+\.\d+(?:\.\d+)?)", file.read_text())
     return match.group(1) if match else None

@@ -78,6 +78,7 @@ def ask_or_none(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
     """Call a function of the library; None if this card, driver or container gives no answer.
 
     Args:
+        nvml: the module ``pynvml``.
         ask: the function.
         args: its arguments.
     """
@@ -295,7 +296,10 @@ class FaultWatch:
             self._events = None
 
     def read_last(self) -> str | None:
-        """Return the last fault so far; None: there was none, or the driver reports none."""
+        """Return the last fault so far; None: there was none, or the driver reports no faults.
+
+        A call reads at most ``_MAX_FAULTS_AT_ONCE`` waiting faults; the next call reads further.
+        """
         if self._events is None:
             return None
         for _ in range(_MAX_FAULTS_AT_ONCE):
@@ -303,6 +307,7 @@ class FaultWatch:
             event = ask_or_none(self._nvml, self._nvml.nvmlEventSetWait_v2, self._events, 0)
             if event is None:  # no further fault is waiting
                 break
+            # The event's data are the number of the kind of fault, which NVIDIA calls Xid.
             self._last_fault = f"Xid {event.eventData}"
         return self._last_fault
 
@@ -321,7 +326,11 @@ class NvmlMonitor:
         self._fault_watches: dict[int, FaultWatch] = {}  # by number of the card
 
     def read(self) -> list[DeviceSample]:
-        """Return each card, without values if it does not respond; see ``Monitor.read``."""
+        """Return a reading of each card, without values if the card does not respond.
+
+        Raises:
+            MonitorFault: no card responds.
+        """
         nvml = self._nvml
         count = ask_or_none(nvml, nvml.nvmlDeviceGetCount) or 0
         get_handle = nvml.nvmlDeviceGetHandleByIndex
