@@ -184,8 +184,8 @@ def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
     """
     nnodes = target.nnodes
     nproc = target.nproc
-    # Hardware is only named by a case key, which names the world too: with one, --nproc changes the
-    # ranks of each of its machines.
+    # Hardware is only named by a case key, which names the world too. --nproc then changes the
+    # ranks on each machine of the key, and leaves the number of machines.
     if target.hardware is None:
         recipe = target.case.recipes.get(request.recipe or "")
         if recipe is not None and recipe.world:
@@ -248,7 +248,7 @@ def select_vendor(
         vendor = devices.choose_vendor(name)
     else:
         vendor = _find_vendor(name)
-    _refuse_too_many(choice, vendor, remote)
+    _refuse_oversized_world(choice, vendor, remote)
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
     if remote is None:  # devices of other machines can only be asked there
         refuse_unsuitable_device(
@@ -267,7 +267,7 @@ def _find_vendor(name: str) -> Vendor:
     return vendors[name]
 
 
-def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None) -> None:
+def _refuse_oversized_world(choice: Choice, vendor: Vendor, remote: RemoteTarget | None) -> None:
     """Refuse more nodes, or more devices on a node, than the run can have."""
     launcher = "local" if remote is None else remote.launcher
     # None: no limit is known here. The devices of this machine are counted later.

@@ -110,9 +110,14 @@ def is_plan_file(word: str) -> bool:
 
 
 def format_attempt_name(name: str, number: int) -> str:
-    """Return the folder's name of an attempt at an entry: ``name``, then ``name-2``, ``name-3``.
+    """Return the name of the folder of an attempt: ``name``, then ``name-2``, ``name-3``.
 
-    A further attempt has the launches that are missing in the earlier ones.
+    An attempt is one start of an entry, which is a run of a plan file. A further attempt has the
+    launches that are missing in the earlier ones.
+
+    Args:
+        name: the entry's name.
+        number: of the attempt, from 1.
     """
     return name if number == 1 else f"{name}-{number}"
 
@@ -120,10 +125,12 @@ def format_attempt_name(name: str, number: int) -> str:
 def parse_attempt_number(name: str, folder: str) -> int | None:
     """Return the number of an attempt at the entry ``name``; None: the folder is of another entry.
 
+    An entry is a run of a plan file.
+
     Args:
-        folder: name of the folder, see ``format_attempt_name``.
+        folder: name of the attempt's folder: ``name`` for the first, then ``name-2``, ``name-3``.
     """
-    # The first attempt has no number.
+    # The group is the number, which the first attempt lacks: from 2, and of at most 9 digits.
     match = re.fullmatch(re.escape(name) + "(?:-([2-9]|[1-9][0-9]{1,8}))?", folder)
     if match is None:
         return None
@@ -183,7 +190,7 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         if key not in _KEYS:
             raise UsageError(f"unknown key {key!r}", where=where, fix=suggest_nearest(key, _KEYS))
     # A witness is a program of the user's own, which is measured in place of a case. A name in the
-    # file replaces that of the witness's file.
+    # plan file replaces that of the witness's file.
     if "witness" in run:
         name = _format_name(Path(str(run["witness"])).stem)
         run = {"case": WITNESSED, "name": name} | run

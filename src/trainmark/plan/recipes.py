@@ -198,7 +198,7 @@ def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) 
         # A free field leaves the work the same, and the user cannot change a fixed one.
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
-        if rule == "closed":
+        if rule == "closed":  # the closed rules allow a change of this field
             changes.allowed[item.name] = value
         # The remaining rule is ``scope``: how much is trained and evaluated. What the chosen recipe
         # sets of it is no change.
@@ -208,7 +208,10 @@ def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) 
 
 
 def format_fix_hp(values: Mapping[str, Any]) -> str:
-    """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; empty for none."""
+    """Return changed recipe fields as one text, ``bs=96,lr=0.00015``; empty if none is changed.
+
+    Published tables print them in this form.
+    """
     parts = [
         f"{SHORT_NAMES.get(name, name)}={format_setting(value)}" for name, value in values.items()
     ]

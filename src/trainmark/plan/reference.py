@@ -94,17 +94,17 @@ class Reference(_Row):
 
     @property
     def fix_hp(self) -> str:
-        """Return the changed hyper-parameters as printed."""
+        """Return the hyper-parameters that the row changes, as printed; empty: no such column."""
         return self.cells.get("fix_hp", "")
 
     @property
     def nnodes(self) -> int:
-        """Return the number of machines."""
+        """Return the number of machines, which is the 2 of a ``world`` such as ``2x8``."""
         return int(self.world.split("x")[0])
 
     @property
     def nproc(self) -> int:
-        """Return the number of devices on each machine."""
+        """Return the devices on each machine, which is the 8 of a ``world`` such as ``2x8``."""
         return int(self.world.split("x")[1])
 
 
@@ -125,7 +125,7 @@ class References(Frozen):
 
 
 def read_references(name: str) -> References:
-    """Return the references of the case called ``name``; empty if it has no such file.
+    """Return the references of the case called ``name``; empty if it has no ``reference.toml``.
 
     Raises:
         RecordError: the file has unknown keys or rows that do not fit.

@@ -210,7 +210,7 @@ def resolve(
             request, remote=remote, started=started, run_token=token, dry_run=dry_run
         )
     choice = choose_work(request)
-    # Ranks that are more than the cores of a processor run, with a label; see ``_choose_labels``.
+    # If ranks are more than the cores of a processor, they run, and the plan says `oversubscribed`.
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     root = generated_root or cases.get_cache_root()
     folder, recipe = _locate_data(choice, request, root)
@@ -253,7 +253,8 @@ def _check_data(resolution: _Resolution, root: Path, *, dry_run: bool) -> DataFa
     remote = resolution.remote
     if resolution.request.data is None:
         cases.ensure_generated_data(case, recipe, root)
-    # A real run must see the data here: its plan has their facts, without which nodes refuse it.
+    # Only a dry run may do without the data on this machine. The plan of a real run must have the
+    # facts of the data, because nodes refuse a plan without them.
     is_on_this_machine = remote is None or remote.has_our_files
     if dry_run and not is_on_this_machine and not folder.exists():
         return resolution.facts
@@ -333,7 +334,7 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
     # By label, whether it applies.
     labels = {
         "self-reported": True,  # every run is measured by whoever publishes it
-        SIMULATED: devices.is_named_only(vendor),  # only simulated devices must be named
+        SIMULATED: devices.is_named_only(vendor),  # vendors used only if named are simulated
         "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",
         # There are more ranks than cores; the cores of other machines are not known here.

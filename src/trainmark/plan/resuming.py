@@ -28,7 +28,8 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
     """Return ``plan`` as one that continues from the last complete checkpoint in ``run``.
 
     Raises:
-        UsageError: ``run`` is not a run, or its work differs.
+        UsageError: ``run`` is not a run, its work differs, it has already done all steps, or
+            ``plan`` has several launches.
         DataError: ``run`` has no complete checkpoint.
     """
     where = f"--resume {run}"
@@ -77,7 +78,13 @@ def _read_earlier_plan(run: Path, where: str) -> Plan:
 
 
 def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
-    """Refuse a run that changes a setting which must stay the same when it continues another."""
+    """Refuse a run that changes a setting which must stay the same when it continues another.
+
+    Args:
+        plan: of the new run.
+        earlier: the plan of the run to continue.
+        where: the option, for errors.
+    """
     # The type of both: a run of another case is refused for its case, which is compared first.
     recipe_type: type[Recipe] = plan.load_case().recipe_type
     settings = _collect_fixed_settings(plan, recipe_type)
@@ -119,14 +126,23 @@ def _collect_fixed_settings(plan: Plan, recipe_type: type[Recipe]) -> dict[str, 
 
 
 def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
-    """Return the folder of the last complete checkpoint in ``run``, and its progress."""
+    """Return the folder of the last complete checkpoint in ``run``, and its progress.
+
+    Args:
+        run: the folder of the run to continue.
+        earlier: the plan of this run.
+
+    Raises:
+        DataError: there is no complete checkpoint.
+    """
     complete = [
         folder
         for folder in (run / CHECKPOINTS_DIR).glob("step-*")
-        # Both: torch's file shows that all tensors are there, ours has the steps so far.
+        # torch writes the first file after all tensors; the second has the steps done so far.
         if (folder / _LAST_WRITTEN_FILE).is_file() and (folder / PROGRESS_FILE).is_file()
     ]
     if not complete:
+        # A run that was itself resumed began with a checkpoint of another run.
         previous = earlier.resumed.checkpoint if earlier.resumed else None
         raise DataError(
             "the run has no complete checkpoint",

@@ -66,8 +66,8 @@ def read_rules(case: Case | None) -> Rules:
         merged = {
             division: rules | case_rules.get(division, {}) for division, rules in general.items()
         }
-        # ``merged`` has the divisions alone. With the keys of the case's file, an unknown key in it
-        # is refused.
+        # ``merged`` has only the divisions. The case's file is added, so that the validation sees
+        # its other keys and refuses them.
         return Rules.model_validate(case_rules | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a division is not a table
         raise UsageError(

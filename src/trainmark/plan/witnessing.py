@@ -65,7 +65,7 @@ def resolve_witnessed(
     run_token: str,
     dry_run: bool,
 ) -> Plan:
-    """Check a request for a program and return its plan; as ``resolving.resolve``.
+    """Check a request to measure a user's own program, and return its plan.
 
     Args:
         remote: the machines of a launcher; None: this one.
@@ -97,7 +97,8 @@ def choose_program_work(request: RunRequest) -> Choice:
     """Return the program of a request in the form of a case's choice, without checking devices.
 
     Raises:
-        UsageError: as ``resolve_witnessed``.
+        UsageError: there is no program, an option is only for cases or contradicts the command, or
+            the witness file is unreadable or wrong.
     """
     assert request.witness is not None, "the caller has a file of --witness"
     _refuse_options(request)
@@ -130,7 +131,7 @@ def _refuse_options(request: RunRequest) -> None:
 
 def _describe_program(spec: WitnessSpec, command: Sequence[str]) -> Witness:
     """Return the program with its folder, and whether it starts the ranks of a machine itself."""
-    starts_ranks = spec.starts_ranks
+    starts_ranks = spec.starts_ranks  # None: the witness file does not say
     if starts_ranks is None:
         starts_ranks = find_rank_launcher(command) is not None
     return Witness(
@@ -163,7 +164,8 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
     world_size = nnodes * nproc
     _refuse_impossible_spec(spec, str(request.witness), world_size=world_size)
     step = spec.step
-    # The numbers 1 and 10 are placeholders: the probe counts the batch, or chooses the window.
+    # The numbers 1 and 10 are placeholders for what the file leaves open. The probe inside the
+    # program counts the batch, or chooses the window.
     recipe = Recipe(
         micro_batch_size=1 if step is None else ceil(step.samples / world_size),
         precision=spec.precision,
@@ -253,6 +255,8 @@ def _check_interpreter(witness: Witness) -> None:
 def _find_import_error(interpreter: Sequence[str]) -> str | None:
     """Return why a Python cannot import the probe; None if it can.
 
+    The probe is the part of Trainmark that runs inside the measured program.
+
     Args:
         interpreter: the command of this Python.
     """
@@ -308,7 +312,7 @@ def _assemble_plan(
         case_key=format_case_key(choice, vendor.name),
         recipe_name=WITNESSED,
         recipe=_describe_recipe(choice.recipe),
-        compared_with=WITNESSED,
+        compared_with=WITNESSED,  # with itself, so ``fix_hp`` and ``extra`` have no changes
         fix_hp={},
         extra={},
         rules="open",  # only cases have closed rules
@@ -363,6 +367,6 @@ def _describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _compute_digest(witness: Witness) -> str:
-    """Return a digest of the command and the file; launches are comparable if it is the same."""
+    """Return a digest of command and witness file; launches are comparable if it is the same."""
     text = witness.model_dump_json(include={"spec", "command"})
     return hashlib.sha256(text.encode()).hexdigest()[:16]
