@@ -193,6 +193,7 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
 
     They are those that ``srun --help`` lists if pyxis is installed (2026-11-22).
     """
+    # Without pyxis there is no container, or the node's script starts it.
     if cluster.container is None or cluster.container.is_started_by_node:
         return []
     mounts = []
@@ -294,6 +295,7 @@ def _run_node(
     setup = prepare_setup(
         vendor,
         plan.nproc,
+        # By the mark in their environment, the processes of this node's ranks are found.
         mark=processes.make_mark(plan.run_id, node),
         program_run_dir=None if program is None else directory,
     )

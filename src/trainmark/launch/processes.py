@@ -56,7 +56,7 @@ def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psut
         variable: environment variable that has the id.
     """
     for process in psutil.process_iter():
-        if process.pid == os.getpid():  # it may belong to the run that it ends
+        if process.pid == os.getpid():  # this process may belong to a run that it is to kill
             continue
         try:
             run_id = process.environ().get(variable)

@@ -70,8 +70,8 @@ _SPEED = 8
 def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
     """Return label and parts in one line; what does not fit into ``width`` columns is dropped.
 
-    The label is dropped before the step, the engine's words and the speed, the parts with the
-    highest priorities. One part always stays.
+    Parts with a low priority are dropped first. The label follows when only the step, the engine's
+    words and the speed are left, which have the highest priorities. One part always stays.
     """
     shown_parts = list(parts)
     line = _join_parts(label, shown_parts)

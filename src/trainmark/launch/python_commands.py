@@ -23,11 +23,12 @@ def build_module_command(module: str, *words: str, python: str | None = None) ->
     The process imports nothing from the working directory.
 
     Args:
-        python: the interpreter; None: this one.
+        python: the interpreter, of the same version as this one; None: this one.
     """
     python = python or sys.executable
     if sys.version_info >= (3, 11):  # ``-P`` keeps the directory off the import path
         return [python, "-P", "-m", module, *words]
+    # Older interpreters have no ``-P``: code removes the directory, then runs the module.
     return [python, "-c", _DROP_DIRECTORY + _RUN_MODULE, module, *words]
 
 

@@ -151,8 +151,8 @@ def record_failed_planning(error: UnplannableError) -> Record:
     fault = error.fault
     assert fault.__cause__ is not None, "a case error has its cause"
     report = describe_failure(fault.__cause__, fault.place)
-    # Without an argument ``text``, which is the error's own text, the message is a sentence for
-    # this kind of error.
+    # The argument ``text`` is the error's own text. A message without it is a fixed sentence for
+    # this kind of error, which is written out here.
     text = report["message"]["args"].get("text")
     if text is None:
         text = render(Message(**report["message"]), "en")
@@ -219,7 +219,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
 
 
 def _build_lost_error(run_dir: Path, error: OSError) -> LostRunError:
-    """Return the error of a record that cannot be written, with what makes it possible."""
+    """Return the error of a record that cannot be written, with a fix for its cause."""
     if not run_dir.exists():
         fix = "start the run again, and keep its folder until it ends"
     elif error.errno in _FULL_DISK:
@@ -277,7 +277,9 @@ def make_record(folder: Path) -> None:
         plan = read_plan(folder)
     except RecordError as fault:
         raise RecordError(f"cannot be read: {fault}", where=str(folder)) from None
-    if plan.node_processes:  # on other machines, or in a container
+    # Node processes start the ranks on other machines or in a container: from here it cannot be
+    # seen whether they have ended.
+    if plan.node_processes:
         what = f"launcher {plan.launcher} started the run, and its job may still be running"
         fix = f"`trainmark run --attach {folder}` waits for the job and writes the record"
         raise RecordError(what, where=str(folder), fix=fix)
@@ -301,7 +303,8 @@ def _make_locked_record(plan: Plan, folder: Path) -> None:
     if "launch" not in event_names:
         fix = "delete the folder and start the run again"
         raise RecordError("the run never started", where=str(folder), fix=fix)
-    # A sampler ends by itself after its launcher: it gets the time to write its last reading.
+    # The process that samples the devices ends by itself after its launcher. It gets the time to
+    # write its last reading; what runs after that is killed.
     psutil.wait_procs(processes.find_processes(plan.run_id), timeout=_END_PATIENCE_S)
     processes.kill_run(plan.run_id)
     events = EventWriter(path, time.perf_counter_ns)

@@ -101,7 +101,10 @@ class SeriesEntry:
 
     @property
     def contradiction(self) -> str | None:
-        """Return the launches whose record contradicts its events; None if there is none."""
+        """Return a sentence that names the runs whose record contradicts its events.
+
+        It is None if there is no such run.
+        """
         runs = [record.run_id for record in self.records if is_refuted(record.trust)]
         if not runs:
             return None
@@ -111,6 +114,7 @@ class SeriesEntry:
     def scan(self) -> None:
         """Read the folders of all attempts; set which launches have ended and which are missing.
 
+        Each call that runs the entry's launches is an attempt, with a numbered folder of its own.
         If launches are missing, the state becomes ``to run``, and they get the folder of the next
         attempt. Otherwise it becomes ``finished``, with the folder of the newest attempt in use.
         """
@@ -133,6 +137,7 @@ class SeriesEntry:
                 earlier = _read_launch(folder)
                 if earlier is None or find_differences(planned_work, earlier.work):
                     continue  # nothing readable, or another work than is planned now
+                # Without a record, the launch still runs, or was killed with its launcher.
                 if earlier.record is None or not earlier.record.passed:
                     self.earlier_failures.append(folder)
                 elif launch.repeat_index not in self.ended:
@@ -149,7 +154,7 @@ class SeriesEntry:
         else:
             self.run_dir = attempts[last_used_attempt]
             self.state = "finished"
-            self.reason = self.contradiction
+            self.reason = self.contradiction  # a warning; None: the records match their events
 
     def conclude(self, fault: str | None) -> None:
         """Set the state that the entry ends with, once nothing more is launched.
@@ -191,7 +196,14 @@ def choose_exit_code(entries: Iterable[SeriesEntry]) -> int:
 
 
 def _find_attempts(base: Path, name: str) -> dict[int, Path]:
-    """Return the folders of earlier attempts that are not empty, by the attempt's number."""
+    """Return the folders of an entry's earlier attempts, by the attempt's number.
+
+    Empty folders are left out.
+
+    Args:
+        base: the folder of the runs of a plan file.
+        name: name of the entry.
+    """
     attempts: dict[int, Path] = {}
     for folder in base.glob("*"):
         number = parse_attempt_number(name, folder.name)
@@ -276,6 +288,7 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
 def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntry:
     """Resolve an entry and find its launches; it is ``skipped`` if this machine cannot run it."""
     remote = cluster.find_remote_target(entry.launcher)
+    # An entry with ``witness`` runs a program of the user's own, any other entry a case.
     choice = choose_work(entry) if entry.witness is None else choose_program_work(entry)
     try:
         # An entry with more ranks than this machine has cores is skipped, too.
@@ -330,7 +343,9 @@ def run_entries(
         request: nothing further is launched once it holds a signal.
         launch: does one launch and returns its record. It is called with the plan, the cluster,
             a label for messages, and the entry's ``follow``.
-        report: called with a line for each entry that is not launched.
+        report: called with a line for each entry without missing launches, each entry that a stop
+            signal leaves unfinished (``left``), and each launch that cannot begin; also with
+            messages about launches of earlier calls.
 
     Raises:
         EnvironmentFault: the folder of the runs cannot be used, or another call uses it; nothing

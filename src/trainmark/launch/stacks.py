@@ -25,6 +25,10 @@ def save_stacks(
 
     For a rank that does not answer, the process state is written instead. A stopped rank is
     continued: it handles the pending signal first.
+
+    Args:
+        files: the file of each rank, into which it writes its stacks.
+        signal_number: the signal on which a rank writes them.
     """
     for rank in ranks:
         rank.send_signal(signal_number)

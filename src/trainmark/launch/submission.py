@@ -74,7 +74,8 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
 def build_command(plan: Plan, cluster: Cluster) -> EngineCommand:
     """Return the command that starts ``plan``; its files include the plan and the cluster file."""
     command = launchers.load_launcher(plan.launcher).build_command(plan, cluster)
-    # For ``attach``, also if a user pastes the command, and for nodes that share the folder.
+    # ``attach`` reads these files, and so do nodes that share the run directory. They belong to the
+    # command, so that they also exist if a user starts it by hand.
     files = {
         PLAN_FILE: plan.model_dump_json(indent=2),
         CLUSTER_FILE: cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n",

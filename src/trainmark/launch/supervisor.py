@@ -68,7 +68,8 @@ class _Supervisor:
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the end of a child is a signal too
         for number in STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # ranks inherit an ignored signal
+            # A signal that was ignored at start stays ignored, here and in the ranks.
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._stop)
         adopt_orphans()
         if not signal_on_parent_death(signal.SIGTERM, order.launcher):  # the launcher has died
@@ -79,7 +80,10 @@ class _Supervisor:
         self._is_stopped = True
 
     def run(self) -> None:
-        """Start the ranks, report their ends until the launcher is gone, then end the others."""
+        """Start the ranks, and report each end; once the launcher is gone, end those that run.
+
+        A stop signal ends them too.
+        """
         try:
             self._start()
             while not self._is_stopped:
@@ -274,8 +278,8 @@ def supervise_ranks(
     Raises:
         MeasurementError: the ranks cannot be started; none is running.
     """
-    # The supervisor itself does not get the run's mark: otherwise it would be killed with the run,
-    # before it has ended the other processes.
+    # The mark is the variable by which all processes of a run are found and killed. The supervisor
+    # does not get it: otherwise it would be killed before it has ended the other processes.
     environment = dict(environment)
     mark = {RUN_VARIABLE: environment.pop(RUN_VARIABLE, "")}
     reports, reports_end = os.pipe()
@@ -285,6 +289,7 @@ def supervise_ranks(
             launcher=os.getpid(), reports=reports_end, argv=list(argv), variables=rank_variables
         )
         with subprocess.Popen(
+            # The argument only identifies the supervisor in a list of processes.
             build_module_command("trainmark.launch.supervisor", mark[RUN_VARIABLE]),
             env=environment,
             stdin=subprocess.PIPE,
@@ -320,7 +325,7 @@ def _end_supervisor(supervisor: subprocess.Popen[bytes]) -> None:
     assert supervisor.stdin is not None, "it is a pipe"
     supervisor.send_signal(signal.SIGCONT)  # it may have been stopped
     with suppress(BrokenPipeError):
-        supervisor.stdin.close()
+        supervisor.stdin.close()  # the supervisor then ends its ranks and itself
     supervisor.wait()  # adds its time and that of the ranks to that of this process's children
 
 
