@@ -251,7 +251,7 @@ class Cluster(Frozen):
             )
         return RemoteTarget(
             launcher=name,
-            tested=TESTED[name],
+            tested=TESTED[name],  # on what the launcher was tested
             device=self.device,
             nodes=1 if name == CONTAINER else self.nodes,
             devices_per_node=self.devices_per_node,

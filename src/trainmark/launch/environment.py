@@ -101,6 +101,10 @@ def describe_container(
     From inside a container, the kind is seen in files and variables of the engine. Docker shows
     neither its version nor the image, podman not always, apptainer only the image; so the script
     that starts the container passes them in variables, which take precedence.
+
+    Args:
+        variables: the environment of the ranks.
+        root: the folder in which the engines' files are looked for; a test passes another one.
     """
     kind = None
     image = None
@@ -131,7 +135,7 @@ def read_os_name() -> str:
 
 
 def read_machine_model() -> str | None:
-    """Return the machine's product name from its firmware."""
+    """Return the machine's product name from its firmware; None: unknown."""
     file = Path("/sys/class/dmi/id/product_name")
     try:
         return file.read_text().strip() or None
@@ -147,6 +151,9 @@ def count_numa_nodes() -> int | None:
 
 def select_variables(variables: Mapping[str, str], vendor: Vendor) -> dict[str, str]:
     """Return the variables that go into the record, sorted by name.
+
+    These are the ones that affect measurements on any device (``VARIABLES``), and those that
+    ``vendor`` names for its own devices.
 
     Args:
         variables: the environment of the ranks.

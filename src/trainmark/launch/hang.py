@@ -46,7 +46,8 @@ def parse_frames(stacks: str) -> list[tuple[str, ...]]:
     """Return file, line and function of each of the main thread's calls, the innermost first.
 
     The main thread is the one with the program's ``<module>``. faulthandler cuts a deep stack, so
-    that it lacks this call; then the last thread is taken, because the main thread comes last.
+    that it lacks this call; then the last thread is taken, because the main thread comes last. The
+    list is empty if ``stacks`` has no call.
     """
     threads = []
     for text in _THREAD.split(stacks):
@@ -94,7 +95,7 @@ def _describe_user_call(calls: list[tuple[str, ...]]) -> str:
 
 
 def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:
-    """Return groups of ranks at the same place, the largest first, in the form of ``stop`` events.
+    """Return groups of ranks at the same place, the largest first, as ``hang`` of a ``stop`` event.
 
     Args:
         files: the stacks of each rank of this machine, by rank.

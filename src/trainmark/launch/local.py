@@ -77,6 +77,7 @@ def prepare_setup(
     # Unbuffered, so that the log also has the last lines of a rank that is killed.
     variables |= {processes.RUN_VARIABLE: mark, "PYTHONUNBUFFERED": "1"}
     description = environment.describe_environment(variables, vendor)
+    # Processes that are on the devices before the run starts.
     occupants = devices.list_occupants(vendor.name, nproc)
     description["device_users"] = [occupant._asdict() for occupant in occupants]
     return Setup(nproc, variables, description)
@@ -228,6 +229,7 @@ def run_ranks(
     Returns:
         Whether all ranks succeeded.
     """
+    # All processes of this node's part of the run have the mark in their environment.
     mark = processes.make_mark(plan.run_id, node)
     first_rank = (node or 0) * plan.nproc
     oom_kills_before = processes.count_oom_kills()

@@ -25,14 +25,14 @@ LOOPBACK = "127.0.0.1"
 # Ends of the names of variables that name interfaces, and of those that name an address.
 _INTERFACES = re.compile(r"_(SOCKET_IFNAME|KVS_IFACE)$")
 _ADDRESS = re.compile(r"_IF_IP$")
-_EXACT_PREFIXES = ("GLOO_", "CCL_")  # variables of libraries that match whole names only
+_WHOLE_NAME_PREFIXES = ("GLOO_", "CCL_")  # variables of libraries that match whole names only
 _TIMEOUT_S = 10.0  # of a connection to this machine itself
 
 
 def refuse_unusable_network(
     variables: Mapping[str, str], vendor: Vendor, *, world_size: int, master: str
 ) -> None:
-    """Refuse ranks that could not reach one another from this machine.
+    """Raise an error if the ranks of this machine could not reach the others of the run.
 
     Args:
         variables: the environment of the ranks.
@@ -47,6 +47,7 @@ def refuse_unusable_network(
     for name, value in sorted(variables.items()):
         if not value or not _is_of_backend(name, vendor):
             continue
+        # The end of a variable's name tells whether its value names interfaces or an address.
         if _INTERFACES.search(name):
             _refuse_absent_interfaces(name, value)
         elif _ADDRESS.search(name):
@@ -56,7 +57,7 @@ def refuse_unusable_network(
 
 
 def _is_of_backend(name: str, vendor: Vendor) -> bool:
-    """Tell whether a variable configures the library through which the ranks communicate."""
+    """Tell whether a variable may configure the library through which the ranks communicate."""
     if name.startswith(f"{vendor.collective_backend.upper()}_"):  # for example NCCL_
         return True
     # The variables that a vendor records include those of its collective library that have another
@@ -92,13 +93,14 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
     Args:
         name: the variable's name.
         value: the variable's value: a comma-separated list of prefixes of interface names; after
-            ``=`` it has whole names, and after ``^`` names to leave out. Variables with
-            ``_EXACT_PREFIXES`` always have whole names.
+            ``=`` it has whole names, and after ``^`` names to leave out. Variables whose name
+            begins with one of ``_WHOLE_NAME_PREFIXES`` (of Gloo and oneCCL) always have whole
+            names.
         up: names of the interfaces that are up.
     """
     excludes = value.startswith("^")
     text = value.removeprefix("^")
-    matches_whole_names = name.startswith(_EXACT_PREFIXES) or text.startswith("=")
+    matches_whole_names = name.startswith(_WHOLE_NAME_PREFIXES) or text.startswith("=")
     patterns = [pattern for pattern in text.removeprefix("=").split(",") if pattern]
     matches: dict[str, list[str]] = {}  # interfaces that are up, by pattern
     for pattern in patterns:
@@ -110,7 +112,7 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
         excluded = {interface for interfaces in matches.values() for interface in interfaces}
         return None if set(up) - excluded else "the value excludes every interface that is up"
     absent = [pattern for pattern in patterns if not matches[pattern]]
-    if name.startswith(_EXACT_PREFIXES):  # the library uses every interface of the list
+    if name.startswith(_WHOLE_NAME_PREFIXES):  # the library uses every interface of the list
         is_usable = bool(patterns) and not absent
     else:  # the library uses the first interface that matches
         is_usable = len(absent) < len(patterns)

@@ -117,12 +117,13 @@ def _describe_container(
     """Return the template's values for a container that the node's script starts.
 
     Args:
-        exported: further variables of the shell that are passed to the container.
+        exported: further variables that the script sets, and passes to the container.
     """
     vendor = devices.list_vendors()[plan.device.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
     mounts = list_mounts(plan, cluster, folder)
-    optional_mounts = list(needs.mounts)  # mounted only if they exist on the node
+    # Mounted only if they exist on the node. They are patterns of a shell, so a path is quoted.
+    optional_mounts = list(needs.mounts)
     if plan.data.origin == "generated":  # a node without the data generates it
         data = str(cluster.data or plan.data.folder)
         optional_mounts.append(shlex.quote(data))
@@ -173,7 +174,7 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     """
     folders = [f"{run_dir}:{run_dir}"]  # FOLDER_OF_NODE:FOLDER_IN_CONTAINER, ``:ro``: read-only
     data = cluster.data
-    if plan.witness is not None:
+    if plan.witness is not None:  # the ranks run a user's own program
         folders.append(f"{plan.witness.folder}:{plan.witness.folder}")
     else:
         data = data or Path(plan.data.folder)

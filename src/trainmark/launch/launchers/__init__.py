@@ -136,6 +136,8 @@ class Launcher(ABC):
     def read_state(self, job: EngineJob) -> JobState:
         """Return the current state of a job, without blocking for long.
 
+        This base class looks at the process of the command; launchers that submit ask the engine.
+
         Raises:
             EnvironmentFault: the engine does not answer; the last known state stays valid.
             RecordError: the run directory does not name the job.

@@ -55,7 +55,8 @@ _OUTSIDE_REASONS = (
 def format_job_name(run_id: str) -> str:
     """Return the name of the objects that a run creates: its time and token, valid in DNS.
 
-    It is short, because a pod's name, NAME-node-0-INDEX-xxxxx, may have at most 63 characters.
+    A run's id has the form TIME-CASE-TOKEN. The name leaves out the case, because a pod's name,
+    NAME-node-0-INDEX-xxxxx, may have at most 63 characters.
     """
     stamp, *_, token = run_id.lower().split("-")  # between them is the name of the case
     return f"tm-{stamp}-{token}"
@@ -64,6 +65,7 @@ def format_job_name(run_id: str) -> str:
 def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """Return the amount of each resource that a pod requests, by the resource's name."""
     vendor = devices.list_vendors()[plan.device.vendor]
+    # A vendor without one, such as the processor, requests nothing for its devices.
     vendor_resource = getattr(vendor, "kubernetes_resource", None)
     limits = {vendor_resource: str(plan.nproc)} if vendor_resource else {}
     limits |= cluster.kubernetes.resources
@@ -82,6 +84,7 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
         raise cluster.build_error(
             "container", "Kubernetes pods need an image", fix="write container: {image: IMAGE}"
         )
+    # Settings that only apply where the node's script starts the container.
     for key, rest_of_fix in _NODE_ONLY_SETTINGS.items():
         if key in container.model_fields_set and getattr(container, key):  # set and not empty
             raise cluster.build_error(
@@ -148,7 +151,10 @@ class Kubernetes(Launcher):
         self.collect(job)
 
     def collect(self, job: EngineJob) -> None:
-        """Delete the JobSet and its pods; the pods wrote into the run directory itself."""
+        """Delete the JobSet and its pods.
+
+        No file has to be copied: the pods wrote into the run directory itself.
+        """
         # Does not wait: while pods are being deleted, ``read_state`` says that the job runs.
         file = str(job.folder / MANIFEST)
         _run_kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
@@ -197,7 +203,7 @@ def _read_node_index(pod: dict[str, Any]) -> int:
 def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     """Return the state of a pod, with the reason why it waits or ended."""
     status = pod["status"]
-    conditions = _index_conditions(pod)
+    conditions = _index_conditions(pod)  # by TYPE=STATUS
     # Empty until the container is created; a run's pod has one container.
     container_statuses = status.get("containerStatuses") or [{}]
     container_state = container_statuses[0].get("state", {})

@@ -53,7 +53,7 @@ class Ray(Launcher):
     programs = ("ray",)
 
     def check(self, plan: Plan, cluster: Cluster) -> None:  # noqa: ARG002
-        """Check that the cluster answers; the driver checks later whether it has the resources.
+        """Check that the cluster answers; the job waits later until its resources are free.
 
         Raises:
             UsageError: the container has no runtime; Ray does not start containers itself.
@@ -68,7 +68,7 @@ class Ray(Launcher):
         _request_jobs_api(cluster)
 
     def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
-        """Return the command that submits the job; the job then starts the nodes."""
+        """Return the command that submits the job; its driver, this module, starts the nodes."""
         # Names of resources as in Ray 2.60 (2026-11-22). A vendor without a name of its own counts
         # as GPU: if Ray does not detect its devices, the user gives their number to `ray start`
         # with --num-gpus.
@@ -78,7 +78,8 @@ class Ray(Launcher):
         bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
         # `run_nodes` replaces the texts RANK, MASTER and PORT once it knows the nodes. The port is
         # a free one of the first node: of two options --port, the last one counts, and the script's
-        # own comes first.
+        # own comes first. With --heartbeat, a node ends its ranks once nothing arrives on its
+        # standard input.
         options = ("--port", PORT, "--heartbeat")
         script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         request = {
@@ -201,7 +202,7 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
         folder: the run directory, which gets the log of each node.
         bundle: amount of each resource of Ray that every node gets.
         script: what a shell on each node runs; it has placeholders for the node's number and for
-            the address of the first node.
+            the address and port of the first node.
     """
     import ray
 
@@ -258,9 +259,10 @@ def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[An
 
 
 def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[int]) -> list[str]:
-    """Wait until all nodes have ended; return how the nodes that failed did so, in that order.
+    """Wait until all nodes have ended; return how nodes failed, the first failure first.
 
-    Once one fails or the job is stopped, the others get ``_END_PATIENCE_S`` to end.
+    Once one fails or the job is stopped, the others are asked to end. One that still runs after
+    ``_END_PATIENCE_S`` is not among the failures.
 
     Args:
         nodes: number of each node by Ray's reference to its exit code.

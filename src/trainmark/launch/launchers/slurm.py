@@ -39,10 +39,15 @@ _ENDED = ("COMPLETED", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "NODE_FAIL", 
 
 
 def _parse_state(output: str) -> JobState:
-    """Return the state of a job from the output of ``scontrol show job``."""
+    """Return the state of a job from the output of ``scontrol show job``.
+
+    A job is ``lost`` if somebody or Slurm ended it before its program did; for one that ``ended``,
+    the nodes' events tell how.
+    """
     state = _read_field(output, "JobState")
     reason = _read_field(output, "Reason")
     description = state if reason in {"", "None"} else f"{state} ({reason})"
+    # Some states have variants with a longer name, such as REQUEUE_HOLD.
     if state.startswith(_WAITING):
         return JobState(phase="waiting", description=description)
     if state not in _ENDED + _LOST:  # also in states that are not known here
@@ -93,6 +98,7 @@ class Slurm(Launcher):
         Raises:
             UsageError: the cluster file sets an option that only the launcher may set.
         """
+        # Starts the node script on each node, with the first node's address in TRAINMARK_MASTER.
         script = render_template(
             "slurm.sh.j2",
             plan=plan,
@@ -120,7 +126,7 @@ class Slurm(Launcher):
         The first time Slurm sends SIGTERM, and SIGKILL after the cluster's KillWait; after that it
         sends SIGKILL at once.
         """
-        # --full: also the batch script, and what it started.
+        # The number includes this call. --full: also the batch script, and what it started.
         options = ("--full", "--signal=KILL") if job.num_cancels > 1 else ()
         run_program("scancel", *options, job.id)
 
@@ -153,6 +159,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
         options["exclusive"] = "true"
         if not {"mem", "mem-per-cpu", "mem-per-gpu"} & slurm.options.keys():
             options["mem"] = "0"  # all memory of the node, which --exclusive does not imply
+    # An option of the cluster file may contain {nproc}, the number of ranks of each node.
     for name, value in slurm.options.items():
         options[name] = value.replace("{nproc}", str(plan.nproc))
     # Options with the value ``true`` take none on the command line.

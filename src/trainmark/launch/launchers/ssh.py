@@ -102,7 +102,10 @@ def build_ssh_arguments(url: str, settings: SshSettings, script: str) -> list[st
 
 
 def locate_remote_folder(plan: Plan, cluster: Cluster) -> Path:
-    """Return the folder of a run on each host."""
+    """Return the folder of a run on each host.
+
+    Without ``ssh.run_root``, the hosts share the run directory under the same path.
+    """
     if cluster.ssh.run_root is None:
         return Path(plan.run_dir)
     return cluster.ssh.run_root / plan.run_id
@@ -148,7 +151,12 @@ class Ssh(Launcher):
     programs = ("ssh",)
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Check that every host can run this program."""
+        """Check that every host can run this program.
+
+        Raises:
+            UsageError: the cluster file has too few hosts.
+            EnvironmentFault: a host cannot be reached, or the program does not run there.
+        """
         # The run's own folder does not exist yet, so the check runs in the one above it.
         folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
         script = render_python_script(
@@ -177,14 +185,14 @@ class Ssh(Launcher):
                 node_rank=str(number),
                 master=next(iter(hosts)),  # the host of node 0
                 folder=folder,
-                options=("--heartbeat",),
+                options=("--heartbeat",),  # the node ends its ranks once the connection is silent
             )
             nodes.append(build_ssh_arguments(url, cluster.ssh, write_plan + node_script))
         script = render_template("ssh.sh.j2", plan=plan, nodes=nodes)
         return EngineCommand(argv=("bash", SCRIPT), files={SCRIPT: script})
 
     def read_state(self, job: EngineJob) -> JobState:
-        """Return the state of the script; it is ``lost`` if the connection to a node was."""
+        """Return the state of the job; ``lost``: the connection to a node failed or broke."""
         state = super().read_state(job)
         folder = job.folder
         if state.phase == "running":
