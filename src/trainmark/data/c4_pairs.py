@@ -42,7 +42,7 @@ SHARD_NAME = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(
 
 
 def generate(folder: Path, recipe: Any) -> None:
-    """Write both pairs with generated text; see ``trainmark.data.language``."""
+    """Write the training and the validation pair with text of the artificial language."""
     language.generate(folder, vocab_size=recipe.vocab_size, seed=recipe.seed, prefix=TRAIN_PREFIX)
     language.generate(
         folder,
@@ -79,10 +79,15 @@ def _find_pair(folder: Path, word: str, published: str) -> Path:
 
 
 def load(folder: Path, recipe: Any) -> Splits:
-    """Open both pairs; the tokens stay on disk.
+    """Open the training and the validation pair (``.bin`` and ``.idx``); tokens stay on disk.
+
+    Args:
+        folder: the data folder that contains both pairs.
+        recipe: the recipe of the run.
 
     Raises:
-        DataError: the first fault, with file, rule and fix.
+        DataError: a pair is missing, damaged or shorter than one sample, or does not fit
+            the recipe's vocabulary; only the first fault is reported.
     """
     train, train_digest = _load_split(folder, recipe, "train", TRAIN_PREFIX)
     validation, validation_digest = _load_split(
@@ -102,7 +107,8 @@ def _load_split(
         max_samples: maximum number of samples; None: all.
 
     Raises:
-        DataError: see ``load``.
+        DataError: the pair is missing, damaged or shorter than one sample, or does not fit
+            the recipe's vocabulary.
     """
     reader = IndexedReader.open(_find_pair(folder, word, published))
     if count_samples(len(reader.tokens), recipe.seq_length) == 0:
@@ -117,8 +123,8 @@ def _load_split(
         )
     content = check_tokens(reader, folder / CACHE_FOLDER / word, vocab_size=recipe.vocab_size)
     digest = content.digest[:16]  # enough characters to tell data sets apart
-    # The folder's name contains all that the orders of samples depend on but the seed, of which
-    # each has a subfolder.
+    # ``Samples`` caches the orders of samples here, in one subfolder for each seed. The folder's
+    # name contains everything else that the orders depend on.
     cache = folder / CACHE_FOLDER / f"{digest}-{recipe.seq_length}-{recipe.shuffled_together}"
     samples = Samples(
         reader,
@@ -135,9 +141,12 @@ def _load_split(
 def check(folder: Path, recipe: Any) -> DataFacts:
     """Check all data that ``recipe`` reads; return its facts with the content id.
 
+    The content id is made of the digests of both pairs.
+
     Raises:
-        DataError: see ``load``, or all published validation documents are there, but not with the
-            published number of tokens.
+        DataError: a pair is missing, damaged or shorter than one sample, or does not fit
+            the recipe's vocabulary; or the validation pair has the published number of documents,
+            but not the published number of tokens.
     """
     loaded = load(folder, recipe)
     facts = DataFacts(
@@ -148,7 +157,9 @@ def check(folder: Path, recipe: Any) -> DataFacts:
     )
     if recipe.data == "generated":  # made as the recipe says: no published numbers to compare with
         return replace(facts, best_quality=language.compute_entropy_rate())
-    changed_rules = {}  # how the data differ from the published ones; the run is then ``open``
+    # How the data differ from the published ones; any difference puts the run into the open
+    # division of the benchmark.
+    changed_rules = {}
     num_shards = read_manifest(folder).get("train_shards")  # None: not prepared by Trainmark
     if num_shards not in (len(TRAIN_SHARDS), None):
         changed_rules["train_shards"] = num_shards
@@ -177,16 +188,22 @@ def check(folder: Path, recipe: Any) -> DataFacts:
 
 
 def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> None:
-    """Write both pairs from a folder with ``c4-train.*`` and ``c4-validation.*``.
+    """Write the training and the validation pair from ``c4-train.*`` and ``c4-validation.*``.
 
     No token ends a document: NeMo's script appends one only on request, and the reference does not
-    request it (README.md, section 3).
+    request it (README.md of the reference, section 3).
 
     Args:
-        options: ``tokenizer`` and ``workers``; see ``write_pairs``.
+        raw: the folder with the source files, called shards.
+        data: the folder to write.
+        say: called with each line to show.
+        case: name of the case, for the manifest.
+        options: ``tokenizer``, the folder of the tokenizer, and ``workers``, the maximum number of
+            processes.
 
     Raises:
-        DataError: there is no shard for one of the splits; see also ``write_pairs``.
+        DataError: there is no shard for one of the splits, a shard or the tokenizer is missing or
+            damaged, or ``data`` has other content.
     """
     files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
     for name, file in find_source_files(raw).items():

@@ -50,7 +50,7 @@ def load_or_build_arrays(
     """Return the arrays cached in ``folder``, memory-mapped; build them if they are missing.
 
     One process builds and writes them while the others wait. Arrays whose digests do not match are
-    built again: orders and positions that contradict each other would leave out rows.
+    built again: damaged arrays, or some of another call, would give wrong samples.
 
     Args:
         folder: its name must contain everything that the arrays depend on.
@@ -97,7 +97,10 @@ def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
 
 
 def _write_arrays(folder: Path, arrays: Sequence[NDArray[Any]]) -> bool:
-    """Write the arrays, then their digests; return whether that was possible."""
+    """Write the arrays, then their digests; return whether that was possible.
+
+    The digests come last: without them, an interrupted call leaves nothing that is read.
+    """
     digests = {}
     for name, array in zip(_name_arrays(arrays), arrays, strict=True):
         if not replace_file(folder / name, partial(np.save, arr=array)):

@@ -66,21 +66,25 @@ def write_pairs(
     workers: int | None = None,
     **options: Any,
 ) -> None:
-    """Write ``data``: the indexed pairs by their names, the tokenizer's files and a manifest.
+    """Write ``data``: the indexed pairs, the tokenizer's files and a manifest.
+
+    A pair is a ``.bin`` with the token ids of all documents and a ``.idx`` with their lengths.
 
     Args:
-        raw: folder of the sources.
-        say: called with each line; see ``prepared.write_data_folder``.
-        pairs: maps the name of each pair to its source files by name, in the order in which they
-            are read; see ``find_source_files``.
-        tokenizer: folder of the tokenizer; see ``data.tokenizer``.
+        raw: folder of the sources, or the only source file.
+        data: the folder to write.
+        say: called with each line; a ``Reporter`` also receives the progress.
+        case: name of the case, for the manifest.
+        pairs: maps the name of each pair, its files' name without ending, to its source files by
+            name, in the order in which they are read.
+        tokenizer: folder of the tokenizer.
         max_lines: maximum number of lines to read for a pair, by its name; other pairs are read
             completely.
         text_key: the key of the text in a line.
         ends: whether the tokenizer's end-of-document token ends every document.
         workers: maximum number of processes; None: one for each usable core. The written bytes do
             not depend on it.
-        options: further entries of the manifest; see ``prepared.write_data_folder``.
+        options: further entries of the manifest, on which ``data`` depends.
 
     Raises:
         DataError: a corpus or the tokenizer is missing or damaged, or ``data`` has other content.
@@ -208,9 +212,9 @@ class BlockEncoder:
     """
 
     def __init__(self, tokenizer: Path, text_key: str, *, ends: bool) -> None:
-        # With which ``_begin_worker`` makes an equal encoder in each worker process.
+        # ``tokenizer`` is the tokenizer's folder; ``ends``: whether a token ends each document.
+        # ``_begin_worker`` makes an equal encoder of these arguments in each worker process.
         self.worker_arguments = (tokenizer, text_key, ends)
-        # ``tokenizer`` is its folder; ``ends``: whether a token ends each document.
         self.tokenizer: CorpusTokenizer = open_corpus_tokenizer(tokenizer, ends=ends)
         self.text_key = text_key  # the key of the text in a line
         self.dtype = choose_dtype(self.tokenizer.vocab_size)
@@ -275,8 +279,8 @@ def encode_blocks(
         workers: number of processes; 1: encode in this process.
 
     Raises:
-        DataError: see ``BlockEncoder.encode``.
-        EnvironmentFault: a worker ended.
+        DataError: a line has no text.
+        EnvironmentFault: a worker ended before its work was done.
     """
     if workers == 1:
         for block in blocks:
@@ -423,7 +427,8 @@ def find_source_files(raw: Path) -> dict[str, Path]:
     """Return the files of a corpus by name, sorted by name, which is the order of reading.
 
     Args:
-        raw: one file of any name, or a folder: its files with one of ``ENDINGS`` are taken.
+        raw: one file of any name, or a folder: the files in it and its subfolders that end in one
+            of ``ENDINGS`` are taken, but for hidden ones.
 
     Raises:
         DataError: ``raw`` does not exist, or the folder has no such file.
@@ -446,15 +451,15 @@ def find_source_files(raw: Path) -> dict[str, Path]:
 def _read_lines(stream: Any) -> list[bytes]:
     """Return the next lines with their ends, about 2 MiB; an empty list at the end of the stream.
 
-    The rest of the last line is cut after ``MAX_LINE_BYTES``: a hole in a file reads as one huge
-    line of zeros, which would fill the memory.
+    If the last line continues for more than ``MAX_LINE_BYTES``, the next call returns what follows
+    as another line: a hole in a file reads as one huge line of zeros, which would fill the memory.
     """
     block = stream.read(BLOCK_BYTES)
     if block and not block.endswith(b"\n"):  # the rest of the last line
         block += stream.readline(MAX_LINE_BYTES)
     *lines, last_line = block.split(b"\n")
     complete_lines = [line + b"\n" for line in lines]
-    if last_line:  # it was cut, or the file does not end in a line end
+    if last_line:  # it is longer than the maximum, or the file does not end in a line end
         return [*complete_lines, last_line]
     return complete_lines
 

@@ -92,6 +92,9 @@ class IndexedReader:
     def open(cls, prefix: Path) -> Self:
         """Open a pair, memory-mapped, and check its header, its lengths and its index.
 
+        Args:
+            prefix: path of the ``.bin`` and ``.idx`` files without these endings.
+
         Raises:
             DataError: the first fault, with its file.
         """
@@ -99,8 +102,8 @@ class IndexedReader:
         tokens_file = get_tokens_file(prefix)
         header = _read_header(index_file)
         sizes, pointers, document_index = _map_index(index_file, header)
-        _refuse_other_pointers(index_file, sizes, pointers, header.dtype.itemsize)
-        _refuse_other_documents(index_file, document_index, header.num_sequences)
+        _refuse_wrong_pointers(index_file, sizes, pointers, header.dtype.itemsize)
+        _refuse_wrong_bounds(index_file, document_index, header.num_sequences)
         tokens = _map_file(tokens_file, header.dtype)
         num_tokens = int(sizes.sum(dtype=np.int64))
         if num_tokens != len(tokens):
@@ -125,7 +128,7 @@ class IndexedReader:
         return len(self.tokens)
 
     def find_token_starts(self, documents: range) -> NDArray[np.int64]:
-        """Return the first token of each document and the end of the last, int64 (documents + 1,).
+        """Return where in ``tokens`` each document begins and the last ends, (documents + 1,).
 
         Args:
             documents: consecutive document numbers.
@@ -167,6 +170,7 @@ def write_index(file: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> N
     """
     lengths = sizes.astype(np.int64) * dtype.itemsize  # in bytes
     pointers = np.cumsum(lengths) - lengths  # a sequence begins where the ones before it end
+    # Document ``i`` has the sequences from bound ``i`` up to bound ``i + 1``: here one each.
     document_bounds = np.arange(len(sizes) + 1)
     code = INTEGER_CODES[dtype.name]
     with file.open("wb") as stream:
@@ -176,7 +180,7 @@ def write_index(file: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> N
         stream.write(np.ascontiguousarray(document_bounds, "<i8").data)
 
 
-def _refuse_other_pointers(
+def _refuse_wrong_pointers(
     index_file: Path, sizes: NDArray[np.int32], pointers: NDArray[np.int64], itemsize: int
 ) -> None:
     """Refuse negative sizes and pointers that contradict the sizes.
@@ -214,10 +218,11 @@ def _refuse_other_pointers(
         num_earlier_tokens = int(ends[-1])
 
 
-def _refuse_other_documents(
-    index_file: Path, bounds: NDArray[np.int64], num_sequences: int
-) -> None:
-    """Refuse document bounds that do not ascend from the first to the last sequence.
+def _refuse_wrong_bounds(index_file: Path, bounds: NDArray[np.int64], num_sequences: int) -> None:
+    """Refuse document bounds that fall, or that do not go from 0 to the number of sequences.
+
+    Bound ``i`` is the first sequence of document ``i``. Equal bounds are valid: a document may be
+    empty.
 
     Raises:
         DataError: the first bound, counted from 0, that breaks the rule.

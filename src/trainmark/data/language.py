@@ -33,7 +33,10 @@ _NUM_DROPPED = 32  # symbols before a document, so that it starts in the station
 
 @cache
 def build_tables() -> NDArray[np.float64]:
-    """Return P(next | last) and P(next | second to last), (2, SYMBOLS, SYMBOLS)."""
+    """Return P(next | last) and P(next | second to last), (2, SYMBOLS, SYMBOLS).
+
+    Each symbol of a text is drawn from one of these tables, chosen with equal probability.
+    """
     rng = np.random.default_rng(_LANGUAGE_SEED)
     tables = np.zeros((2, SYMBOLS, SYMBOLS))
     for table in tables:
@@ -65,7 +68,11 @@ def compute_entropy_rate() -> float:
 
 
 def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
-    """Draw text of the language, symbols (documents, length)."""
+    """Draw text of the language, symbols (documents, length).
+
+    Each symbol is drawn from the table of the last symbol or from that of the one before it, chosen
+    with equal probability.
+    """
     rng = np.random.default_rng(seed)
     cumulative = build_tables().cumsum(-1)
     text = np.empty((_NUM_DROPPED + length, documents), np.int64)
@@ -89,7 +96,13 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
 def generate(
     folder: Path, *, vocab_size: int, seed: int, prefix: str = PREFIX, documents: int = DOCUMENTS
 ) -> None:
-    """Write one pair of files; the ids of the symbols are spread evenly over the vocabulary.
+    """Write generated documents as one pair of ``.bin`` and ``.idx`` files.
+
+    Each symbol of the language is one token; their ids are spread evenly over the vocabulary.
+
+    Args:
+        prefix: name of both files without ending.
+        documents: number of documents.
 
     Raises:
         UsageError: the vocabulary has fewer ids than the language has symbols.

@@ -79,6 +79,10 @@ Keys = TypeVar("Keys", bound=ConfigKeys)
 def read_config(folder: Path, keys: type[Keys], make_error: Fault) -> Keys:
     """Read and check ``config.json`` of a model folder.
 
+    Args:
+        keys: the class whose fields are the keys that the case uses.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
+
     Raises:
         DataError: the file is missing or not JSON, or a key is missing, unknown or invalid; the
             error names the first one.
@@ -241,6 +245,7 @@ class ModelWeights:
             elif not self.unused(bare_key):  # some weights of a checkpoint are known to be unused
                 rule = f"{self.model} has no such weight"
                 raise self._make_fault(f"unknown weight {tensor.key}", place, rule)
+        # ``optional`` holds prefixes of the names of weights that a checkpoint may lack.
         missing = [
             name
             for name in self.shapes

@@ -224,7 +224,11 @@ def _open_partial_folder(
 
     Args:
         folder: path of the partial folder.
-        sources, case, form, options: see ``write_data_folder``.
+        data: the folder that it becomes when it is finished.
+        sources: the files that ``data`` is made of, by name.
+        case: name of the case.
+        form: version of the format that is written.
+        options: everything else that ``data`` depends on.
 
     Raises:
         DataError: ``data`` has other content.
@@ -287,12 +291,13 @@ def _translate_system_errors(data: Path, folder: Path) -> Iterator[None]:
 def _resume_or_begin(
     folder: Path, made_of: dict[str, Any], earlier_state: dict[str, Any], report: Reporter
 ) -> dict[str, Any]:
-    """Return the earlier state if its content depends on the same; else empty ``folder``.
+    """Return the earlier state if it has the same ``made_of``; else empty ``folder``.
 
     Args:
         folder: the partial folder.
-        made_of: everything that the content of the data folder depends on.
-        earlier_state: see ``_read_state``; empty: there is none.
+        made_of: everything that the content of the data folder depends on: case, format, sources
+            and options.
+        earlier_state: the state that an interrupted call left on disk; empty: there is none.
 
     Returns:
         The state from which this call continues: the earlier one, or one without finished work.
@@ -306,7 +311,8 @@ def _resume_or_begin(
         return dict(earlier_state)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    return {"made_of": made_of_json, "stages": {}, "files": {}}  # the caller adds ``stats``
+    # The caller adds ``stats``, the size and time of change of each source.
+    return {"made_of": made_of_json, "stages": {}, "files": {}}
 
 
 @contextmanager
@@ -349,7 +355,8 @@ def _fingerprint_sources(
 
     Args:
         sources: the files by name.
-        earlier_state: see ``PartialFolder.state``; empty: there was no earlier call.
+        earlier_state: the state that an interrupted call left on disk: ``made_of`` has the
+            fingerprints, ``stats`` size and modification time by name; empty: there is none.
 
     Returns:
         The fingerprints with the name of their source, and lists of size in bytes and
@@ -479,9 +486,15 @@ def write_splits(
     published: Mapping[str, int],
     notes: Sequence[str] = (),
 ) -> None:
-    """Write one file for each split and copies of other files; see ``write_data_folder``.
+    """Write ``data``: one file for each split, copies of other files, and a manifest.
+
+    Does nothing if ``data`` is finished already. An interrupted call is resumed by the next one.
 
     Args:
+        data: the folder to write.
+        raw: the folder that contains all source files.
+        say: called with each line to show.
+        case: name of the case, for the manifest.
         layout: the source files of each split.
         form: version of the format that is written.
         names: the name of each split's file in ``data``.

@@ -57,7 +57,11 @@ class EpochIndex:
         return len(self.sample_order)
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
-        """Return token ids (B, seq_length + 1): inputs and, shifted by one, targets."""
+        """Return token ids (B, seq_length + 1): inputs and, shifted by one, targets.
+
+        Args:
+            rows: sample numbers, as in ``sample_order`` (B,).
+        """
         num_tokens = len(rows) * self.split.seq_length
         counts = Counts(
             samples=len(rows), sequences=len(rows), tokens=num_tokens, tokens_padded=num_tokens
@@ -77,6 +81,7 @@ class EpochIndex:
         corpus = self.split.reader.tokens
         token_rows = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(token_rows, numbers, strict=True):
+            # Where in ``documents`` are the documents in which this sample and the next one begin.
             first, last = self.positions[number : number + 2]
             documents = self.documents[first : last + 1]  # that have tokens of the sample
             begins = document_starts[documents]
@@ -117,7 +122,7 @@ class Samples:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """The first token of each document, then the end of the last one, (documents + 1,)."""
+        """The index of each document's first token, then the end of the last, (documents + 1,)."""
         return self.reader.find_token_starts(self.documents)
 
     def __len__(self) -> int:
@@ -143,13 +148,13 @@ class Samples:
             return self.build_unshuffled_epoch()
         # Epochs are shuffled in groups that hold at least ``shuffled_together`` samples.
         needed_tokens = self.shuffled_together * self.seq_length + 1  # 1: the last sample's target
-        group_size = -(-needed_tokens // self.num_tokens)  # rounded up
-        group, epoch_of_group = divmod(number, group_size)
+        epochs_per_group = -(-needed_tokens // self.num_tokens)  # rounded up
+        group, epoch_of_group = divmod(number, epochs_per_group)
         # Each group has its own order. RandomState takes seeds of 32 bits.
         seed = (self.seed + group) % 2**32
 
         def build() -> list[NDArray[Any]]:
-            return self._shuffle_epochs(group_size, np.random.RandomState(seed))
+            return self._shuffle_epochs(epochs_per_group, np.random.RandomState(seed))
 
         arrays = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
         document_order, positions, offsets, sample_order = arrays  # of the whole group
@@ -159,13 +164,17 @@ class Samples:
         return EpochIndex(self, document_order, positions, offsets, order_of_epoch)
 
     def _shuffle_epochs(self, num_epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
-        """Return the arrays of epochs that are shuffled together; see ``_cut_samples``.
+        """Return the arrays of an ``EpochIndex`` for epochs that are shuffled together.
 
-        Megatron shuffles the last epoch separately if less than 80% of it is needed.
+        Like Megatron, it shuffles the last epoch separately if less than 80% of it is needed to
+        reach ``shuffled_together``, the number of samples that are shuffled together.
 
         Args:
             num_epochs: number of epochs of the group.
             random: the generator, with the seed of this group.
+
+        Returns:
+            ``documents``, ``positions``, ``offsets`` and ``sample_order``.
         """
         num_samples = count_samples(num_epochs * self.num_tokens, self.seq_length)
         num_before_last = count_samples((num_epochs - 1) * self.num_tokens, self.seq_length)
@@ -197,7 +206,8 @@ class Samples:
             sample_order: numbers of the samples that are cut from them, in the order of training.
 
         Returns:
-            ``documents``, ``positions``, ``offsets`` and ``sample_order``.
+            ``documents`` and ``sample_order`` as given; between them ``positions`` and ``offsets``:
+            sample ``i`` begins at token ``offsets[i]`` of document ``documents[positions[i]]``.
         """
         sizes = np.diff(self.starts)[document_order]
         positions, offsets = cut_documents(sizes, self.seq_length)
@@ -222,8 +232,9 @@ def cut_documents(
         sizes: number of tokens of each document, in order (documents,).
 
     Returns:
-        The document, and the token within it, at which each sample begins and the last one ends,
-        both int64 (samples + 1,); empty if there is no token.
+        Two int64 arrays (samples + 1,), empty if there is no token: the index in ``sizes`` of the
+        document in which each sample begins, and the token within this document at which it begins.
+        The last entry is the end of the last sample.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
     # For each document, the number of cuts in it and in the documents before it; all together one

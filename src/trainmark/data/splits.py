@@ -95,11 +95,13 @@ def find_layout(folder: Path, forms: Sequence[Form], make_error: Fault) -> Layou
     """Return the files of each split, in the first of ``forms`` that ``folder`` has.
 
     Args:
+        forms: each has the possible names of each split's file, and the subfolders in which the
+            files may be.
         make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
-        DataError: there is no such folder, no known form or only one split, or a file is empty or
-            unreadable.
+        DataError: there is no such folder, no known form, or not every split of the form, or a file
+            is empty or unreadable.
     """
     if not folder.is_dir():
         raise make_error("no such folder", where=str(folder))

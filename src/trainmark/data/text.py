@@ -27,7 +27,7 @@ _NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file with its line ends unchanged.
+    """Return the text of a UTF-8 file without its byte order mark; line ends are unchanged.
 
     Raises:
         ValueError: not UTF-8, or more than 256 MiB.
@@ -47,7 +47,8 @@ def split_lines(text: str) -> list[str]:
 def enumerate_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the number, from 1, and the content of each line of a binary stream, with its end.
 
-    A line is cut after ``MAX_LINE_BYTES``, because a hole in a file reads as one huge line.
+    A line longer than ``MAX_LINE_BYTES`` comes in pieces, which are numbered like lines: a hole in
+    a file reads as one huge line, which would fill the memory. A byte order mark is left out.
     """
     lines = iter(partial(stream.readline, MAX_LINE_BYTES), b"")  # until the stream ends
     for number, line in enumerate(lines, start=1):
@@ -91,7 +92,7 @@ def parse_csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
 def read_csv(file: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a CSV file as dicts; its first line names the fields.
 
-    See ``parse_csv_rows``.
+    A quoted field may contain commas, quotes (doubled) and line breaks. Empty lines are skipped.
 
     Raises:
         ValueError: the file is not UTF-8 or not CSV, or a row has more or fewer fields than the

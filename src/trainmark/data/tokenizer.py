@@ -142,10 +142,11 @@ def open_wordpiece(file: Path, make_error: Fault, *, plain: bool = False) -> Tok
 def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> None:
     """Refuse settings in ``tokenizer_config.json`` that the opened tokenizer does not follow.
 
-    The library's tokenizer classes follow these keys. Different tokens would train another model.
+    A setting that is not followed gives other tokens, which would train another model.
 
     Args:
         file: the file from which ``library`` was opened.
+        library: the opened tokenizer.
 
     Raises:
         DataError: the first key that differs, with its value.
@@ -206,6 +207,7 @@ def refuse_short_vocabulary(
         entries: its number of tokens.
         vocab_size: rows of the model's table.
         size_source: what sets ``vocab_size``, a file or the recipe, for the error.
+        fix: what the user can do, for the error.
         multiple: the model may pad ``entries`` up to the next multiple of this.
 
     Raises:
@@ -257,7 +259,7 @@ def find_corpus_files(folder: Path) -> dict[str, Path]:
 
 
 def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer:
-    """Open ``tokenizer.json``, or GPT-2's two files.
+    """Open ``tokenizer.json``, or GPT-2's ``vocab.json`` with ``merges.txt``.
 
     Args:
         ends: whether documents end with the end-of-document token.
