@@ -132,7 +132,7 @@ def _list_faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
     """Return the fault of a vendor whose devices are here and cannot be used; empty: none.
 
     Args:
-        where: of the fault, for its message.
+        where: the place that the fault's message names.
     """
     refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
     if refusal is None:
@@ -169,7 +169,7 @@ def is_named_only(vendor: Vendor) -> bool:
 
 
 def get_tested(vendor: Vendor) -> Text:
-    """Return what a vendor's class says that it was tested on, or else that it does not say."""
+    """Return the text of what a vendor was tested on; if its class has none, "not stated …"."""
     tested: Text = getattr(vendor, "tested", NOT_STATED)
     return tested
 
@@ -177,7 +177,7 @@ def get_tested(vendor: Vendor) -> Text:
 def list_choices() -> list[str]:
     """Return what ``--device`` takes: the vendors' names, then torch's types of their devices.
 
-    A vendor that is used only by its name, such as a simulated one, is not found by a type.
+    Some vendors, such as a simulated one, can be chosen only by name: their types are left out.
     """
     vendors = list_vendors()
     torch_types = [vendor.torch_type for vendor in vendors.values() if not is_named_only(vendor)]
@@ -188,10 +188,11 @@ def choose_vendor(name: str | None) -> Vendor:
     """Return a vendor that has a device here.
 
     Args:
-        name: a vendor's, or torch's type of its devices; None: the first that has one.
+        name: a vendor's name, or torch's type of its devices; None: choose the first vendor that
+            has a device.
 
     Raises:
-        UsageError: no vendor of that name or type, or devices of several of that type are here.
+        UsageError: no vendor has that name or type, or several of that type have devices here.
         EnvironmentFault: the vendor has no device here.
     """
     vendors = list_vendors()
@@ -230,9 +231,9 @@ def choose_vendor(name: str | None) -> Vendor:
 
 
 def _list_candidates(name: str) -> list[Vendor]:
-    """Return the vendor of a name, or else the vendors whose devices have a torch type.
+    """Return the vendor called ``name``, or else all vendors whose torch type is ``name``.
 
-    A vendor that is used only by its name, such as a simulated one, is not found by a type.
+    Some vendors, such as a simulated one, can be chosen only by name, not by type.
     """
     vendors = list_vendors()
     if name in vendors:

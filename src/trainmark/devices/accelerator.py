@@ -51,9 +51,9 @@ class TorchBuild(NamedTuple):
 
     @property
     def maker(self) -> str | None:
-        """The vendor other than NVIDIA for whose devices this torch has the type ``cuda``.
+        """The vendor that built this torch, if its own devices have the type ``cuda`` there.
 
-        None: there is none, or it is AMD, whose torch has ``hip`` set.
+        None: another torch, also NVIDIA's and AMD's. In AMD's, ``hip`` is set.
         """
         label = self.version.partition("+")[2]  # what the builder added to torch's version
         for beginning, vendor in _VENDORS_BY_LABEL.items():
@@ -72,8 +72,8 @@ def read_torch_build() -> TorchBuild | None:
         return None
     fields = dict(_FIELD.findall(version_file.read_text()))
     version = fields.get("__version__", "unknown")
-    # The installed package may have a longer version than torch's file: CoreX 4.5 adds its label,
-    # ``+corex…``, only there.
+    # The folder of the installed package, beside that of torch, may have a longer version than
+    # torch's file: CoreX 4.5 adds its label, ``+corex…``, only to the folder's name.
     for folder in version_file.parents[1].glob(f"torch-{version}+*.dist-info"):
         version = folder.name.removeprefix("torch-").removesuffix(".dist-info")
     return TorchBuild(
@@ -100,11 +100,15 @@ class Accelerator:
         self.name = vendor
         self.torch_type = torch_type
         self.index = index
-        self._open(modules)  # imports these modules, which make ``torch_type`` known, first
-        self._peak_used_bytes = 0  # of the whole device, in the calls of ``memory`` so far
+        # The modules are extensions of torch, which may know ``torch_type`` only through them.
+        self._open(modules)
+        self._peak_used_bytes = 0  # highest use of the whole device that ``memory`` has read
 
     def _open(self, modules: Sequence[str]) -> None:
-        """Select the device, before anything is built on it.
+        """Import ``modules``, select the device, and find the calls that work on it.
+
+        Args:
+            modules: extensions of torch that make it know this type of device.
 
         Raises:
             EnvironmentFault: a module is missing, or the driver does not let torch open the device.
@@ -121,7 +125,8 @@ class Accelerator:
         self._backend = Backend(
             self._torch, self.torch_type, self.index, where=f"--device {self.name}"
         )
-        # ``Backend`` has tried its calls. Release their memory, so that it is not in the peak.
+        # ``Backend`` has tried its calls on the device. Release the memory that they took, so that
+        # it is not in the measured peak.
         self._backend.release()
 
     def mark(self) -> Any:
@@ -198,7 +203,10 @@ class Accelerator:
             ) from error
 
     def memory(self) -> MemoryUse:
-        """Return the allocator's peak, and the highest use of the whole device in calls so far."""
+        """Return the peak of torch's allocator, and how much of the device all processes used.
+
+        The use is read once in each call; the highest of all calls so far is returned.
+        """
         free, total = self._backend.free_and_total_bytes()
         self._peak_used_bytes = max(self._peak_used_bytes, total - free)
         return MemoryUse(
@@ -239,7 +247,7 @@ class Accelerator:
         return measure_copy_rate(self, copied_bytes=min(1 << 30, total_bytes // 16))
 
     def describe(self) -> dict[str, Any]:
-        """Return product name and memory."""
+        """Return product name, vendor and memory."""
         properties = self._torch.get_device_module(self.torch_type).get_device_properties(
             self.index
         )
@@ -273,7 +281,11 @@ class CudaDevice(Accelerator):
             self._torch.cuda.set_sync_debug_mode(earlier_mode)
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch TF32 on for ``tf32`` only, for matmuls and convolutions alike."""
+        """Switch TF32 on for ``tf32`` only, for matmuls and convolutions alike.
+
+        Returns:
+            The settings that are then in effect, for the record.
+        """
         torch = self._torch
         flags = super().set_precision(precision)
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -286,7 +298,7 @@ class CudaDevice(Accelerator):
         """Switch cuDNN's attention on only if its dropout is exact and shapes do not vary.
 
         cuDNN rounds the dropout probability to sixteenths; torch 2.13 takes that into account, 2.11
-        does not. For each new shape it needs half a second of planning, which would fall into the
+        does not. For each new shape, cuDNN plans for half a second, which would fall into the
         measured windows if shapes vary.
 
         Args:
@@ -307,7 +319,7 @@ class CudaDevice(Accelerator):
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return product name, memory, capability and library versions."""
+        """Return product name, vendor, memory, multiprocessors, capability and library versions."""
         from trainmark.devices import peaks
 
         torch = self._torch

@@ -73,6 +73,7 @@ class Backend:
             _Call(shared, "synchronize"),
             _Call(device_module, "synchronize"),
         )
+        # Trying an event needs ``synchronize``, which is therefore set before.
         self.new_event = self._require(
             "makes timed events",
             _Call(torch, "Event", (torch_type,), {"enable_timing": True}),
@@ -148,7 +149,13 @@ class Backend:
         return working
 
     def _make_fault(self, what: str, *, fix: str, rule: str | None = None) -> EnvironmentFault:
-        """Return a fault that names torch's version and the device before ``what`` is wrong."""
+        """Return a fault whose text has torch's version and the device before ``what``.
+
+        Args:
+            what: what is wrong, as a clause.
+            fix: what the user can do.
+            rule: what a backend must provide; None: the fault breaks no stated rule.
+        """
         return EnvironmentFault(
             f"torch {self._torch.__version__}, {self._type} device {self._index}: {what}",
             where=self._where,

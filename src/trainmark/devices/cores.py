@@ -22,7 +22,7 @@ def count_usable_cores(root: Path = _ROOT) -> int:
     """Return the number of cores this process may use by affinity and cgroup quota, at least 1.
 
     Args:
-        root: of the file system that holds ``proc`` and ``sys``.
+        root: the folder that holds ``proc`` and ``sys``; ``/`` on a real machine.
     """
     if hasattr(os, "sched_getaffinity"):
         num_cores = len(os.sched_getaffinity(0))
@@ -37,10 +37,10 @@ def count_usable_cores(root: Path = _ROOT) -> int:
 def read_core_quota(root: Path = _ROOT) -> float | None:
     """Return how many cores' time the cgroups allow, ``1.5`` for instance; None: no limit.
 
-    Of several cgroups with a limit the lowest applies.
+    If several cgroups have a limit, the lowest applies.
 
     Args:
-        root: as ``count_usable_cores`` takes it.
+        root: the folder that holds ``proc`` and ``sys``; ``/`` on a real machine.
     """
     quotas = []
     for folder in _iterate_cgroups("cpu", root):
@@ -61,21 +61,26 @@ def read_core_quota(root: Path = _ROOT) -> float | None:
 def read_memory_limits(root: Path = _ROOT) -> dict[Path, int]:
     """Return the memory limit in bytes of each of this process's cgroups, by its folder.
 
+    Cgroups without a limit are left out.
+
     Args:
-        root: as ``count_usable_cores`` takes it.
+        root: the folder that holds ``proc`` and ``sys``; ``/`` on a real machine.
     """
     limits = {}
     for folder in _iterate_cgroups("memory", root):
         words = _read_words(folder / "memory.max")
         if not words:
             words = _read_words(folder / "memory.limit_in_bytes")  # version 1 of cgroups
+        # Version 2 writes "no limit" as ``max``, version 1 as a number of almost 2^63.
         if words and words != ["max"] and int(words[0]) < _NO_LIMIT_BYTES:
             limits[folder] = int(words[0])
     return limits
 
 
 def read_used_bytes(folder: Path) -> int:
-    """Return the bytes that a cgroup uses, without the cache of files, which can be dropped.
+    """Return the bytes that a cgroup uses, without the inactive part of its file cache.
+
+    The kernel can drop that part when a process needs memory.
 
     Raises:
         OSError, ValueError: it cannot be read.
@@ -98,8 +103,8 @@ def _iterate_cgroups(controller: str, root: Path) -> Iterator[Path]:
     does not see the host's cgroups finds its own at the top of the file system.
 
     Args:
-        controller: ``cpu`` or ``memory``.
-        root: as ``count_usable_cores`` takes it.
+        controller: ``cpu`` or ``memory``. Version 1 has a tree of cgroups for each controller.
+        root: the folder that holds ``proc`` and ``sys``; ``/`` on a real machine.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -115,7 +120,8 @@ def _iterate_cgroups(controller: str, root: Path) -> Iterator[Path]:
         if is_version_1:
             top = top / controller
         cgroup = top.joinpath(path.lstrip("/"))
-        if not cgroup.is_dir() or ".." in cgroup.parts:  # of the host, which we do not see
+        # In a container, the path may be one of the host's, which does not exist here.
+        if not cgroup.is_dir() or ".." in cgroup.parts:
             cgroup = top
         yield cgroup
         for parent in cgroup.parents:
@@ -127,5 +133,5 @@ def _read_words(file: Path) -> list[str]:
     """Return the words of a file; empty: it cannot be read."""
     try:
         return file.read_text().split()
-    except OSError:  # another version of cgroups, the root without limits, or no permission
+    except OSError:  # the other version of cgroups, or the root cgroup, or no permission
         return []

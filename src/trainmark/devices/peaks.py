@@ -49,7 +49,8 @@ def read_table() -> dict[str, Any]:
     from trainmark.toml_file import read_toml
 
     data = read_toml(Path(__file__).with_name("peaks.toml"))
-    # In the file, a row has its figures in a table of their own.
+    # In the file, a row has its figures in a table ``figures``. ``pop`` removes it from the row
+    # before ``|`` joins both.
     data["peak"] = [row | row.pop("figures") for row in data["peak"]]
     return data
 
@@ -75,8 +76,9 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
     """Return the rows of all products that a device's name in a published table can mean.
 
     A full product name means only its row. Otherwise all words of a row's ``product`` must follow
-    each other in the name: ``A100`` means every A100, ``A100-SXM4-80GB`` one of them, ``910B``
-    none. If the name states a form factor or a memory size, only rows with these are returned.
+    each other in the name: ``A100`` means every A100, ``A100-SXM4-80GB`` one of them. ``910B``
+    means none: it is the name of a family, and the products are ``910B3`` and the like. If the name
+    states a form factor or a memory size, only rows with these are returned.
     """
     rows = read_table()["peak"]
     exact = [row for row in rows if name in row["names"]]
@@ -90,12 +92,13 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
     for row, length in zip(rows, lengths, strict=True):
         if length > 0 and length == longest:
             matching.append(row)
-    # The form factors and the memory sizes that words of the name state.
+    # Group 1 is the form factor without a number behind it: ``sxm`` of ``sxm4``.
     form_matches = [_FORM_WORD.fullmatch(word) for word in words]
     forms = {_FORMS[match[1]] for match in form_matches if match}
     # If no matching row states its form factor, that of the name decides nothing.
     if forms and any("form" in row for row in matching):
         matching = [row for row in matching if row.get("form") in forms]
+    # Group 1 is the size in GB without its unit.
     memory_matches = [_MEMORY_WORD.fullmatch(word) for word in words]
     sizes = [float(match[1]) for match in memory_matches if match]
     if sizes:
@@ -104,7 +107,10 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
 
 
 def _split_words(name: str) -> list[str]:
-    """Return the words of a name in lower case; a form factor is its own: ``h100sxm`` is two."""
+    """Return the words of a name in lower case.
+
+    A form factor begins a word of its own: ``h100sxm`` is ``h100`` and ``sxm``.
+    """
     text = re.sub(r"(sxm|pcie|nvl)", r" \1", name.lower())
     return re.findall(r"[a-z0-9]+", text)
 
@@ -134,7 +140,7 @@ def _has_memory(row: Mapping[str, Any], sizes: Sequence[float]) -> bool:
 
 
 def name_partition(product_name: str, units: int) -> str:
-    """Return a device's name; of a partition, with the share of the device's units that it has.
+    """Return a device's name; if it is a partition, add how many of the units it has.
 
     Some partitions have the name of the whole device. The published peak of that name is not
     theirs, so they need another name.

@@ -53,7 +53,7 @@ class Work(NamedTuple):
 
 
 def measure_ns(device: Device, run: Callable[[], object]) -> int:
-    """Return the device time of ``run``, with nothing else running on the device."""
+    """Return the device time of ``run`` in ns, after all earlier work on the device has ended."""
     device.synchronize()
     start = device.mark()
     run()
@@ -90,7 +90,7 @@ def refuse_wrong_marks(
     """Refuse a device whose marks, the events by which it is timed, contradict the host's clock.
 
     Args:
-        run: the work that is timed, by the device's marks and by the host, which waits for it.
+        run: starts the work that is timed by both clocks; the host waits until the work ends.
         clock: the host's, in ns.
 
     Raises:
@@ -103,7 +103,7 @@ def refuse_wrong_marks(
         repeats *= 2
         marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
     if wall_ns < _MIN_COMPARED_NS and marked_ns < _MIN_COMPARED_NS:
-        return  # even so it is too short: the host's time may be that of launching the work
+        return  # still too short: most of the host's time may be that of launching the work
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         if _MIN_SHARE <= marked_ns / max(wall_ns, 1) <= _MAX_SHARE:
             return
@@ -123,7 +123,10 @@ def refuse_wrong_marks(
 def _time_by_both_clocks(
     device: Device, run: Callable[[], object], repeats: int, clock: Callable[[], int]
 ) -> tuple[int, int]:
-    """Return the ns of ``repeats`` runs in a row, by the device's marks and by the host's clock."""
+    """Time ``repeats`` runs in a row; return the ns by the device's marks and by the host's clock.
+
+    A mark is an event that the device records with the time at which it reaches it.
+    """
     device.synchronize()
     started_ns = clock()
     start = device.mark()
@@ -145,8 +148,8 @@ def measure_matmul_rate(
     """Return the best rate over square matmuls of ``sizes``.
 
     Each size runs once to warm up, then for a quarter of a second. The fastest single matmul
-    counts: it was disturbed least, and an upper bound must not be too low. With the rate comes the
-    swing of the times of this size; see ``compute_swing``.
+    counts: it was disturbed least, and an upper bound must not be too low. ``MatmulRate.swing`` is
+    of the size with the best rate: by what share its faster half of repetitions was shorter.
 
     Args:
         sizes: rows of the matrices, from small to large. A precision without matrix units can be a
@@ -178,7 +181,11 @@ def measure_matmul_rate(
 
 
 def count_flops(shape: tuple[int, int, int]) -> float:
-    """Return the FLOPs of a matmul of ``shape``, rows, inner and columns."""
+    """Return the FLOPs of a matmul: one multiplication and one addition for each product.
+
+    Args:
+        shape: rows, inner and columns: ``(rows, inner) @ (inner, columns)``.
+    """
     rows, inner, columns = shape
     return 2.0 * rows * inner * columns
 
@@ -201,10 +208,11 @@ def compute_swing(times_ns: Sequence[int]) -> float | None:
 
 
 def prepare_matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:
-    """Return a matmul of random numbers; its operands are on the device already.
+    """Return the work of multiplying two random matrices, which are on the device already.
 
     Args:
-        precision: of the matmul; it must be in effect already, see ``Device.set_precision``.
+        precision: of the matmul. The caller must have set it on the device: TF32 and fp32 have the
+            same operands, and only a setting of torch makes the difference.
         shape: rows, inner and columns: ``(rows, inner) @ (inner, columns)``.
     """
     import torch
@@ -307,7 +315,10 @@ def make_pattern(size_bytes: int) -> Any:
 
 
 def prepare_copy(device: Device, size_bytes: int) -> Work:
-    """Return a copy of ``size_bytes`` within the device's memory: as many read, as many written."""
+    """Return the work of copying ``size_bytes`` within the device's memory.
+
+    It reads ``size_bytes`` and writes as many.
+    """
     import torch
 
     source = device.place(make_pattern(size_bytes))
@@ -316,11 +327,12 @@ def prepare_copy(device: Device, size_bytes: int) -> Work:
 
 
 def prepare_transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None:
-    """Return a copy between the host's pinned memory and the device's.
+    """Return the work of copying between the host's pinned memory and the device's memory.
 
     None if the device computes in the host's memory.
 
     Args:
+        size_bytes: how much is copied each time the work runs.
         to_device: copy from the host to the device; False: from the device to the host.
     """
     import torch

@@ -115,13 +115,17 @@ class RocmVendor(TorchVendor):
         return [f"GPU-{node.unique_id}" for node in list_nodes(self.pci_vendor)]
 
     def find_monitor_index(self, number: int) -> int | None:
-        """Return the monitor's number of a device, found by its address or its unique id.
+        """Return the monitor's number of a device, found by its PCI address or its unique id.
 
         None if no device of the monitor matches, or several, such as the partitions of one device.
+
+        Args:
+            number: HIP's number of the device.
         """
         nodes = list_nodes(self.pci_vendor)
         samples = list(self._first_reading.samples.values())
         node = nodes[number]
+        # The ``uuid`` of a sample holds its identifiers, separated by spaces.
         for identifier in (node.address, node.unique_id):
             if not identifier:
                 continue

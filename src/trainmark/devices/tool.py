@@ -37,10 +37,13 @@ _MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z]
 
 
 def find_tool(name: str, folders: Sequence[str] = ()) -> str:
-    """Return the path of a tool on the PATH, or else in one of the vendor's folders.
+    """Return the path of a tool on the PATH, or else in one of ``folders``.
+
+    Args:
+        folders: where the vendor installs the tool.
 
     Raises:
-        MonitorFault: it is in none of them.
+        MonitorFault: the tool is in none of these places.
     """
     path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
     if path is None:
@@ -49,14 +52,16 @@ def find_tool(name: str, folders: Sequence[str] = ()) -> str:
 
 
 def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = False) -> str:
-    """Return what a tool prints; in the C locale, without a terminal. It is killed if it hangs.
+    """Run a tool in the C locale, without a terminal; return what it prints.
 
     Args:
+        argv: the tool's name or path, and its arguments.
+        timeout_s: the tool is killed if it runs longer.
         any_code: accept what it printed even if its exit code is not 0: some tools return an error
             if a device does not have one of the requested values.
 
     Raises:
-        MonitorFault: it is not there, hangs or ends with an error.
+        MonitorFault: the tool is not installed, hangs or ends with an error.
     """
     import subprocess
 
@@ -129,6 +134,7 @@ class ToolMonitor:
         constants_command: Command | None = None,
     ) -> None:
         self.name = Path(commands[0].argv[0]).name
+        # They are tried in order; the first whose output can be read stays as the only one.
         self._commands = commands
         self._expected_count = expected_count  # of devices; None: any number
         # Prints what does not change, such as names. None: there is none, or it was run.
@@ -136,7 +142,11 @@ class ToolMonitor:
         self._constants_by_index: dict[int, DeviceSample] = {}  # what it printed
 
     def read(self) -> list[DeviceSample]:
-        """Run the command and return its devices; see ``Monitor.read``."""
+        """Run the tool and return one reading of each device.
+
+        Raises:
+            MonitorFault: no reading, or one of another number of devices than expected.
+        """
         samples = self._run_first_readable_command()
         # At the first reading, also run the command that prints what does not change.
         if self._constants_command is not None:
@@ -147,7 +157,7 @@ class ToolMonitor:
         for place, sample in enumerate(samples):
             if sample.index in self._constants_by_index:
                 constant_fields = self._constants_by_index[sample.index].known_fields()
-                # What the device reports now takes precedence.
+                # If both commands report a field, the present reading takes precedence.
                 samples[place] = replace(sample, **(constant_fields | sample.known_fields()))
         if self._expected_count not in (None, len(samples)):
             raise MonitorFault(
@@ -168,6 +178,7 @@ class ToolMonitor:
         faults = []
         for command in self._commands:
             try:
+                # ``TorchVendor`` keeps what the first reading printed.
                 self.printed = run_tool(command.argv, any_code=command.any_code)
                 samples = command.parse(self.printed)
                 if not samples:
@@ -244,10 +255,11 @@ def size_bytes(text: object, *, unit: str = "") -> int | None:
     """Return the bytes of a size: ``81559 MiB``, ``64 GB``; tools that print MB mean MiB.
 
     Args:
-        unit: of a ``text`` without one: ``k``, ``m``, ``g`` or ``t`` for KiB to TiB; empty: bytes.
+        unit: what a number without a unit counts: ``k``, ``m``, ``g`` or ``t`` for KiB to TiB;
+            empty: bytes.
     """
     value = parse_number(text)
-    match = _SIZE.match(str(text).strip())
+    match = _SIZE.match(str(text).strip())  # its group is the letter of the unit, or empty
     if value is None or match is None:
         return None
     num_bytes = value * _BYTES[(match[1] or unit).lower()]
@@ -273,8 +285,8 @@ def make_sample(
     """
     pairs = _MEMORY.findall(memory)
     used, total = "", ""
-    # There is a slash in each memory. If there are fewer pairs than slashes, one of the memories
-    # could not be read, so that the last pair may be that of another memory: it does not count.
+    # The text of a memory has at most one slash. If there are fewer pairs than slashes, one memory could
+    # not be read. The last pair may then be of another memory than the device's, so none counts.
     if pairs and len(pairs) >= memory.count("/"):
         used, total = pairs[-1]
     total_bytes = size_bytes(total, unit="m") or None  # 0: unknown
@@ -306,11 +318,11 @@ def require_devices(text: str, samples: Iterable[DeviceSample]) -> list[DeviceSa
 
 
 def get_word(text: str, place: int) -> str:
-    """Return one of the words of a table's cell; empty if there are fewer.
+    """Return one of the words of a table's cell; empty if the cell has no word at that place.
 
     Args:
-        text: of the cell.
-        place: of the word, from 0.
+        text: the text in the cell.
+        place: which word to return, counted from 0.
     """
     words = text.split()
     return words[place] if place < len(words) else ""
@@ -335,7 +347,8 @@ def read_two_line_rows(text: str, second: str) -> Iterator[tuple[list[str], list
         cells = line.strip().removeprefix("|").removesuffix("|").split("|")
         lines.append([cell.strip() for cell in cells])
     for upper, lower in pairwise(lines):
-        is_same_table = len(upper) == len(lower) >= 3  # in the tables of all tools
+        # In the tables of all tools, a line has three cells or more.
+        is_same_table = len(upper) == len(lower) >= 3
         is_lower_line = any(re.search(second, cell) for cell in lower)
         if is_same_table and _NUMBERED.match(upper[0]) and is_lower_line:
             yield upper, lower

@@ -98,13 +98,17 @@ class TorchVendor:
     numbers_follow_tool = True
 
     def monitor(self) -> Monitor | None:
-        """Return the monitor that runs the vendor's tool; see ``Vendor.monitor``."""
+        """Return the monitor, which runs the vendor's tool to read the devices.
+
+        Raises:
+            MonitorFault: the tool is not installed.
+        """
         path = tool.find_tool(self.commands[0].argv[0], self.folders)
         commands = [command.with_path(path) for command in self.commands]
         constants_command = None
         if self.constants_command is not None:
             constants_command = self.constants_command.with_path(path)
-        expected_count = None  # any
+        expected_count = None  # any number of devices
         if self.numbers_follow_tool:
             # A device's number is its place in what the tool prints. If the tool lists more or
             # fewer devices, it is not clear which is which: the monitor then refuses the reading.
@@ -131,7 +135,8 @@ class TorchVendor:
             return True
         build = read_torch_build()
         if build is None or build.maker not in (None, self.name):
-            return False  # no torch, or one that another vendor built
+            # There is no torch, or another vendor built it. NVIDIA's and AMD's have no ``maker``.
+            return False
         # The field is set in a torch that was built for these devices, ``hip`` for example.
         return getattr(build, self.build_field) is not None
 
@@ -168,6 +173,7 @@ class TorchVendor:
 
         They are in the order in which ranks use them.
         """
+        # By number, the names that variables may use in place of the numbers; empty: no names.
         identities = self.list_identities()
         visible_numbers = list(range(len(self.list_device_files())))
         for name in self._list_hiding_variables():
@@ -208,18 +214,24 @@ class TorchVendor:
         return [self.find_monitor_index(number) for number in self.list_visible()[:nproc]]
 
     def product_names(self) -> list[str]:
-        """Return the product name of each visible device, ``unknown`` where no tool tells it."""
+        """Return the product name of each device that ranks can use.
+
+        The name is ``unknown`` if the vendor's tool does not report it.
+        """
         num_devices = self.count()  # 0 if torch cannot use the devices, though they are visible
         names = []
         for index in self._list_monitor_indices(num_devices):
-            # An index that is not known is None, which no sample has.
+            # ``index`` is None if it is not known; no sample has that index.
             sample = self._first_reading.samples.get(index)
             name = None if sample is None else sample.name
             names.append(name or "unknown")
         return names
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
-        """Return the least free memory among the ranks' devices now; None without a monitor."""
+        """Return the least free memory among the ranks' devices now; None if it is not known.
+
+        It is not known if there is no monitor, or if the monitor reports no device's total memory.
+        """
         if not self._first_reading.samples:
             return None  # there is no monitor, or it failed and may take long to fail again
         samples = _read_devices(self.monitor())
