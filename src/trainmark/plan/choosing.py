@@ -314,7 +314,15 @@ def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
 def refuse_unsuitable_device(
     vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool
 ) -> None:
-    """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``select_vendor``."""
+    """Refuse devices of this machine that cannot run ``recipe`` on ``nproc`` ranks, or are too few.
+
+    Args:
+        ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
+            but compete for it.
+
+    Raises:
+        EnvironmentFault: the devices cannot run it.
+    """
     # ``select_vendor`` has done this for the ranks of all machines; other callers have not.
     _refuse_without_collectives(vendor, nproc)
     refuse_missing_features(recipe, vendor, nproc)

@@ -234,11 +234,11 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
 
 
 def _make_entry_name(options: dict[str, Any], chosen: dict[str, Any]) -> str:
-    """Return the name of an entry: that of its run, or case and recipe, and the chosen values.
+    """Return the name of an entry: its ``name``, else case and recipe; then the chosen values.
 
     Args:
-        options: of the entry.
-        chosen: the values by which it differs from the other entries of its run, by their keys.
+        options: keys of the entry and their values, without those of ``set``.
+        chosen: the value that the entry has of each list in its run, by key.
     """
     name_keys = ("name",) if "name" in options else ("case", "recipe")
     words = [str(options[key]) for key in name_keys if key in options]

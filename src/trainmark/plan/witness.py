@@ -113,6 +113,7 @@ class WitnessSpec(Frozen):
         """Refuse keys that contradict each other or lack another key."""
         if (self.step is None) == (self.batch is None):
             raise ValueError("the file must have either [step] or [batch]")
+        # AUTO is the default of flops_per_token: the FLOPs are counted, not given.
         if self.flops_per_sample is not None and self.flops_per_token != AUTO:
             raise ValueError("only one of flops_per_token and flops_per_sample may be set")
         if self.flops_per_token != AUTO and not self.counts_tokens:
@@ -121,7 +122,7 @@ class WitnessSpec(Frozen):
 
     @property
     def counts_tokens(self) -> bool:
-        """Tell whether the program trains tokens."""
+        """Tell whether the file states the tokens: their number in a step or their dimension."""
         work = self.step or self.batch
         return work is not None and work.tokens is not None
 

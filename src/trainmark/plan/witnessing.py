@@ -335,7 +335,11 @@ def _assemble_plan(
 def _choose_labels(
     request: RunRequest, choice: Choice, vendor: Vendor, *, is_remote: bool
 ) -> list[str]:
-    """Return the labels that a reader of the figures must see first."""
+    """Return the labels that a reader of the figures must see first.
+
+    Args:
+        is_remote: the ranks run on other machines.
+    """
     labels = ["self-reported", WITNESSED]  # every run is measured by whoever publishes it
     if choice.recipe.target_value is None:  # no quality is required
         labels.append("performance-only")
