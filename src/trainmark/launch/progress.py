@@ -120,8 +120,8 @@ class RunProgress:
     def is_unstarted(self) -> bool:
         """Tell whether no event of the first rank was read yet.
 
-        An engine's job may wait for its nodes, or have its first rank on a machine whose files are
-        not visible here.
+        The job of an engine such as Slurm may wait for its nodes, or have its first rank on a
+        machine whose files are not visible here.
         """
         return self._tail.is_unread
 

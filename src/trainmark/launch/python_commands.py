@@ -23,7 +23,8 @@ def build_module_command(module: str, *words: str, python: str | None = None) ->
     The process imports nothing from the working directory.
 
     Args:
-        python: the interpreter, of the same version as this one; None: this one.
+        python: path or name of the interpreter, which is taken to have the version of this one;
+            None: this one.
     """
     python = python or sys.executable
     if sys.version_info >= (3, 11):  # ``-P`` keeps the directory off the import path

@@ -412,6 +412,7 @@ def _finish_earlier_launches(
         return
     for folder in entry.earlier_failures:
         try:
+            # Only the folder of an engine's job has the settings of its cluster.
             if (folder / CLUSTER_FILE).exists() and not (folder / RECORD_FILE).exists():
                 report(f"{entry.name}: {folder} is a submitted job: waiting")
                 submission.follow(submission.attach(folder), request)

@@ -153,7 +153,7 @@ class _JobWatch:
         self.state = JobState(phase="waiting", description="submitted")
         # Why the job is cancelled, as fields of the event ``stop``; None: it is not.
         self.stop: dict[str, Any] | None = None
-        self._next_query_at_s = 0.0
+        self._next_query_at_s = 0.0  # when the engine is next asked for the job's state
         self._deadline_s = inf  # set when the job runs: the time in a queue does not count
         # Both are set when the job is to be cancelled.
         self._next_cancel_at_s = inf  # moves on with each cancel, until the job ends
@@ -255,7 +255,8 @@ def launch(
     try:
         job = start()
     except TrainmarkError as fault:
-        # The record then says that the engine refused the job, in the engine's words.
+        # The record then says that the engine refused the job, with the first 2000 characters of
+        # the engine's words.
         state = JobState(phase="lost", description=str(fault.what)[:2000])
         _emit_state(Path(plan.run_dir), state)
         return _finish(Path(plan.run_dir), None)

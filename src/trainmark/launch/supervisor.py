@@ -100,6 +100,7 @@ class _Supervisor:
             return
         try:
             for number, variables in enumerate(self._order.variables):
+                # ``PARENT_VARIABLE`` tells a rank its parent, so that it ends when the parent dies.
                 process = subprocess.Popen(
                     self._order.argv,
                     stdin=subprocess.DEVNULL,
