@@ -294,7 +294,10 @@ class TorchVendor:
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:
-        """Return nothing: the vendors' tools differ in which processes they show, and to whom."""
+        """Return an empty list: processes on the devices are not looked for.
+
+        The vendors' tools differ in which processes they show, and to whom.
+        """
         del nproc
         return []
 
@@ -379,7 +382,7 @@ def list_pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -
     """
     accelerators = []
     for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
-        # A device may have been removed meanwhile, or does not tell what it is: leave it out.
+        # Leave out a device that was removed meanwhile or whose class or vendor cannot be read.
         with suppress(OSError, ValueError):
             pci_class = (folder / "class").read_text().strip()
             folder_vendor = int((folder / "vendor").read_text(), 16)

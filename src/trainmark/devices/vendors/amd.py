@@ -23,16 +23,16 @@ def parse_metric(text: str) -> list[DeviceSample]:
     """Return the devices in the JSON of ``amd-smi metric``.
 
     Raises:
-        MonitorFault: it is another form.
+        MonitorFault: the text has another form.
     """
     return [_parse_device(index, fields) for index, fields in _list_devices(text)]
 
 
 def parse_static(text: str) -> list[DeviceSample]:
-    """Return names and identities in the JSON of ``amd-smi static``.
+    """Return the name and the identity of each device in the JSON of ``amd-smi static``.
 
     Raises:
-        MonitorFault: it is another form.
+        MonitorFault: the text has another form.
     """
     return [
         DeviceSample(
@@ -161,9 +161,9 @@ class Amd(RocmVendor):
     )
 
     def unusable(self) -> Refusal | None:
-        """Return why no device here can be used; None if they are only graphics in a processor.
+        """Return why no device of this machine can be used; None if one can, or if there is none.
 
-        Graphics in a processor count as devices only for a torch that is built for them.
+        Graphics in a processor count as devices only if torch is built for AMD's devices.
         """
         bus = torch_vendor.ROOT / "sys/bus/pci/devices"
         nodes = list_nodes(self.pci_vendor)

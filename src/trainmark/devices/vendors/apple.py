@@ -32,7 +32,7 @@ def parse_powermetrics(text: str) -> list[DeviceSample]:
     """Return the device in what ``powermetrics`` printed; empty if there is none."""
     fields: dict[str, str] = {}
     for name, value in _LINE.findall(text):
-        fields.setdefault(name, value)  # the first line of a name counts
+        fields.setdefault(name, value)  # if a name has several lines, the first counts
     if not fields:
         return []
     milliwatts = tool.parse_number(fields.get("GPU Power"))

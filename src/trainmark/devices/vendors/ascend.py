@@ -38,7 +38,7 @@ def parse_npu_smi(text: str) -> list[DeviceSample]:
     chips, the 910C reports its power with the first chip, the 310P with none.
 
     Raises:
-        MonitorFault: there is none.
+        MonitorFault: there is no chip in it.
     """
     samples = []
     for index, (card, chip) in enumerate(read_two_line_rows(text, _BUS_ADDRESS)):
@@ -98,8 +98,8 @@ class Ascend(TorchVendor):
     def driver_version(self) -> str | None:
         """Return the version in the driver's own file; its kernel modules have none."""
         try:
-            fields = (torch_vendor.ROOT / "usr/local/Ascend/driver/version.info").read_text()
+            text = (torch_vendor.ROOT / "usr/local/Ascend/driver/version.info").read_text()
         except (OSError, UnicodeDecodeError):
             return None
-        version = re.search(r"^Version=(\S+)", fields, re.MULTILINE)
+        version = re.search(r"^Version=(\S+)", text, re.MULTILINE)
         return version[1] if version else None

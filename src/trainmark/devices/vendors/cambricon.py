@@ -28,7 +28,7 @@ def parse_cnmon(text: str) -> list[DeviceSample]:
         |  0%   35C        105 W/ 550 W |     0 MiB/ 65536 MiB | FULL          Default |
 
     Raises:
-        MonitorFault: there is none.
+        MonitorFault: there is no card in it.
     """
     samples = []
     for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/")):

@@ -121,7 +121,7 @@ class Cpu:
         return [read_model_name()]
 
     def rank_memory(self, nproc: int) -> RankMemory:
-        """Return an equal share of the machine's memory."""
+        """Return an equal share of the machine's memory for each of ``nproc`` ranks."""
         total_bytes = read_total_memory_bytes()
         return RankMemory(total_bytes // nproc, machine_bytes=total_bytes)
 
@@ -211,7 +211,8 @@ class CpuDevice:
         self._clock = clock
         self._total_bytes = read_total_memory_bytes()
         self._keeps_freed_memory = False
-        if threads is not None:  # else the settings of the running process stay as they are
+        # None: attached to a program that already runs, whose settings stay as they are.
+        if threads is not None:
             self._keeps_freed_memory = keep_freed_memory()
             torch.set_num_threads(threads)
         self.threads = torch.get_num_threads()

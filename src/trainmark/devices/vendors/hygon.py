@@ -35,12 +35,13 @@ _MISSING_COMMA = re.compile(r'(?<=[^\s:,{\[\\])""(?=[^\s:,}\]])')
 
 
 def parse_hy_smi(text: str) -> list[DeviceSample]:
-    """Return the devices in the JSON of ``hy-smi``, numbered in the order of the cards.
+    """Return the devices in the JSON of ``hy-smi``, which has the fields of ``card0`` and so on.
 
-    The tool leaves out the commas between the powers of a card; they are put in first.
+    The devices are numbered from 0 in the order of the cards' numbers. The tool leaves out the
+    commas between the powers of a card; they are put in first.
 
     Raises:
-        MonitorFault: it is another form.
+        MonitorFault: the text has another form.
     """
     values = tool.parse_json(_MISSING_COMMA.sub('","', text))
     if not isinstance(values, dict):
@@ -57,7 +58,10 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
 
 
 def _parse_card(index: int, fields: Mapping[str, Any]) -> DeviceSample:
-    """Return a card's sample from its fields, by name; versions of the tool differ in the case."""
+    """Return a card's sample from its fields, by name.
+
+    The names are compared in lower case, because versions of the tool write them differently.
+    """
     values = {}
     for name, value in fields.items():
         if isinstance(value, str | int | float) and is_reported(value):

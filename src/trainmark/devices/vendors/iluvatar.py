@@ -31,7 +31,7 @@ def parse_ixsmi(text: str) -> list[DeviceSample]:
     A BI-V150 card has two chips, and only the second one reports the card's power.
 
     Raises:
-        MonitorFault: there is none.
+        MonitorFault: there is no chip in it.
     """
     samples = []
     for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/")):

@@ -42,10 +42,12 @@ _COLUMNS = {
 
 
 def parse_dump(text: str) -> list[DeviceSample]:
-    """Return the devices in the CSV of ``xpu-smi dump``; of several rows of a device the last.
+    """Return the devices in the CSV of ``xpu-smi dump``.
+
+    If a device has several rows, its last row counts.
 
     Raises:
-        MonitorFault: it is another form.
+        MonitorFault: the text has another form.
     """
     rows = _read_rows(text)
     headings = next((row for row in rows if "DeviceId" in row), [])
@@ -73,7 +75,8 @@ def _find_cell(fields: Mapping[str, str], quantity: str) -> str | None:
 
     Args:
         fields: the row's cells by their headings.
-        quantity: a key of ``_COLUMNS``.
+        quantity: a key of ``_COLUMNS``, which has a pattern of the quantity's headings, because
+            versions of the tool word them differently.
     """
     for heading, cell in fields.items():
         if _COLUMNS[quantity].search(heading.lower()):
@@ -85,7 +88,7 @@ def parse_discovery(text: str) -> list[DeviceSample]:
     """Return number, name, identifiers and memory of each card in ``xpu-smi discovery --dump``.
 
     Raises:
-        MonitorFault: it is another form.
+        MonitorFault: the text has another form.
     """
     samples = []
     for row in _read_rows(text):
@@ -107,7 +110,11 @@ def parse_discovery(text: str) -> list[DeviceSample]:
 
 
 def _read_rows(text: str) -> list[list[str]]:
-    """Return the cells of each line of a CSV that is not empty."""
+    """Return the cells of each line of a CSV, without the empty lines.
+
+    Raises:
+        MonitorFault: the text is not a CSV.
+    """
     try:
         table = csv.reader(text.splitlines(), skipinitialspace=True)
         return [[cell.strip() for cell in row] for row in table if row]
@@ -181,10 +188,11 @@ class Intel(TorchVendor):
         return folders
 
     def list_device_files(self) -> list[Path]:
-        """Return the file that a process opens for each device; a card's once for each tile.
+        """Return the file that a process opens for each device.
 
-        All files of the pattern ``nodes`` would be too many: graphics of other vendors and of
-        processors have such files too.
+        Each tile of a card is a device, so the card's file is listed once for each tile. The files
+        are found by the cards, not by their names alone: graphics of other vendors and of
+        processors have files of the same names.
         """
         files = [find_render_node(folder) for folder in self.list_pci_folders()]
         return [file for file in files if file is not None]

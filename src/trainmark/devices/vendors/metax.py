@@ -40,13 +40,15 @@ def parse_mx_smi(text: str) -> list[DeviceSample]:
         | 57W / 350W       | 35C          P0 | 826/65536 MiB       | Available            |
 
     Raises:
-        MonitorFault: there is none.
+        MonitorFault: there is no chip in it.
     """
     samples = []
+    # Used and total memory begin a cell of the second line of a chip, and of no other line.
     second_line = r"^[0-9]+\s*/\s*[0-9]+\s*MiB"
     for index, (upper, lower) in enumerate(read_two_line_rows(text, second_line)):
         # The name has single spaces inside, wide gaps around it.
         columns = _COLUMN_GAP.split(upper[0])
+        # Cells that both forms have are counted from the end: there they have the same places.
         has_board_cell = len(lower) > 3
         samples.append(
             make_sample(

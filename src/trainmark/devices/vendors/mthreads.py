@@ -38,8 +38,11 @@ def _count_retired_pages(fields: Mapping[tuple[str, str], str]) -> int | None:
 def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     """Return the cards in the list of ``mthreads-gmi -q``, numbered by their places in it.
 
+    The fields of a card have two keys: a heading of the list, which is empty for the fields before
+    the first heading, and the field's name below it.
+
     Raises:
-        MonitorFault: there is none.
+        MonitorFault: there is no card in it.
     """
     samples = []
     for index, fields in enumerate(read_lists(text, _FIRST_LINE)):

@@ -173,7 +173,8 @@ def explain_unusable_torch() -> Refusal | None:
     build = read_torch_build()
     if build is None:
         return Refusal("torch is not installed", install_fix)
-    # Other vendors' builds present their devices as CUDA's.
+    # Builds for other vendors' devices present these as CUDA's. AMD's builds have `hip` set; of the
+    # builds for all further vendors, `maker` is the vendor.
     if build.cuda is None or build.hip is not None or build.maker is not None:
         return Refusal(f"torch {build.version} has no CUDA", install_fix)
     supported = driver.read_supported_cuda()

@@ -122,7 +122,7 @@ class CardMemory(NamedTuple):
 
 
 def read_memory(nvml: Any, handle: Any) -> CardMemory:
-    """Return the memory of a card."""
+    """Return the memory of a card; a size that is not reported or impossible is None."""
     # The second version of the function, from driver 510 on, does not count as used what the driver
     # reserves. An older driver gives no answer to it.
     info = ask_or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
@@ -239,7 +239,7 @@ def read_throttle_reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
 def count_errors(nvml: Any, handle: Any) -> dict[str, int | None]:
     """Return the error counters of a card by name; None for one that it does not report.
 
-    Those of its memory count since the driver was loaded.
+    ``ecc_corrected`` and ``ecc_uncorrected`` count since the driver was loaded.
     """
     corrected = ask_or_none(
         nvml,
@@ -264,7 +264,8 @@ def count_errors(nvml: Any, handle: Any) -> dict[str, int | None]:
         "link_replays": ask_or_none(nvml, nvml.nvmlDeviceGetPcieReplayCounter, handle),
         "link_errors": None,
     }
-    # Add NVLink's counters: its replays to those of PCIe, its errors to ``link_errors``.
+    # Add NVLink's counters: its replays to those of PCIe, its errors to ``link_errors``. The table
+    # has the name of each of NVLink's fields and, as its value, the key of `counters`.
     fields = [getattr(nvml, name) for name in _LINK_FIELDS]
     values = ask_or_none(nvml, nvml.nvmlDeviceGetFieldValues, handle, fields) or ()
     # Not strict, because `values` is empty if the card does not answer.
