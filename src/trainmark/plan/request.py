@@ -22,7 +22,7 @@ _MIN_INTERVAL_S = 0.1
 
 
 def _convert_to_texts(overrides: Any) -> Any:
-    """Return overrides with values as texts, as a user writes them after ``KEY=``; None is none."""
+    """Return override values as a user writes them after ``KEY=``; ``none`` stands for None."""
     if not isinstance(overrides, dict):  # pydantic refuses it after this
         return overrides
     return {name: "none" if value is None else str(value) for name, value in overrides.items()}

@@ -145,6 +145,7 @@ class UnplannableError(TrainmarkError):
     exit_code = EXIT_FAILED
 
     def __init__(self, fault: CaseError, plan: Plan) -> None:
+        # The user sees the words of ``fault``; the caller writes a record with ``plan``.
         super().__init__(fault.what, where=fault.where, rule=fault.rule, fix=fault.fix)
         self.fault = fault
         self.plan = plan
