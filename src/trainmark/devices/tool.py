@@ -285,8 +285,9 @@ def make_sample(
     """
     pairs = _MEMORY.findall(memory)
     used, total = "", ""
-    # The text of a memory has at most one slash. If there are fewer pairs than slashes, one memory could
-    # not be read. The last pair may then be of another memory than the device's, so none counts.
+    # The text of a memory has at most one slash. If there are fewer pairs than slashes, one memory
+    # could not be read. The last pair may then be of another memory than the device's, so none
+    # counts.
     if pairs and len(pairs) >= memory.count("/"):
         used, total = pairs[-1]
     total_bytes = size_bytes(total, unit="m") or None  # 0: unknown
