@@ -220,7 +220,7 @@ class _Reports:
             MeasurementError: they could not be started.
         """
         while not self.ranks and not self._is_ended:
-            self._take(os.read(self.descriptor, _READ_BYTES))  # no bytes set ``_is_ended``
+            self._take(os.read(self.descriptor, _READ_BYTES))  # an empty read sets ``_is_ended``
         if not self.ranks:
             raise MeasurementError(
                 f"the ranks could not be started: {self._fault or 'their supervisor was killed'}"
@@ -231,12 +231,14 @@ class _Reports:
         """Process the reports that have arrived."""
         while not self._is_ended:
             try:
-                self._take(os.read(self.descriptor, _READ_BYTES))  # no bytes set ``_is_ended``
+                self._take(
+                    os.read(self.descriptor, _READ_BYTES)
+                )  # an empty read sets ``_is_ended``
             except BlockingIOError:
                 return
 
     def _take(self, data: bytes) -> None:
-        """Process bytes of the reports, which have one line each; no bytes mean the end."""
+        """Process bytes of the reports, which have one line each; empty ``data`` means the end."""
         *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
         for report in map(json.loads, lines):
             if "pids" in report:
@@ -283,11 +285,11 @@ def supervise_ranks(
     # does not get it: otherwise it would be killed before it has ended the other processes.
     environment = dict(environment)
     mark = {RUN_VARIABLE: environment.pop(RUN_VARIABLE, "")}
-    reports, reports_end = os.pipe()
-    with open(reports, "rb", buffering=0), open(reports_end, "wb", buffering=0) as writer:  # noqa: PTH123
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb", buffering=0), open(write_end, "wb", buffering=0) as writer:  # noqa: PTH123
         rank_variables = [mark | dict(item) for item in variables]
         order = _Order(
-            launcher=os.getpid(), reports=reports_end, argv=list(argv), variables=rank_variables
+            launcher=os.getpid(), reports=write_end, argv=list(argv), variables=rank_variables
         )
         with subprocess.Popen(
             # The argument only identifies the supervisor in a list of processes.
@@ -297,11 +299,11 @@ def supervise_ranks(
             stdout=output,
             stderr=errors,
             start_new_session=True,
-            pass_fds=[reports_end],
+            pass_fds=[write_end],
         ) as supervisor:
             # With this copy open, the end of the supervisor's copy would not be seen.
             writer.close()
-            received = _Reports(reports)
+            received = _Reports(read_end)
             try:
                 _send_order(supervisor, order)
                 received.receive_ranks()
