@@ -220,7 +220,8 @@ class _Reports:
             MeasurementError: they could not be started.
         """
         while not self.ranks and not self._is_ended:
-            self._take(os.read(self.descriptor, _READ_BYTES))  # an empty read sets ``_is_ended``
+            # An empty read sets ``_is_ended``.
+            self._take(os.read(self.descriptor, _READ_BYTES))
         if not self.ranks:
             raise MeasurementError(
                 f"the ranks could not be started: {self._fault or 'their supervisor was killed'}"
@@ -231,9 +232,8 @@ class _Reports:
         """Process the reports that have arrived."""
         while not self._is_ended:
             try:
-                self._take(
-                    os.read(self.descriptor, _READ_BYTES)
-                )  # an empty read sets ``_is_ended``
+                # An empty read sets ``_is_ended``.
+                self._take(os.read(self.descriptor, _READ_BYTES))
             except BlockingIOError:
                 return
 
