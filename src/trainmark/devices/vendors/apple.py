@@ -96,7 +96,10 @@ class Apple(TorchVendor):
         return f"macOS {platform.mac_ver()[0]}" if self.is_present() else None
 
     def monitor(self) -> Monitor | None:
-        """Return the monitor that runs ``powermetrics``, which only root may run; else None."""
+        """Return the monitor that runs ``powermetrics``; None if the user may not run it.
+
+        Only root may. It is None too if the machine has no such device.
+        """
         is_root = os.geteuid() == 0
         return super().monitor() if self.is_present() and is_root else None
 

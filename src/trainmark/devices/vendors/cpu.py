@@ -32,7 +32,10 @@ _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def _read_fields(file: str) -> dict[str, str]:
-    """Return the fields ``name: value`` of a file of the kernel; empty if there is no such file."""
+    """Return the fields ``name: value`` of a file of the kernel; empty if it cannot be read.
+
+    If a name has several lines, as each processor has in ``/proc/cpuinfo``, the last one counts.
+    """
     try:
         text = Path(file).read_text()
     except OSError:

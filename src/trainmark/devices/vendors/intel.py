@@ -200,7 +200,8 @@ class Intel(TorchVendor):
     def list_visible(self) -> list[int]:
         """Return the numbers of the devices that ``ZE_AFFINITY_MASK`` allows, in rising order.
 
-        The list ends before an entry such as ``0.1``, a tile of a device, which is not supported.
+        The list ends before an entry such as ``0.1``, a tile of device 0: this program does not
+        support such entries.
 
         https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
         """

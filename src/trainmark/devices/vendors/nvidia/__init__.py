@@ -73,7 +73,7 @@ class Nvidia(TorchVendor):
         return [card.name for card in self._list_usable_cards()]
 
     def _list_usable_cards(self) -> list[Card]:
-        """Return the visible cards; empty if the installed torch cannot drive them."""
+        """Return the cards that this process sees; empty if the installed torch cannot use them."""
         if explain_unusable_torch() is not None:
             return []
         return driver.list_visible_cards()

@@ -139,7 +139,10 @@ def read_memory(nvml: Any, handle: Any) -> CardMemory:
 
 
 def _open_card(uuid: str) -> tuple[Any, Any]:
-    """Return the library and its handle of a card or slice; None for what is missing."""
+    """Return the library and its handle of a card, or of a slice (MIG) of a card.
+
+    Both are None if there is no library; only the handle is None if the library does not know it.
+    """
     try:
         nvml = load_library()
     except MonitorFault:
@@ -148,7 +151,11 @@ def _open_card(uuid: str) -> tuple[Any, Any]:
 
 
 def _open_whole_card(bus: str) -> tuple[Any, Any]:
-    """Return the library and its handle of the card on a bus address; None for what is missing."""
+    """Return the library and its handle of the card with a PCI address.
+
+    Both are None if there is no library; only the handle is None if the library does not know it.
+    A slice (MIG) has the address of its card, so this opens the card and not the slice.
+    """
     try:
         nvml = load_library()
     except MonitorFault:
@@ -181,13 +188,16 @@ def list_occupants(card: Card) -> list[Occupant]:
                 device=card.name,
                 process=f"{name} (process {process.pid})",
                 used_bytes=drop_invalid_size(process.usedGpuMemory),
-                computes=computes,
+                computes=computes,  # False: it only draws
             )
     return list(occupants.values())
 
 
 def read_settings(card: Card) -> DeviceSettings | None:
-    """Return the settings of a card, or of the card of a slice; None: NVML does not know it."""
+    """Return the settings of a card; None: NVML does not know it.
+
+    If ``card`` is a slice (MIG), they are the settings of the whole card.
+    """
     nvml, handle = _open_whole_card(card.bus)
     index = None if handle is None else ask_or_none(nvml, nvml.nvmlDeviceGetIndex, handle)
     if index is None:
@@ -209,7 +219,10 @@ def read_settings(card: Card) -> DeviceSettings | None:
 
 
 def find_index(card: Card) -> int | None:
-    """Return the library's number of a card, or of the card of a slice; None: unknown."""
+    """Return NVML's number of a card; None: unknown.
+
+    If ``card`` is a slice (MIG), it is the number of the whole card.
+    """
     nvml, handle = _open_whole_card(card.bus)
     if handle is None:
         return None
