@@ -190,7 +190,7 @@ class Cluster(Frozen):
         """Return the settings of a file; later errors about these settings name the file.
 
         Raises:
-            UsageError: as ``read_cluster``.
+            UsageError: with file, line and key: not YAML, an unknown key, a value of a wrong type.
         """
         document = documents.read_yaml(file)
         cluster = documents.validate_document(

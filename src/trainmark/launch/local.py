@@ -234,10 +234,10 @@ def run_ranks(
     first_rank = (node or 0) * plan.nproc
     oom_kills_before = processes.count_oom_kills()
     cpu_use_before = processes.CpuUse.read()
-    name = "launcher" if node is None else f"node{node}"
+    process_name = "launcher" if node is None else f"node{node}"
     try:
         with (
-            (folder / f"log.{name}.txt").open("wb") as log,
+            (folder / f"log.{process_name}.txt").open("wb") as log,
             _run_sampler(plan, folder, mark, log, node),
         ):
             with _start_plan_ranks(
@@ -248,7 +248,8 @@ def run_ranks(
                 failures = [] if stop is not None else _list_failures(ranks, first_rank)
             ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
     finally:
-        processes.kill_run(mark)  # what the supervisor and the sampler left behind
+        # What is left of the sampler, and of the supervisor, the process that starts the ranks.
+        processes.kill_run(mark)
     if stop is not None:
         events.emit("stop", **stop)
     oom_kills = processes.count_oom_kills() - oom_kills_before
@@ -371,7 +372,7 @@ def launch(
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
     def find_stop_reason() -> dict[str, Any] | None:
-        """Return the signal that was noted, as a reason to stop; show progress meanwhile."""
+        """Show progress; return the signal that was noted, as a reason to stop; None: none was."""
         on_poll("")
         name = request.signal_name
         return None if name is None else {"reason": "signal", "signal": name}

@@ -67,7 +67,8 @@ def render_node_script(
         node_rank: a number, or an expression of the shell such as ``$SLURM_NODEID``.
         master: host of the first node, or such an expression.
         folder: the run's folder on the node; None: the run directory itself.
-        options: further options of the node process, such as ``--heartbeat``.
+        options: further options of the node process, such as ``--heartbeat``, with which it ends
+            its ranks once nothing arrives on its standard input.
     """
     run_folder = str(folder or plan.run_dir)
     words = [run_folder]

@@ -227,6 +227,10 @@ def run_program(
 ) -> str:
     """Run a program of an engine; return what it printed, unless ``output`` takes it.
 
+    Args:
+        output: a file for the program's standard output; the text that is returned is then empty.
+        folder: working directory of the program; None: that of this process.
+
     Raises:
         EnvironmentFault: it failed, with the message that it printed.
     """

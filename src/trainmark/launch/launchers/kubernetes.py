@@ -84,7 +84,7 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
         raise cluster.build_error(
             "container", "Kubernetes pods need an image", fix="write container: {image: IMAGE}"
         )
-    # Settings that only apply where the node's script starts the container.
+    # Settings that do not apply to pods, and how the error's fix continues for each.
     for key, rest_of_fix in _NODE_ONLY_SETTINGS.items():
         if key in container.model_fields_set and getattr(container, key):  # set and not empty
             raise cluster.build_error(

@@ -102,7 +102,11 @@ class Ray(Launcher):
         return EngineCommand(argv=argv, files=files, submits=True)
 
     def read_state(self, job: EngineJob) -> JobState:
-        """Return the state of the job, with the driver's last report from the job's log."""
+        """Return the state of the job, with the last report of its driver.
+
+        The driver is the program of the job: it starts the nodes, and ``_report_phase`` writes its
+        reports into the job's log.
+        """
         submission = _request_jobs_api(job.cluster, job.plan.run_id)
         log = _request_jobs_api(job.cluster, f"{job.plan.run_id}/logs")["logs"]
         status = submission["status"]
@@ -151,7 +155,12 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
 
 
 def _report_phase(phase: str, description: str = "") -> None:
-    """Print a line that ``Ray.read_state`` reads from the job's log."""
+    """Print a line that ``Ray.read_state`` reads from the job's log.
+
+    Args:
+        phase: ``waiting`` for nodes, ``running`` or ``ended``.
+        description: what the phase waits for, or how a node failed.
+    """
     report = {"phase": phase}
     if description:
         report["said"] = description
@@ -173,7 +182,14 @@ class NodeActor:
         return ray.util.get_node_ip_address(), port
 
     def run(self, script: str, log: str) -> int:
-        """Run the node process to its end; it ends its ranks when this actor dies."""
+        """Run the node process to its end; return its exit code.
+
+        The node process ends its ranks when this actor dies.
+
+        Args:
+            script: what the shell runs; it starts the node process.
+            log: path of the file that gets its output.
+        """
         with Path(log).open("wb") as output:
             self.process = subprocess.Popen(
                 ["sh", "-c", script],
@@ -183,7 +199,7 @@ class NodeActor:
                 stderr=output,
                 text=True,
             )
-        # A line is written at times: the node process ends its ranks once none arrives.
+        # A line every ``_BEAT_S``: the node process ends its ranks once none arrives.
         with suppress(BrokenPipeError):  # the process ended between poll and write
             while self.process.poll() is None:
                 print(file=self.process.stdin, flush=True)
