@@ -51,9 +51,9 @@ class TorchBuild(NamedTuple):
 
     @property
     def maker(self) -> str | None:
-        """The vendor that built this torch, if its own devices have the type ``cuda`` there.
+        """The vendor that built this torch, if it makes its own devices appear as ``cuda``.
 
-        None: another torch, also NVIDIA's and AMD's. In AMD's, ``hip`` is set.
+        None for every other torch, and for NVIDIA's and AMD's; in AMD's, ``hip`` is set.
         """
         label = self.version.partition("+")[2]  # what the builder added to torch's version
         for beginning, vendor in _VENDORS_BY_LABEL.items():
@@ -130,7 +130,10 @@ class Accelerator:
         self._backend.release()
 
     def mark(self) -> Any:
-        """Record an event in the device's current stream; return it."""
+        """Record a timed event in the device's current stream; return it.
+
+        ``elapsed_ns`` returns the time that passes on the device between two such events.
+        """
         event = self._backend.new_event()
         event.record()
         return event
@@ -159,10 +162,13 @@ class Accelerator:
         if isinstance(value, self._torch.Tensor) and value.device.type == "cpu":
             # Only from pinned memory a copy is asynchronous.
             return self.pin(value).to(self.torch_type, non_blocking=True)
+        # A type without a number means the device that is selected.
         return value.to(self.torch_type)
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch TF32 matmuls on for ``tf32`` only; the job itself switches autocast on.
+        """Switch TF32 matmuls on for ``tf32`` only; for ``fp8``, try a matmul.
+
+        The type of autocast is only returned; the training code switches it on.
 
         Returns:
             The settings that are then in effect, for the record.

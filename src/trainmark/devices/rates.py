@@ -148,8 +148,9 @@ def measure_matmul_rate(
     """Return the best rate over square matmuls of ``sizes``.
 
     Each size runs once to warm up, then for a quarter of a second. The fastest single matmul
-    counts: it was disturbed least, and an upper bound must not be too low. ``MatmulRate.swing`` is
-    of the size with the best rate: by what share its faster half of repetitions was shorter.
+    counts: it was disturbed least, and an upper bound must not be too low. The swing that is
+    returned says how much shorter, at the size with the best rate, the faster half of the
+    repetitions took than the slower half.
 
     Args:
         sizes: rows of the matrices, from small to large. A precision without matrix units can be a
@@ -250,7 +251,7 @@ def _get_operand_type(precision: Precision) -> Any:
     if precision == "fp16":
         return torch.float16
     if precision == "fp8":
-        # gfx94 is the MI300, whose units multiply another kind of fp8.
+        # The units of the MI300 (gfx94) take the fp8 type "fnuz", which has no negative zero.
         has_fnuz_units = torch.version.hip and "gfx94" in _get_architecture()
         return torch.float8_e4m3fnuz if has_fnuz_units else torch.float8_e4m3fn
     return torch.float32
@@ -297,7 +298,7 @@ def _find_matmul_fault(left: Any, right: Any, out: Any, *, max_error: float) -> 
 
 
 def _get_architecture() -> str:
-    """Return the name of a ROCm device's architecture, ``gfx942:sramecc+:xnack-`` for example."""
+    """Return the selected ROCm device's architecture, such as ``gfx942:sramecc+:xnack-``."""
     import torch
 
     return str(torch.cuda.get_device_properties().gcnArchName)

@@ -286,8 +286,7 @@ def make_sample(
     pairs = _MEMORY.findall(memory)
     used, total = "", ""
     # The text of a memory has at most one slash. If there are fewer pairs than slashes, one memory
-    # could not be read. The last pair may then be of another memory than the device's, so none
-    # counts.
+    # could not be read. The last pair may then be of another memory, so no pair counts.
     if pairs and len(pairs) >= memory.count("/"):
         used, total = pairs[-1]
     total_bytes = size_bytes(total, unit="m") or None  # 0: unknown
@@ -364,17 +363,17 @@ def read_lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
     Args:
         start: pattern of the line with which a device begins.
     """
-    tables: list[dict[tuple[str, str], str]] = []
+    devices: list[dict[tuple[str, str], str]] = []
     heading = ""
     for line in text.splitlines():
         if not line.strip():
             continue
         name, _, value = (part.strip() for part in line.partition(":"))
         if re.fullmatch(start, line.strip()):
-            tables.append({})
+            devices.append({})
             heading = ""
         elif not value:
             heading = name
-        elif tables:
-            tables[-1].setdefault((heading, name), value)
-    return tables
+        elif devices:
+            devices[-1].setdefault((heading, name), value)
+    return devices
