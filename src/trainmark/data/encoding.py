@@ -157,15 +157,15 @@ class CorpusPosition(NamedTuple):
     """A position in a corpus: what has been read up to it.
 
     Args:
-        file: index of the current file among the sources.
-        line: number of lines read from that file.
-        lines: number of lines read from all files.
+        file_index: index of the current file among the sources.
+        file_lines: number of lines read from that file.
+        total_lines: number of lines read from all files.
         bytes_read: number of bytes read from all files, as stored on disk.
     """
 
-    file: int = 0
-    line: int = 0
-    lines: int = 0
+    file_index: int = 0
+    file_lines: int = 0
+    total_lines: int = 0
     bytes_read: int = 0
 
 
@@ -178,13 +178,13 @@ class Block(NamedTuple):
     Args:
         lines: the lines with their line ends.
         path: the file.
-        first: number of the first line in ``path``, from 1.
+        first_line_number: number of the first line in ``path``, from 1.
         after: position of the corpus after these lines.
     """
 
     lines: list[bytes]
     path: Path
-    first: int
+    first_line_number: int
     after: CorpusPosition
 
 
@@ -225,7 +225,7 @@ class BlockEncoder:
         Raises:
             DataError: a line has no text; the error names the first one.
         """
-        texts = parse_texts(block.lines, self.text_key, block.path, block.first)
+        texts = parse_texts(block.lines, self.text_key, block.path, block.first_line_number)
         # An empty text makes no document; ``empty_texts`` below counts them.
         encodings = self.tokenizer.library.encode_batch_fast(
             [text for text in texts if text], add_special_tokens=False
@@ -244,7 +244,13 @@ _worker_encoder: BlockEncoder | None = None  # set in each worker process
 
 
 def _begin_worker(tokenizer: Path, text_key: str, ends: bool) -> None:
-    """Prepare a worker process: make its encoder; see ``BlockEncoder`` for the arguments."""
+    """Prepare a worker process: make its encoder.
+
+    Args:
+        tokenizer: folder of the tokenizer.
+        text_key: the key of the text in a line.
+        ends: whether the end-of-document token ends every document.
+    """
     global _worker_encoder  # noqa: PLW0603 - a pool has no other place for a worker's state
     signal(SIGINT, SIG_IGN)  # on Ctrl-C the parent ends its workers
     Thread(target=_end_with_parent, daemon=True).start()
@@ -477,10 +483,11 @@ def read_blocks(
     Raises:
         DataError: a gzip file is damaged.
     """
-    earlier_bytes = sum(path.stat().st_size for path in files[: begin.file])
-    total_lines = begin.lines  # that were read from all files
-    for number, path in enumerate(files[begin.file :], start=begin.file):
-        file_lines = begin.line if number == begin.file else 0  # that were read from this file
+    earlier_bytes = sum(path.stat().st_size for path in files[: begin.file_index])
+    total_lines = begin.total_lines  # that were read from all files
+    for file_index, path in enumerate(files[begin.file_index :], start=begin.file_index):
+        # The lines that were read from this file.
+        file_lines = begin.file_lines if file_index == begin.file_index else 0
         with path.open("rb") as raw, prepared.require_whole_gzip(path):
             is_gzip = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             stream: Any = gzip.GzipFile(fileobj=raw) if is_gzip else raw
@@ -493,14 +500,17 @@ def read_blocks(
                     return
                 if file_lines == 0:
                     lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
-                first = file_lines + 1
+                first_line_number = file_lines + 1
                 file_lines += len(lines)
                 total_lines += len(lines)
                 bytes_read = earlier_bytes + raw.tell()  # of the files as stored, for the progress
                 after = CorpusPosition(
-                    file=number, line=file_lines, lines=total_lines, bytes_read=bytes_read
+                    file_index=file_index,
+                    file_lines=file_lines,
+                    total_lines=total_lines,
+                    bytes_read=bytes_read,
                 )
-                yield Block(lines, path, first, after)
+                yield Block(lines, path, first_line_number, after)
         earlier_bytes += path.stat().st_size
 
 
@@ -522,13 +532,15 @@ def _describe_line_fault(error: ValidationError, text_key: str) -> str:
     return f"not a JSON object: {value}"
 
 
-def parse_texts(lines: Sequence[bytes], text_key: str, path: Path, first: int = 1) -> list[str]:
+def parse_texts(
+    lines: Sequence[bytes], text_key: str, path: Path, first_line_number: int = 1
+) -> list[str]:
     """Return the text of every line; lines of white space only are skipped.
 
     Args:
         lines: JSON objects in UTF-8.
         path: the file, for errors.
-        first: number of the first line in ``path``.
+        first_line_number: number of the first line in ``path``, from 1.
 
     Raises:
         DataError: a line is not a JSON object, or has no text under ``text_key``.
@@ -536,7 +548,7 @@ def parse_texts(lines: Sequence[bytes], text_key: str, path: Path, first: int = 
     text_schema = core_schema.typed_dict_field(core_schema.str_schema())
     validator = SchemaValidator(core_schema.typed_dict_schema({text_key: text_schema}))
     texts: list[str] = []
-    for number, line in enumerate(lines, start=first):
+    for number, line in enumerate(lines, start=first_line_number):
         content = line.rstrip()
         if not content:
             continue

@@ -139,7 +139,7 @@ class IndexedReader:
         # A sequence that does not exist begins at the end of the file: the one after the last
         # document, and those of empty documents before it.
         starts = np.full(len(first_sequences), self.num_tokens, np.int64)
-        exists = first_sequences < len(self.sizes)
+        exists = first_sequences < len(self.sizes)  # ``sizes`` has one entry for each sequence
         starts[exists] = self.pointers[first_sequences[exists]] // self.dtype.itemsize
         return starts
 

@@ -51,6 +51,7 @@ def compute_entropy_rate() -> float:
 
     No model reaches a lower loss per token on generated text.
     """
+    # P(next | last symbol) and P(next | the symbol before the last one).
     last, before = build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before), at first uniform
     # Each pass moves the pairs on by one symbol, until their distribution stays the same.

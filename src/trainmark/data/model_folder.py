@@ -131,6 +131,11 @@ def _refuse_unknown_keys(
 
     A key whose value is null counts as missing.
 
+    Args:
+        raw: the content of the file.
+        keys: the class with the keys that the case uses; it also lists ignored keys, and keys that
+            must have one given value.
+
     Raises:
         DataError: the first such key, with its value.
     """
@@ -169,6 +174,10 @@ def read_json(file: Path, make_error: Fault) -> Any:
 
 def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> None:
     """Refuse sequences that are longer than the model's table of positions.
+
+    Args:
+        positions: number of positions in the table.
+        seq_length: number of tokens in a sequence, of the recipe.
 
     Raises:
         DataError: ``seq_length`` is larger than ``positions``.

@@ -412,6 +412,9 @@ def _get_size(file: Path) -> int:
 def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
     """Return whether ``data`` was made of ``made_of``; False if it is missing or empty.
 
+    Args:
+        made_of: everything that the content of ``data`` depends on; its manifest has these entries.
+
     Raises:
         DataError: it was made of something else.
     """
@@ -498,7 +501,7 @@ def write_splits(
         layout: the source files of each split.
         form: version of the format that is written.
         names: the name of each split's file in ``data``.
-        write: writes a split from its source files; returns counts by name, or nothing.
+        write: writes a split from its source files; returns counts by name, which may be empty.
         copies: further source files by their names in ``data``.
         published: number of rows in each split of the published data.
         notes: lines to show before anything is written.

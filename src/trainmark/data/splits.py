@@ -131,7 +131,9 @@ def _find_first_files(place: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _find_files(place: Path, name: str) -> list[Path]:
-    """Return the file ``name`` in ``place``, or its numbered parts in order.
+    """Return the file ``name`` in ``place``, or its numbered parts in order; empty: neither exists.
+
+    The parts of ``train.parquet`` are ``train-00000-of-00002.parquet`` and so on.
 
     Raises:
         DataError: a part is missing or exists twice, or parts state different totals.
@@ -161,7 +163,7 @@ class Split(Protocol):
         """Return the number of rows."""
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Any, Counts]:
-        """Return the arrays of ``rows``, such as tokens and labels, and their counts.
+        """Return the arrays of the rows with these numbers, such as tokens and labels, and counts.
 
         The arrays may be in tuples or dataclasses; the caller makes tensors of them. ``Counts``
         holds the numbers of samples, sequences, and tokens with and without padding.

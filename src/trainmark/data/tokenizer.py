@@ -245,7 +245,7 @@ class CorpusTokenizer:
 
 
 def find_corpus_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a corpus tokenizer's folder by name.
+    """Return the files of a corpus tokenizer by name, with those of its settings that exist.
 
     Raises:
         DataError: the folder has neither ``tokenizer.json`` nor GPT-2's two files.
