@@ -51,7 +51,8 @@ def test_first_existing_file_format_is_read(tmp_path):
     )
     # Tables precede texts, also in the subfolder and in numbered parts.
     parts = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
-    write_file(tmp_path, *parts, "data/validation.parquet")
+    # Another file is no part.
+    write_file(tmp_path, *parts, "data/train-0a-of-2b.parquet", "data/validation.parquet")
     expected = {"train": parts, "validation": ["data/validation.parquet"]}
     assert find_splits(tmp_path) == ("table", expected)
 

@@ -141,10 +141,14 @@ def _find_files(place: Path, name: str) -> list[Path]:
     if (place / name).exists():
         return [place / name]
     split, _, ending = name.rpartition(".")  # ``train`` and ``parquet``
-    parts = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.{ending}"))
-    matches = [PART_NAME.fullmatch(part.stem) for part in parts]
-    numbers = [int(match[1]) for match in matches if match is not None]
-    totals = [int(match[2]) for match in matches if match is not None]
+    # The pattern of a folder's files also finds names such as ``train-0a-of-2b``, which are no parts.
+    candidates = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.{ending}"))
+    match_by_part = {
+        part: match for part in candidates if (match := PART_NAME.fullmatch(part.stem))
+    }
+    parts = list(match_by_part)
+    numbers = [int(match[1]) for match in match_by_part.values()]
+    totals = [int(match[2]) for match in match_by_part.values()]
     # Parts of several versions may together have each number once.
     if numbers and (numbers != list(range(totals[0])) or len(set(totals)) > 1):
         raise DataError(
