@@ -141,7 +141,7 @@ def _find_files(place: Path, name: str) -> list[Path]:
     if (place / name).exists():
         return [place / name]
     split, _, ending = name.rpartition(".")  # ``train`` and ``parquet``
-    # The pattern of a folder's files also finds names such as ``train-0a-of-2b``, which are no parts.
+    # The pattern of ``glob`` also finds names such as ``train-0a-of-2b``, which are no parts.
     candidates = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.{ending}"))
     match_by_part = {
         part: match for part in candidates if (match := PART_NAME.fullmatch(part.stem))
