@@ -122,6 +122,11 @@ def test_wide_characters_of_a_label_take_two_columns() -> None:
     assert fit_line("批次", parts, columns - 1) == "批次: 1 samples/s"
 
 
+def test_label_without_parts_stays_even_if_it_is_too_wide() -> None:
+    memory = ProgressPart("0.5 GiB", progress._MEMORY)
+    assert fit_line("starting ranks", [], 5) == fit_line("starting ranks", [memory], 5)
+
+
 def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
     plan: Plan, tmp_path: Path
 ) -> None:

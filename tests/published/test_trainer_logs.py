@@ -305,7 +305,7 @@ def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:
     assert "no :::MLLOG lines" in analysis.figures["notes"][0]
 
 
-def test_perflog_is_analyzed_with_its_devices(tmp_path: Path) -> None:
+def test_total_of_a_perflog_counts_and_not_its_steps(tmp_path: Path) -> None:
     text = (GOLDEN / "export_perflog.txt").read_text()
     for preset in ("auto", "perflog"):
         analysis = analyze_text(tmp_path, text, preset=preset)

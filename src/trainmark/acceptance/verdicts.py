@@ -151,8 +151,8 @@ class Assessment:
             product=self.product_of_member[name],
             decision=decision,
             findings=findings,
-            step=self.steps.get(name),
-            step_s=self.step_s.get(name),
+            step=self.steps.get(name),  # how much slower than its peers, as an interval
+            step_s=self.step_s.get(name),  # seconds of its own step
             doubt=None if doubt is None else doubt.reason,
             more_rounds=None if doubt is None else doubt.more_rounds,
         )

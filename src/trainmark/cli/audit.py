@@ -42,7 +42,10 @@ _MAX_SHOWN_MODELS = 5  # names of unknown models
 def audit(
     results: Annotated[list[str] | None, typer.Argument(help=_AUDITED)] = None,
     rules: Annotated[
-        bool, typer.Option("--rules", help="Check the rules of the division that the runs claim.")
+        bool,
+        typer.Option(
+            "--rules", help="Check the runs against the rules of the division that they claim."
+        ),
     ] = False,
     lang: Lang = "en",
     as_json: Json = False,

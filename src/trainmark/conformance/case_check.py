@@ -183,7 +183,9 @@ class _CheckPlanner:
 
 def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     """Return the report of a separate process about the job, or the last line of its errors."""
-    plan.save(folder)  # the finished run's plan is redacted and names no real folder
+    # ``folder`` is that of the run of ``plan``, which has ended and left a redacted plan, without
+    # the real folder of the data: write the plan anew.
+    plan.save(folder)
     ended = subprocess.run(
         build_module_command("trainmark.conformance.probe", str(folder)),
         env=os.environ | SAFE_PATH_VARIABLES,

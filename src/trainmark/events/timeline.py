@@ -268,7 +268,8 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
         timeline.epochs = timeline.trained.epochs
         timeline.check_ns += timeline.trained.check_ns  # of the checks after the last window
     timeline.add_memory_reading(timeline.result.used_bytes)
-    # Added to the events that ranks do not write.
+    # Malformed are lines that cannot be read, and events that only the launcher may write, which
+    # were counted above.
     timeline.malformed_lines += file.malformed_lines
     num_measured = timeline.phases["train"].steps
     if num_measured:  # they are the last ones: compile and warmup come before

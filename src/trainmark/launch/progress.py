@@ -71,11 +71,12 @@ def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
     """Return label and parts in one line; what does not fit into ``width`` columns is dropped.
 
     Parts with a low priority are dropped first. The label follows when only the step, the engine's
-    words and the speed are left, which have the highest priorities. One part always stays.
+    words and the speed are left, which have the highest priorities. The last part, or a label
+    without parts, always stays. The engine's words are what a launcher such as Slurm says of a job.
     """
     shown_parts = list(parts)
     line = _join_parts(label, shown_parts)
-    while cell_len(line) > width and (label or len(shown_parts) > 1):
+    while cell_len(line) > width and shown_parts and (label or len(shown_parts) > 1):
         least_important = min(shown_parts, key=lambda part: part.priority)
         if label and least_important.priority >= _STEP:  # step, engine's words or speed
             label = ""

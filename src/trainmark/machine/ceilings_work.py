@@ -131,8 +131,8 @@ def sweep(
         work = candidate.prepare()
         elapsed(device, work.run)  # the first run warms up: its time does not count
         fault = work.fault()
-        # Its part of the remaining time: sizes that were skipped leave theirs to the others. It is
-        # computed for a faulty one too, because ``clock`` waits for the ranks that found no fault.
+        # Its part of the remaining time: sizes that were skipped leave theirs to the others. Read
+        # before the fault is looked at, because ``clock`` waits for all ranks.
         candidate_budget_ns = (ends_ns - clock()) / (len(candidates) - position)
         if fault is not None:
             point.status = "wrong"

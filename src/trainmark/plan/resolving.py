@@ -205,6 +205,7 @@ def resolve(
     started = now or datetime.now(timezone.utc)
     token = run_token or secrets.token_hex(3)
     if request.witness is not None:
+        # A user's own program is run, and a probe in it measures: it has no recipe and no data.
         from trainmark.plan.witnessing import resolve_witnessed
 
         return resolve_witnessed(

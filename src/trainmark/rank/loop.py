@@ -463,7 +463,8 @@ class MeasuredLoop:
         next_phase, _length = self.schedule.choose_window(first_step + steps)
         is_last_of_warmup = phase != "train" and next_phase == "train"
         # Other windows compare a sample of the elements. At the end of the warm-up, exact sums of
-        # all bits are computed too, so that the first measured window has sums to compare with.
+        # all bits are computed too. If the sample does not change in the first measured window, its
+        # own sums are compared with them.
         self.parameters.check_window(first_step=first_step, steps=steps, exact=is_last_of_warmup)
 
     def _take_check_time(self) -> dict[str, int]:
@@ -490,7 +491,7 @@ class MeasuredLoop:
         self.device.synchronize()
         self.stages.take_ns(self.device)  # does not belong to a step: discarded
         optional_fields: dict[str, Any] = {}
-        if result.reason is not None:
+        if result.reason is not None:  # why there is no value
             optional_fields["reason"] = result.reason.as_dict()
         if result.breakdown:
             optional_fields["parts"] = {

@@ -117,6 +117,7 @@ class StepWatch(TorchDispatchMode):
             dtype_name = str(operands[0].dtype).removeprefix("torch.")  # that of all operands
             # Formulas of torch take an operation's arguments and, as ``out_val``, its result.
             self.flops[dtype_name] += formula(*args, **(kwargs or {}), out_val=out)
+            # Torch's flags of precision, such as that of TF32, as they are during this operation.
             for name, value in self._flags().items():
                 self.flag_values.setdefault(name, set()).add(value)
         return out

@@ -75,9 +75,10 @@ GRAVE_CODES = CODES - {"witness_batches_unseen"}
 
 
 def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
-    """Return for each rank the facts that the probe reported at the rank's end.
+    """Return for each rank the facts about a user's program that the probe in it reported.
 
-    They are empty if the rank did not report its end.
+    The probe reports them at the rank's end. If rank 0 did not report its end, its facts, and those
+    of ranks that have the same, are empty.
     """
     facts_of_rank_0: dict[str, Any] = dict(measurement.job or {})
     # ``job`` is None if the rank has the same facts as rank 0.

@@ -195,9 +195,9 @@ class Redactor:
         # A message of the operating system's kernel also has bus addresses and names of processes.
         if _KEY_PATTERNS["kernel"].fullmatch(key):
             value = _apply(_KERNEL_RULES, value)
-        text = _apply(self._place_rules, value)
-        # A single word may be one that this program writes, such as a status. It stays, even if a
-        # user or host has the same name.
+        text = _apply(self._place_rules, value)  # secrets, folders, addresses and the like
+        # The rules of names replace users and hosts. A single word may be one that this program
+        # writes, such as a status. It stays, even if a user or host has the same name.
         is_longer_text = re.search(r"[\s/'\"@]", value) is not None
         return _apply(self._name_rules, text) if is_longer_text else text
 

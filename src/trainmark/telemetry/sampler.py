@@ -327,7 +327,8 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     """Write samples of a run until ``stopped``: the first at once, the last after it.
 
     Args:
-        stopped: see ``iterate_ticks``.
+        stopped: called with the seconds until the next sample, which it waits; returns whether
+            sampling must end.
     """
     plan = json.loads((run_dir / PLAN_FILE).read_bytes())
     _Sampler(plan, log).run(stopped)

@@ -72,6 +72,7 @@ class NextTokenJob:
         # the model, it does so after the sharding, so that no rank ever holds a whole model.
         if materialize is not None and not is_sharded:
             materialize(device)
+        # Wraps ``model``, so that its gradients are averaged over the ranks; the same weights.
         replicas = parallelize(
             model,
             ranks,

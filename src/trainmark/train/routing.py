@@ -203,7 +203,8 @@ class RoutingMeter:
             return []
         gradients = self._gradients
         self._gradients = None  # the check is done
-        received = self._received_while_watched  # (layers, experts of this rank)
+        # (layers, experts): the experts of this rank, or all of them if FSDP shards them.
+        received = self._received_while_watched
         if self._are_sharded:
             dist.all_reduce(received)
             # FSDP cuts the experts into consecutive shares, one for each rank.

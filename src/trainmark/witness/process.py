@@ -301,7 +301,7 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
     flops_per_sample = spec["flops_per_sample"]
     # FLOPs per sample can be stated only if those per token are ``auto``.
     if spec["flops_per_token"] == "auto":
-        flops_per_unit = flops_per_sample  # None if neither is stated: then a step is counted
+        flops_per_unit = flops_per_sample  # None if neither is stated: torch counts those of a step
     else:
         flops_per_unit = spec["flops_per_token"]
     return StatedStep(

@@ -229,7 +229,8 @@ class WitnessedRank:
         self._pause = None
         self._end_ns = self.clock()
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=self._end_ns)
-        self._pending_check_ns += self.weights.take_check_ns()  # of the check after the last window
+        # Time of the check after the last window, until the event of the next window reports it.
+        self._pending_check_ns += self.weights.take_check_ns()
         self._open_window(self.clock())
 
     def finish(self) -> None:

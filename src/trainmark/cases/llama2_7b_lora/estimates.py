@@ -124,7 +124,8 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     saved_bytes = config.num_layers * block_bytes
     batch_tokens = recipe.micro_batch_size * recipe.seq_length
     if recipe.checkpoint_activations:  # one block is recomputed, the others keep their input
-        # Recomputed blocks fragment memory; the loss is counted as one block's activations.
+        # Recomputed blocks leave holes in the allocator's memory, about as large as the activations
+        # of one block.
         cached_bytes += batch_tokens * block_bytes
         saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
     if recipe.kernels == "library":  # three tensors: scores, their softmax and its gradient

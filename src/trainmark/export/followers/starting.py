@@ -188,7 +188,7 @@ class Followers:
         It is called after all followers have ended.
         """
         for follower in self._followers:
-            outcome = follower.outcome
+            outcome = dict(follower.outcome)
             code = outcome.pop("code")
             if code is not None:
                 outcome |= {"target": str(follower.target), "run": _shorten_path(self.run_dir)}

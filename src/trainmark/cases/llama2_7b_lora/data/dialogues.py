@@ -40,7 +40,11 @@ INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 
 
 def _make_form(kind: str) -> Form:
-    """Return where a data folder can have its splits as files with the suffix ``kind``."""
+    """Return where a data folder can have its splits as files with the suffix ``kind``.
+
+    A split is one file. ``SPLITS`` lists the names that it may have, and ``FOLDERS`` the folders in
+    which it may lie.
+    """
     file_names = {}
     for split, stems in SPLITS.items():
         file_names[split] = [f"{stem}.{kind}" for stem in stems]

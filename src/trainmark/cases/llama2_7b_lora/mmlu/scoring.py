@@ -230,8 +230,9 @@ def _build_items(
     Args:
         numbers: positions in ``group.rows``, in the order of ``logits``.
         logits: of the token after each prompt (B, V).
-        must_be_likeliest: as the published page, take the likeliest letter as the answer only if no
-            other token of the vocabulary is likelier, else ``NO_ANSWER``; false: take it always.
+        must_be_likeliest: whether the likeliest letter is the answer only if no other token of the
+            vocabulary is likelier, else ``NO_ANSWER``, as in the case's published results; false:
+            it is always the answer.
     """
     subject = mmlu[group.subject]
     log_probabilities = logits.float().log_softmax(-1)
