@@ -58,7 +58,7 @@ def refuse_unusable_network(
 
 def _is_of_backend(name: str, vendor: Vendor) -> bool:
     """Tell whether a variable may configure the library through which the ranks communicate."""
-    if name.startswith(f"{vendor.collective_backend.upper()}_"):  # for example NCCL_
+    if name.startswith(f"{vendor.collective_backend.upper()}_"):  # its own settings
         return True
     # The variables that a vendor records include those of its collective library that have another
     # prefix.

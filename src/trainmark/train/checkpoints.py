@@ -292,8 +292,8 @@ class Checkpoints:
     def _list_generators(self) -> list[Any]:
         """Return the random generators that training uses, on the host and the device.
 
-        Each has ``get_rng_state`` and ``set_rng_state``, such as the modules ``torch`` and
-        ``torch.cuda``.
+        Each has ``get_rng_state`` and ``set_rng_state``, such as the module ``torch`` and that of a
+        kind of device.
         """
         from trainmark.train.replay import list_random_generators
 

@@ -125,7 +125,7 @@ class LossScaler(torch.amp.GradScaler):
     the ``delayed_shift=2`` of Megatron-LM's ``DynamicLossScaler``.
 
     Args:
-        device_type: as in ``torch.device``, for example ``cuda``.
+        device_type: as in ``torch.device``.
         device: where the scaler keeps its own tensors.
         enabled: whether losses are scaled; if not, no step is dropped.
         window, hysteresis: see above.
@@ -278,7 +278,7 @@ class Stepper:
         self._compute_loss_sum = loss_sum
         # Returns, for a number of finished steps, the factor of the optimizer's initial rates.
         self._schedule_lr = schedule_lr
-        self._torch_type = device.torch_type  # as in ``torch.device``, for example ``cuda``
+        self._torch_type = device.torch_type  # as in ``torch.device``
         self._precision = recipe.precision
         self._data_size = ranks.data_size  # shares into which the samples are split
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
