@@ -115,7 +115,7 @@ def test_recomputing_changes_no_loss() -> None:
     plain = train(tiny_gpt_oss.new_job())
     for activations in ("selective", "full"):
         training = train(tiny_gpt_oss.new_job(checkpoint_activations=activations))
-        assert training["losses"] == pytest.approx(plain["losses"], abs=1e-5)
+        assert training["losses"] == pytest.approx(plain["losses"], abs=1e-6)
         assert training["facts"]["assignments"] == plain["facts"]["assignments"]
 
 
