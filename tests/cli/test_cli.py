@@ -93,6 +93,8 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["run", "toy", "bs"], ["'bs' is not of the form KEY=VALUE"]),
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
         (["run", "toy", "--attach", "x"], ["toy and --attach cannot be used together"]),
+        (["run", "--attach", "x", "--dry-run"], ["--attach was given with options of a new run"]),
+        (["run", "--attach", "x", "--nproc", "2"], ["--attach was given with options of a new"]),
         (["run", "toy", "--cancel"], ["--cancel cannot be used without --attach"]),
         (["run"], ["run needs a case"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),

@@ -53,7 +53,8 @@ def _print_local_dry_run(plan: Plan, *, as_json: bool) -> None:
         print_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
         return
     typer.echo(_format_summary(plan))
-    print_text(f"each rank: {shlex.join(argv)}")
+    if plan.witness is None:  # the summary names the command of a user's own program
+        print_text(f"each rank: {shlex.join(argv)}")
     print_text("nothing was started; --json prints the whole plan", err=True)
 
 

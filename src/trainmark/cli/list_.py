@@ -180,7 +180,9 @@ def _list_followers(_lang: str) -> Rows:
             {
                 "name": name,
                 "here": (
-                    f"no: {', '.join(missing_packages)} is missing" if missing_packages else "yes"
+                    f"no: {', '.join(missing_packages)} not installed"
+                    if missing_packages
+                    else "yes"
                 ),
                 "install": f"pip install 'trainmark[{name}]'",
             }

@@ -82,13 +82,21 @@ def run(
     from trainmark.plan.plan_file import is_plan_file
     from trainmark.plan.recipes import parse_assignments
 
-    if attach is not None and case:
-        raise UsageError(
-            f"{case} and --attach cannot be used together",
-            where="--attach",
-            rule="--attach waits for a run that was already submitted, so it takes no case",
-            fix="remove the case and its settings, or remove --attach",
-        )
+    if attach is not None:
+        if case:
+            raise UsageError(
+                f"{case} and --attach cannot be used together",
+                where="--attach",
+                rule="--attach waits for a run that was already submitted, so it takes no case",
+                fix="remove the case and its settings, or remove --attach",
+            )
+        if detach or dry_run or fields.keys() - {"follow"}:
+            raise UsageError(
+                "--attach was given with options of a new run",
+                where="--attach",
+                rule="only --cancel, --follow, --json, --lang and --quiet go with --attach",
+                fix="remove all other options, or remove --attach",
+            )
     if attach is None and cancel:
         raise UsageError(
             "--cancel cannot be used without --attach",

@@ -80,6 +80,7 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
         raise ContradictionError(
             "evaluation_differs_over_ranks",
             rank=torch.distributed.get_rank(),
+            first_rank=0,
             value=drop_non_finite(result.value),
             first=drop_non_finite(first_value),
             samples=result.samples,

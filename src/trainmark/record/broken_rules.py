@@ -129,7 +129,9 @@ def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     # The reports of all ranks on each evaluation; None: the rank ended before.
     reports_by_evaluation = zip_longest(*(rank.evaluations for rank in run.ranks))
     for number, reports in enumerate(reports_by_evaluation, 1):
-        first = next(report for report in reports if report is not None)
+        first_rank, first = next(
+            (rank, report) for rank, report in enumerate(reports) if report is not None
+        )
         for rank, report in enumerate(reports):
             if report is None:
                 continue
@@ -137,6 +139,7 @@ def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
                 yield message(
                     "evaluation_differs_over_ranks",
                     rank=rank,
+                    first_rank=first_rank,
                     value=report.value,
                     first=first.value,
                     samples=report.samples,
