@@ -192,7 +192,7 @@ def count_flops(shape: tuple[int, int, int]) -> float:
 
 
 def compute_swing(times_ns: Sequence[int]) -> float | None:
-    """Return how much shorter the faster half of the repetitions took than the slower half.
+    """Return how much less time the faster half of the repetitions took than the slower half.
 
     The halves are the first and the last repetitions, in the order in which they ran. The result is
     a share of the slower half's time; None: there is only one repetition.

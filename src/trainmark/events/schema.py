@@ -108,8 +108,9 @@ class Facts(Event, tag="facts"):
 
     Args:
         matmul_flops_per_second: the measured rate of the device in the job's precision.
-        matmul_swing: how much shorter the faster half of its measurement took, as a share of the
-            slower half's time; the halves are the first and the last repetitions.
+        matmul_swing: how much less time the faster half of its measurement took than the slower
+            half, as a share of the slower half's time. The halves are the first and the last
+            repetitions.
         step_flops: model FLOPs of a step on this rank, if all its sequences have full length.
         samples_per_epoch: over all ranks; None: an epoch has all samples of the training data.
         collective: library of the collectives; None: there is one rank.

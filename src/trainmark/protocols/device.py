@@ -42,8 +42,8 @@ class MatmulRate(NamedTuple):
     """The rate of a large matmul, and how much it changed during the measurement.
 
     Args:
-        swing: how much shorter the faster half of the repetitions took, as a share of the slower
-            half's time; None: a single repetition.
+        swing: how much less time the faster half of the repetitions took than the slower half, as
+            a share of the slower half's time; None: a single repetition.
     """
 
     flops_per_second: float

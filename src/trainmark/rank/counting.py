@@ -43,7 +43,8 @@ class StepBatches:
             fetch: the device's marks before and after it was fetched.
         """
         self.counts = self.counts + batch.counts
-        # Unlike ``counts``, also samples that another rank of the same replica counts.
+        # Ranks that share the model by tensor parallelism train the same samples. One of these
+        # ranks has them in ``counts``, but each has them in ``samples_trained``.
         self.samples_trained += batch.samples_trained
         # Each micro-batch declares the samples of the whole step over all ranks, so these are
         # compared later, not summed.
@@ -131,7 +132,7 @@ def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> N
 
 
 def _refuse_counts(counts: Counts, step: int) -> None:
-    """Refuse counts of which a smaller unit has fewer than a larger one, as tokens than sequences.
+    """Refuse counts that contradict each other, such as fewer tokens than sequences.
 
     A sample has at least one sequence, a sequence at least one token, and padding only adds tokens.
 

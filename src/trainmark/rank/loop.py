@@ -102,7 +102,8 @@ class Schedule:
     def find_next_evaluation(self, samples: int) -> float:
         """Return the samples of all ranks at which the next evaluation after ``samples`` is due.
 
-        Infinity if evaluations are not due by samples.
+        The first one is due at ``eval_from_sample``, or without it after one interval. Infinity if
+        evaluations are not due by samples.
         """
         interval = self.eval_every_samples
         if interval is None:
@@ -247,10 +248,11 @@ class MeasuredLoop:
         """
         if self._last_evaluated_step == self.outcome.steps:
             return False
+        # With either interval the state at the end of training is evaluated, even if the next
+        # evaluation is not due yet.
         interval = self.schedule.eval_every_epochs
         is_due_by_epochs = interval is not None and (is_last or (epoch + 1) % interval == 0)
         evaluates_by_samples = self._evaluate_at < math.inf
-        # The state at the end is always evaluated, even if the next evaluation is not due yet.
         return is_due_by_epochs or (is_last and evaluates_by_samples)
 
     def _train_epoch(self, epoch: int) -> None:
@@ -311,7 +313,7 @@ class MeasuredLoop:
                 self._repeat_window(replay, batches, window.losses)
             self._refuse_non_finite(window.losses)
             refuse_contradictions(window.batches, first_step=self.outcome.steps)
-            self.enter("job_check")  # the place of the errors that it raises
+            self.enter("job_check")  # errors of the next line are reported with this place
             self.job.check()
             self.enter("train")
             # Every measured window counts for the interval of repeats, also one that was repeated.
@@ -346,7 +348,7 @@ class MeasuredLoop:
     def _repeat_window(
         self, replay: WindowReplay, batches: MeteredBatches, losses: list[float]
     ) -> None:
-        """Take the steps of the window that just ended again, and emit the first bit that differs.
+        """Repeat the window that just ended; emit whether it gives the same results bit by bit.
 
         ``outcome.steps`` does not count the window yet.
         """
@@ -354,7 +356,8 @@ class MeasuredLoop:
         self.enter("replay")
         start_ns = self.clock()
         result = replay.repeat(batches.kept, losses, first_step=self.outcome.steps)
-        self.stages.take_ns(self.device)  # does not belong to a measured step: discarded
+        # Discard the times of stages in the repeats: they belong to no measured step.
+        self.stages.take_ns(self.device)
         self.emit(
             "replay",
             start_ns=start_ns,
@@ -384,7 +387,7 @@ class MeasuredLoop:
         marks = [device.mark()]
         while len(losses) < length:
             loss = self.job.step(batches)
-            if loss is None:
+            if loss is None:  # the epoch had no batch for another step
                 ended_epoch = True
                 break
             marks.append(device.mark())
@@ -436,7 +439,8 @@ class MeasuredLoop:
             loss=[drop_non_finite(loss) for loss in window.losses],
             samples=[step.counts.samples for step in window.batches],
             step_samples=[
-                # If a step's batches differ, ``refuse_contradictions`` fails after this event.
+                # If the batches of a step declare different numbers, ``refuse_contradictions``
+                # raises an error after this event.
                 step.step_samples[-1] if step.step_samples else 0
                 for step in window.batches
             ],
@@ -462,13 +466,17 @@ class MeasuredLoop:
         phase, _length = self.schedule.choose_window(first_step)
         next_phase, _length = self.schedule.choose_window(first_step + steps)
         is_last_of_warmup = phase != "train" and next_phase == "train"
-        # Other windows compare a sample of the elements. At the end of the warm-up, exact sums of
-        # all bits are computed too. If the sample does not change in the first measured window, its
-        # own sums are compared with them.
+        # The check compares a sample of the elements before and after each window. If the sample is
+        # the same, only exact sums of all bits can tell whether the window changed anything. They
+        # are computed at the end of the warm-up, so that the first measured window has sums to be
+        # compared with.
         self.parameters.check_window(first_step=first_step, steps=steps, exact=is_last_of_warmup)
 
     def _take_check_time(self) -> dict[str, int]:
-        """Return the time of parameter checks since the last event, as a field of an event."""
+        """Return the time of parameter checks since the last call, as a field of an event.
+
+        No field if there was no check.
+        """
         spent_ns = 0 if self.parameters is None else self.parameters.take_ns()
         return {"check_ns": spent_ns} if spent_ns else {}
 
@@ -489,7 +497,8 @@ class MeasuredLoop:
         result = self.job.evaluate()
         self.check_agreement(result)
         self.device.synchronize()
-        self.stages.take_ns(self.device)  # does not belong to a step: discarded
+        # Discard the times of stages that the evaluation has marked: they belong to no step.
+        self.stages.take_ns(self.device)
         optional_fields: dict[str, Any] = {}
         if result.reason is not None:  # why there is no value
             optional_fields["reason"] = result.reason.as_dict()

@@ -52,10 +52,11 @@ class ParameterCheck:
 
     def start(self) -> None:
         """Record the state before the first step: exact sums, and a sample of the elements."""
-        self._first_sums = self.digest.compute_sums()
-        self._sums = self._first_sums
+        self._first_sums = self.digest.compute_sums()  # ``end`` compares with them
+        self._sums = self._first_sums  # those of the last window; ``check_window`` replaces them
         self._sample = self.digest.sample()
-        # Not 0 if the check starts after other steps, as when an optimizer is added later.
+        # The steps before these sums that should have changed parameters. A check may start after
+        # some: the witness starts a new one when a program adds an optimizer.
         self._updates_at_sums = self.updates()
 
     def check_window(self, *, first_step: int, steps: int, exact: bool = False) -> None:
@@ -75,14 +76,13 @@ class ParameterCheck:
         sample = self.digest.sample()
         is_same_sample = sample == self._sample
         self._sample = sample
-        previous_sums = self._sums
+        previous_sums = self._sums  # None: not computed at the end of the last window
         # A changed sample proves that parameters changed. If it is the same, other elements may
         # have changed, which only sums of all bits can tell.
         self._sums = self.digest.compute_sums() if is_same_sample or exact else None
         if is_same_sample:
             updates = self.updates()  # steps so far that should have changed parameters
-            # ``previous_sums`` is None if the last window computed none: then it differs from
-            # ``_sums``, and this window cannot be judged.
+            # If ``previous_sums`` is None, this window cannot be judged: None equals no sums.
             if previous_sums == self._sums and updates > self._updates_at_sums:
                 raise NotTrainedError(
                     "parameters_unchanged_in_window",
@@ -97,10 +97,10 @@ class ParameterCheck:
         self._spent_ns += self.clock() - started_ns
 
     def _judge_gradients(self) -> None:
-        """Refuse parameters that got only zero gradients, once, after the steps that are watched.
+        """Refuse parameters whose gradients were all zero in the first steps, which are watched.
 
-        Only parameters that this rank holds whole are judged: the gradients of a shard may all be
-        zero.
+        Does nothing before the last of these steps has ended, and judges once. Only parameters that
+        this rank holds whole are judged: the gradients of a shard may all be zero.
 
         Raises:
             NotTrainedError: a parameter received only zero gradients.
@@ -143,9 +143,10 @@ class ParameterCheck:
         """Return the fields of the event ``parameters``.
 
         Returns:
-            ``changed``: by parameter, whether it changed since ``start``; ``gradients``: whether
-            any of its first gradients was not zero; ``sums``: digests of the parameters with
-            gradients that this rank holds whole, which must be equal on all ranks.
+            Three fields, by name of a parameter. ``changed``: whether it changed since ``start``.
+            ``gradients``: whether any of its gradients in the first steps was not zero. ``sums``: a
+            number that depends on all its bits and must be equal on all ranks; only of parameters
+            with gradients that this rank holds whole.
 
         Raises:
             UntimedWorkError: parameters changed since the last check.

@@ -25,12 +25,15 @@ def find_difference(
 ) -> BitDifference | None:
     """Return the first difference between two passes over the same steps; None: there is none.
 
+    A pass takes the steps of a window once, from the same saved state.
+
     Args:
-        expected, actual: a digest for each step of a pass, and one of the weights and the
-            optimizer's state after the pass.
+        expected, actual: the digests of one pass each: one of each step, then one of the state
+            after the last step. In that one, ``weights`` also has the optimizer's tensors.
         first_step: number of steps before these steps.
     """
     pairs = zip(expected, actual, strict=True)
+    # The state after the pass gets the number of the next step, which would begin with it.
     for step, (expected_step, actual_step) in enumerate(pairs, first_step + 1):
         # In the order of causes: ``weights`` are those with which the step was computed. If they
         # are wrong, so is the loss, and then the gradients.
@@ -65,7 +68,9 @@ class DigestWatch(Protocol):
         """Begin the next step of the pass; does not synchronise."""
 
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
-        """End the pass; return a digest of each step, then one of the state after the pass.
+        """End a pass over the window; return its digests.
+
+        The digests are one for each step, then one of the state after the last step.
 
         Args:
             losses: the loss of each step of the pass.
@@ -131,9 +136,9 @@ class WindowReplay:
     ) -> ReplayResult:
         """Repeat the window and compare the passes. Training continues from the last repeat.
 
-        If the first repeat differs on any rank, the window is repeated twice more, as a control.
-        Only if both control passes agree, on all ranks, does the difference show a fault. Otherwise
-        the job is taken to be not deterministic.
+        If the first repeat differs from the window itself on any rank, the window is repeated twice
+        more, as a control. Only if both control passes agree, on all ranks, does the difference
+        show a fault. Otherwise the job is taken to be not deterministic.
 
         Args:
             batches: the batches of the window.
@@ -157,7 +162,11 @@ class WindowReplay:
         return ReplayResult(repeats=3, control="deterministic", difference=difference)
 
     def _take_steps(self, batches: Sequence[Batch], num_steps: int) -> list[StepDigest]:
-        """Take the steps of the window from the saved state; return their digests."""
+        """Take the steps of the window again, from the state that ``save`` kept.
+
+        Returns:
+            A digest of each step, then one of the state after the last step.
+        """
         self.state.restore()
         self.digests.start()
         source = iter(batches)

@@ -22,26 +22,33 @@ _aten = torch.ops.aten
 
 
 def _count_addmm(_summand: Any, left: Any, right: Any, **_: Any) -> int:
-    """Return the FLOPs of the product of two matrices, (M, K) and (K, N)."""
+    """Return the FLOPs of the product of ``left`` (M, K) and ``right`` (K, N).
+
+    As in torch's formulas, adding ``_summand`` to the product does not count.
+    """
     rows, inner = left.shape
     columns = right.shape[1]
+    # Each term of the product is a multiplication and an addition: 2 FLOPs.
     return int(2 * rows * inner * columns)
 
 
 def _count_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Return the FLOPs of the scores and of their product with the values.
+    """Return the FLOPs of attention's scores and of their product with the values.
 
-    All pairs of positions count, also those that a mask hides. Several query heads may share a head
-    of keys and values, which the formula of torch 2.11 does not count.
+    All pairs of a query and a key count, also those that a mask hides. Several heads of queries may
+    share a head of keys and values. This is why torch's own formula is not used: that of torch 2.11
+    raises an error for them.
 
     Args:
         query, key, value: (B, heads, positions, width).
     """
-    batch, heads, queries, width = query.shape
-    num_pairs = batch * heads * queries * key.shape[2]
-    # A term is a multiplication and an addition: 2 FLOPs. A score has one for each element of a
-    # key, and its product with the values one for each element of a value.
-    return int(2 * num_pairs * (width + value.shape[3]))
+    batch, heads, num_queries, key_width = query.shape
+    num_keys = key.shape[2]
+    value_width = value.shape[3]
+    num_pairs = batch * heads * num_queries * num_keys
+    # For each pair, the score is a sum over the width of the key. Then each element of the value is
+    # multiplied by the score and added. A multiplication and an addition are 2 FLOPs.
+    return int(2 * num_pairs * (key_width + value_width))
 
 
 def _count_attention_backward(
@@ -52,11 +59,15 @@ def _count_attention_backward(
     Args:
         query, key, value: (B, heads, positions, width).
     """
-    batch, heads, queries, width = query.shape
-    num_pairs = batch * heads * queries * key.shape[2]
-    # The scores, which are computed again, and the gradients of queries and keys have sums over the
-    # width of a key; the gradients of scores and values, over the width of a value.
-    return int(2 * num_pairs * (3 * width + 2 * value.shape[3]))
+    batch, heads, num_queries, key_width = query.shape
+    num_keys = key.shape[2]
+    value_width = value.shape[3]
+    num_pairs = batch * heads * num_queries * num_keys
+    # For each pair of a query and a key, a matmul has a multiplication and an addition (2 FLOPs)
+    # for each element of a row. The row is as wide as a key in three matmuls: the scores, which
+    # are computed again, and the gradients of queries and keys. It is as wide as a value in two:
+    # the gradients of scores and values.
+    return int(2 * num_pairs * (3 * key_width + 2 * value_width))
 
 
 # The kernel of torch's attention, by the name of the operation that runs it. The last operation is
@@ -102,7 +113,8 @@ class StepWatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it if it is a matmul; torch calls this for each operation."""
         if any(issubclass(x, FakeTensor) for x in types):
-            return func(*args, **(kwargs or {}))  # only computes shapes of shards
+            # Fake tensors have no data: torch only computes the shape of a DTensor's result.
+            return func(*args, **(kwargs or {}))
         if any(x.__torch_dispatch__ != torch.Tensor.__torch_dispatch__ for x in types):
             # A DTensor: its operations on local tensors call this method again.
             return NotImplemented
@@ -129,7 +141,7 @@ class StepWatch(TorchDispatchMode):
         off in the backward pass. The types of the operands are compared instead.
 
         Args:
-            flags: values of the flags after the precision was set.
+            flags: values of torch's precision flags after the precision was set, by name.
             precision: the recipe's, such as ``bf16``.
         """
         changes = [
@@ -138,14 +150,16 @@ class StepWatch(TorchDispatchMode):
             for value in values
             if name != "autocast" and value != flags[name]
         ]
-        # The 16-bit type to which autocast converts operands; None: this precision has no autocast.
-        # With fp8 it is bfloat16, for the layers that do not compute in fp8.
-        expected_type = {"bf16": "bfloat16", "fp16": "float16"}.get(AUTOCAST.get(precision, ""))
-        expected_types = [] if expected_type is None else [expected_type]
-        # The keys of ``flops`` are the types of operands that occurred in the step.
-        low_types = sorted({"bfloat16", "float16"} & self.flops.keys())
-        if self.flops and low_types != expected_types:
-            expected_text = expected_type or "float32"
-            actual_text = ", ".join(low_types) or "float32"
+        # The 16-bit types that operands of matmuls should have: the one of autocast, or none if
+        # this precision has no autocast. With fp8 it is bfloat16, for the layers that do not
+        # compute in fp8.
+        expected_types = {"bf16": ["bfloat16"], "fp16": ["float16"], None: []}[
+            AUTOCAST.get(precision)
+        ]
+        # Those that they had: the keys of ``flops`` are the types that occurred in the step.
+        actual_types = sorted({"bfloat16", "float16"} & self.flops.keys())
+        if self.flops and actual_types != expected_types:  # no FLOPs: no matmul was watched
+            expected_text = ", ".join(expected_types) or "float32"
+            actual_text = ", ".join(actual_types) or "float32"
             changes.append(f"matmuls: {expected_text} -> {actual_text} (in a step)")
         return changes

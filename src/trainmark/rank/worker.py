@@ -78,7 +78,10 @@ class RankReporter:
 
     @contextmanager
     def emit_span(self, name: str) -> Iterator[None]:
-        """Emit a span with the time of the block."""
+        """Emit a span with the time of the block, and note ``name`` as the place of errors.
+
+        It stays the place after the block, until the rank enters another one.
+        """
         self.place = name
         start_ns = clock()
         try:
@@ -98,7 +101,7 @@ def _join_run(backend: str, device: Device, run_timeout_s: float) -> Callable[[]
     """Join the other ranks; return the function that waits for all of them."""
     import torch
 
-    # The launcher's deadline ends a hang, so collectives need a longer timeout.
+    # The launcher ends a run that hangs after ``run_timeout_s``. A collective must not fail before.
     join_ranks(backend, device, timeout_s=2 * run_timeout_s)
     barrier: Callable[[], None] = torch.distributed.barrier
     return barrier
@@ -146,7 +149,8 @@ def _prepare_rank(
     """Open the device, join the other ranks, build data and model, and emit the facts.
 
     Args:
-        number, local_rank: of this rank in the run, and on its node.
+        number: of this rank among all ranks.
+        local_rank: its number on its node.
     """
     with reporter.emit_span("init"):
         import torch
@@ -215,8 +219,8 @@ def _emit_facts(
     """Emit the facts of the device and the job that are known before training.
 
     Args:
-        matmul: measured rate of large matmuls, and ``swing``: how much shorter the faster half of
-            the measurement took, as a share of the slower half's time.
+        matmul: measured rate of large matmuls, and ``swing``: how much less time the faster half of
+            the measurement took than the slower half, as a share of the slower half's time.
         precision_flags: what the device has set for the recipe's precision.
         collective: name and version of the library of collectives; None: there is one rank.
     """
@@ -224,7 +228,8 @@ def _emit_facts(
 
     recipe = context.recipe
     device = context.device
-    rows = recipe.micro_batch_size * recipe.grad_accum_steps  # of a step on this rank
+    # Samples of a step on this rank, each with one sequence.
+    rows = recipe.micro_batch_size * recipe.grad_accum_steps
     # Of sequences that are full, without padding. 0: a case without tokens.
     tokens = rows * getattr(recipe, "seq_length", 0)
     reporter.events.emit(
@@ -264,6 +269,7 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         job,
         device,
         depth=recipe.read_ahead_batches,
+        # Both are lists to which ``iterate_batches`` appends.
         row_digests=reporter.row_digests,
         keys=reporter.trained_keys,
     )
@@ -305,7 +311,8 @@ def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterChe
     parameters = ParameterCheck(
         digest=TensorDigest(trained),
         gradients=GradientWatch(trained, num_steps=_NUM_GRADIENT_CHECKS),
-        updates=job.updates,  # the method, called at each check
+        # The method, which each check calls: how many steps should have changed parameters.
+        updates=job.updates,
         clock=clock,
     )
     parameters.start()
@@ -344,7 +351,10 @@ def _report_results(
     parameters: ParameterCheck,
     first_step_watch: StepWatch,
 ) -> None:
-    """Emit the facts of the job, and of its parameters after training."""
+    """Emit, after training, the checks of the parameters and the results of the rank.
+
+    The results are the facts of the job, memory, changes of the precision and counted FLOPs.
+    """
     job = prepared.job
     device = prepared.context.device
     precision = prepared.context.recipe.precision
