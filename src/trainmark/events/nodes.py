@@ -63,7 +63,7 @@ class NodeTimeline:
 
     @property
     def finished(self) -> bool:
-        """Tell whether it reported its end."""
+        """Tell whether the node's process reported its end."""
         return "finished" in self.events
 
     def get_event(self, name: str) -> Any:
@@ -158,7 +158,7 @@ def merge_launch_events(
     """Return the launch as if it were on one machine, on the clock of the first node.
 
     Args:
-        launcher: the last event of each name of the process that submitted the run.
+        launcher: events of the process that submitted the run: the last one of each name.
         nodes: the nodes with a node process; empty: the process that submitted the run started the
             ranks itself, on one machine.
         first_start_ns: start of the first rank, on the first node's clock; None: no rank started.
@@ -168,7 +168,7 @@ def merge_launch_events(
     oom_kills = sum(events["oom_kills"].count for events in parents if "oom_kills" in events)
     launch: Launch = launcher["launch"]
     stop: Stop | None = launcher.get("stop")
-    printed = launcher.get("printed")
+    printed = launcher.get("printed")  # speeds that a user's own program printed
     if not nodes:
         return LaunchEvents(
             launch=launch,
@@ -178,6 +178,7 @@ def merge_launch_events(
             printed=printed,
         )
     path = run_dir / JOB_EVENTS_FILE
+    # The last state of the job of a cluster's engine. Without an engine there is no file.
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ranks_ended = _merge_rank_ends(nodes)
     # The launcher's own times are on the clock of another machine. The first launch event of a node
@@ -224,7 +225,10 @@ def _find_stop_of_nodes(
 
 
 def _list_events(nodes: Sequence[NodeTimeline], name: str) -> list[tuple[NodeTimeline, Any]]:
-    """Return the nodes that have an event with this name, and the event of each."""
+    """Return the nodes that have an event with this name, each with the event.
+
+    Its ``t_ns`` is on the clock of the first node.
+    """
     pairs = [(node, node.get_event(name)) for node in nodes]
     return [(node, event) for node, event in pairs if event is not None]
 
@@ -234,6 +238,7 @@ def _merge_rank_ends(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     ends = _list_events(nodes, "ranks_ended")
     if not ends:
         return None
+    # Shares of the cores of nodes that other processes used.
     shares = [event.others_cpu_share for _, event in ends if event.others_cpu_share is not None]
     return RanksEnded(
         t_ns=max(event.t_ns for _, event in ends),
@@ -242,7 +247,7 @@ def _merge_rank_ends(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
             for node, event in ends
             for failure in event.failures
         ],
-        others_cpu_share=max(shares, default=None),  # of the most disturbed node
+        others_cpu_share=max(shares, default=None),  # of the node where others used most
     )
 
 

@@ -521,7 +521,7 @@ def decode_event(line: bytes) -> dict[str, Any]:
 
 
 def iterate_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of an event file; a longer one than any event has is cut.
+    """Yield the lines of an event file; a line longer than any event is yielded in pieces.
 
     A hole in a file, as a full disk or a crash leaves it, is one line of zeros of any length.
     """
@@ -544,7 +544,7 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as file:
         for number, line in enumerate(iterate_lines(file), 1):
             # A line without a newline is the last one, which a killed writer left incomplete. Or it
-            # is longer than any event, and ``iterate_lines`` cut it: then it is refused below.
+            # is the first piece of a line that is longer than any event: it is refused below.
             if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                 return
             try:
@@ -578,8 +578,8 @@ class EventFile:
             for line in iterate_lines(file):
                 if not line.endswith(b"\n"):
                     # Without a newline it is either the last line, which a killed writer left
-                    # incomplete: no fault. Or it is longer than any event, and the reader cut it:
-                    # what follows may not begin a line, so that reading ends.
+                    # incomplete: no fault. Or it is the first piece of a line that is longer than
+                    # any event. Reading ends, because the next piece does not begin a line.
                     if len(line) == MAX_LINE_BYTES:
                         self.malformed_lines += 1
                     return

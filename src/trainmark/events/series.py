@@ -55,6 +55,9 @@ def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
 def _draw_lines_of(members: Columns, *, of_host: bool) -> Iterator[SeriesLine]:
     """Yield the lines of each quantity that was read of some devices, or of some hosts.
 
+    Each has a line of its own. More than ``MAX_LINES`` would hide each other, so that three lines
+    stand for all of them: the lowest, median and highest reading.
+
     Args:
         members: readings of each device, or of each host, by its name.
         of_host: they are hosts.
@@ -86,21 +89,25 @@ def _draw_each(series: _Series) -> _Lines:
 
 
 def _draw_summary(series: _Series) -> _Lines:
-    """Yield lines of the lowest, median and highest reading of all in each stretch of time."""
+    """Yield lines of the lowest, median and highest reading of all devices, or of all hosts.
+
+    Each line has a point for each stretch of time, at the mean time of the readings in it.
+    """
     times_s = np.concatenate([times for times, _ in series.values()])
     values = np.concatenate([readings for _, readings in series.values()])
-    # So many that each stretch has about one reading of each device.
-    num_stretches = max(len(times) for times, _ in series.values())
+    # With as many stretches as a device has readings, a stretch has about one of each device.
+    most_readings = max(len(times) for times, _ in series.values())
+    num_stretches = min(MAX_LINE_POINTS, most_readings)
     order = np.argsort(times_s, kind="stable")
-    # The indices of the readings in each stretch; all stretches have equally many.
-    stretches = np.array_split(order, min(MAX_LINE_POINTS, num_stretches))
-    middles_s = [times_s[indices].mean() for indices in stretches]
+    # The indices of the readings in each stretch: about equally many, so that none is empty.
+    stretches = np.array_split(order, num_stretches)
+    mean_times_s = [times_s[indices].mean() for indices in stretches]
     for name, percentile in zip(SUMMARY_LINES, (0, 50, 100), strict=True):
         # "lower": a value that was read, not one between two readings.
         summary = [
             np.percentile(values[indices], percentile, method="lower") for indices in stretches
         ]
-        yield name, zip(middles_s, summary, strict=True)
+        yield name, zip(mean_times_s, summary, strict=True)
 
 
 def compute_bucket_size(steps: int, *, max_points: int = MAX_POINTS) -> int:
@@ -183,9 +190,9 @@ def summarize_quantity(times_s: Array, values: Array, interval: Interval) -> Qua
 
 
 def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
-    """Return how far a counter rose in an interval.
+    """Return how far a counter of energy rose in an interval, or the reason why it is not known.
 
-    At both edges of the interval it is interpolated linearly between two readings.
+    At both edges of the interval the counter is interpolated linearly between two readings.
 
     Args:
         times_s: of all readings, also of those before and after the interval, ``(n,)``.
@@ -200,7 +207,7 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     # Indices of the last reading at or before the start, and of the first one at or after the end.
     first = np.searchsorted(times_s, start_s, "right") - 1
     last = np.searchsorted(times_s, end_s)
-    if first < 0 or last == len(joules):
+    if first < 0 or last == len(joules):  # no reading before the start or after the end
         return Energy(reason=message("counter_not_around"))
     times_s = times_s[first : last + 1]
     joules = joules[first : last + 1]
@@ -217,6 +224,7 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     has_fallen = (np.diff(joules) < 0).any()  # it was reset, or overflowed
     if rise <= 0 or has_fallen:
         return Energy(reason=message("counter_wrong"))
+    # Too much of the interval is interpolated.
     if between_s > MAX_UNSEEN_SHARE * (end_s - start_s):
         reason = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)
         return Energy(between_s=between_s, reason=reason)

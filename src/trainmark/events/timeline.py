@@ -140,10 +140,11 @@ class RankTimeline(RankSums):
 
     @property
     def train_ns(self) -> int | None:
-        """Return the time from training start to end, without the checks of what was computed.
+        """Return the time from the start of training to its end, without checks of its results.
 
-        If the rank did not report the end of its training, this ends with its last window, repeat
-        or evaluation. None: it did not train.
+        These are the checks of parameters between windows, and repeated windows. If the rank did
+        not report the end of its training, it counts as the end of its last window, repeat or
+        evaluation. None: the rank did not train.
         """
         checks_ns = self.check_ns + self.named_ns["replay"]
         if self.trained is not None:
@@ -163,9 +164,10 @@ class RankTimeline(RankSums):
 
     @property
     def wall_ns(self) -> int | None:
-        """Return the time from launcher start to this rank's last event or observed end.
+        """Return the time from the launch to the rank's end; None: the rank never started.
 
-        None: it never started.
+        The end is its last event. If it did not report its end, ``unfinished_ns`` is the time from
+        this event to the end that the launcher saw; else 0.
         """
         if self.last_ns is None:
             return None
@@ -178,7 +180,7 @@ class RankTimeline(RankSums):
         if self.start_ns is not None:
             spans["launch"] = self.start_ns - self.launch_ns
         spans |= self.named_ns  # what the rank's events name, such as evaluations and checkpoints
-        spans["check"] += self.check_ns
+        spans["check"] += self.check_ns  # those between windows, which have no event of a span
         spans["unfinished"] = self.unfinished_ns
         for name, phase in self.phases.items():  # each phase is a span as well
             spans[name] += phase.windows_ns
@@ -204,7 +206,7 @@ class RunTimeline:
 
     @property
     def launch_ns(self) -> int:
-        """Return when the launcher began, on the clock of all events."""
+        """Return when the launcher began; on several nodes, on the clock of the first one."""
         return self.launcher.launch.t_ns
 
     @property
@@ -225,7 +227,7 @@ class RunTimeline:
 
     @property
     def warmup_steps(self) -> int:
-        """Return the steps before the ``train`` phase, of the rank that trained most steps."""
+        """Return the largest number of steps of a rank before its ``train`` phase."""
         return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
 
 
@@ -267,6 +269,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
     if timeline.trained is not None:
         timeline.epochs = timeline.trained.epochs
         timeline.check_ns += timeline.trained.check_ns  # of the checks after the last window
+    # Without the event ``Result``, ``timeline.result`` has no reading.
     timeline.add_memory_reading(timeline.result.used_bytes)
     # Malformed are lines that cannot be read, and events that only the launcher may write, which
     # were counted above.
@@ -302,6 +305,7 @@ def _add_window(timeline: RankTimeline, window: Window) -> None:
     duration_ns = window.end_ns - window.start_ns
     timeline.longest_window_ns = max(timeline.longest_window_ns, duration_ns)
     timeline.phases[window.phase].add(window, samples)
+    # Of the phase: the start of its first window and the end of its last one so far.
     first_start_ns = window.start_ns
     if window.phase in timeline.edges_ns:
         first_start_ns, _ = timeline.edges_ns[window.phase]
@@ -352,7 +356,10 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
 def _set_launch_times(
     ranks: list[RankTimeline], launch_events: LaunchEvents, shifts_ns: Mapping[int, int]
 ) -> None:
-    """Set the time of the launch on each rank's clock, and the time that unfinished ranks took.
+    """Set ``launch_ns`` and ``unfinished_ns`` of each rank.
+
+    ``launch_ns`` is the time of the launch on the rank's clock. ``unfinished_ns`` is the time from
+    the last event of a rank that did not report its end to the end that the launcher saw.
 
     Args:
         launch_events: on the clock of the first node.
@@ -364,6 +371,6 @@ def _set_launch_times(
     for rank in ranks:
         # From here on, ``rank.wall_ns`` counts from the launch.
         rank.launch_ns = launch_events.launch.t_ns - shifts_ns.get(rank.rank, 0)
-        # A rank that ended or failed has written so itself; of any other, the launcher saw the end.
+        # Only for a rank that started, and wrote neither its end nor an error.
         if not rank.finished and rank.error is None and rank.wall_ns is not None:
             rank.unfinished_ns = max(0, observed_end_ns - rank.wall_ns)

@@ -153,7 +153,7 @@ class RankSums:
 
     @property
     def total_step_ns(self) -> int:
-        """Return the time of all steps; time between the steps of a window does not count."""
+        """Return the time of all steps, without the time of windows that is in no step."""
         return sum(phase.step_ns for phase in self.phases.values())
 
     @property
