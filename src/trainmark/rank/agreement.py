@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 
 def refuse_other_packages(description: str | None, nnodes: int) -> None:
-    """Compare this node's package versions with those of rank 0's node.
+    """Refuse package versions of this node that differ from those of rank 0's node.
 
     This is one broadcast: its cost grows with the number of ranks, not with its square.
 
     Args:
-        description: number and package versions of this node, in JSON, from its node process.
+        description: number and package versions of this node, in JSON, from its node process;
+            None: on a single machine there is no such process.
 
     Raises:
         RunError: versions differ; the error names the first such package and both versions.

@@ -45,7 +45,7 @@ def classify_error(error: BaseException) -> str:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception's message as code and arguments."""
+    """Return what an exception says as a message of a record, which has a code and arguments."""
     from trainmark.errors import RunError, TrainmarkError, escape_controls
     from trainmark.spec import message
 

@@ -376,7 +376,8 @@ class MeasuredLoop:
         The window ends early at the end of the epoch, or when an evaluation is due.
 
         Args:
-            replay: is told of each step, if the window is to be repeated.
+            length: the most steps of the window.
+            replay: is called after each step; None: the window is not to be repeated.
         """
         device = self.device
         losses: list[Any] = []
@@ -458,7 +459,7 @@ class MeasuredLoop:
         """Check that the window that just ended changed the trained parameters.
 
         Args:
-            steps: of the window; ``outcome.steps`` does not count them yet.
+            steps: number of its steps; ``outcome.steps`` does not count them yet.
         """
         if self.parameters is None:  # this loop runs without the check
             return

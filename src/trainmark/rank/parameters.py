@@ -129,6 +129,7 @@ class ParameterCheck:
             UntimedWorkError: parameters changed since the check at the end of the last window.
         """
         started_ns = self.clock()
+        # ``_sample`` has the elements at the end of the last window.
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_in_evaluation", step=step)
         self._spent_ns += self.clock() - started_ns

@@ -119,7 +119,10 @@ class WindowReplay:
         self._num_windows += 1
 
     def save(self) -> None:
-        """Save the state before a window, and begin to compute digests of its first pass."""
+        """Save the state before a window, and begin to compute digests of its first pass.
+
+        In the first pass the window is measured; later passes repeat it from the saved state.
+        """
         self.state.save()
         self.digests.start()
 

@@ -35,8 +35,9 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
         # Of the noted rows of training, the number, and how many of them were scored as well.
         known=len(trained_keys),
         trained=int(np.isin(trained_keys, keys).sum()),
+        # The sum of all ranks' ``total``, divided by that of ``weight``, is the mean of the scores.
         # None: the quality is not a mean of scores.
         total=None if scores.total is None else drop_non_finite(scores.total),
         weight=None if scores.weight is None else drop_non_finite(scores.weight),
-        of=scores.of,  # name of the evaluation's figure that is the mean; empty: its value
+        of=scores.of,  # name of the figure in the evaluation that is this mean; empty: its value
     )
