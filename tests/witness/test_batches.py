@@ -83,9 +83,9 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
 def test_first_epoch_rows_have_equal_digests_only_if_equal():
     counter = BatchCounter()
     rows = torch.arange(6).reshape(3, 2)
-    counter.add(TRAIN, rows, MARKS, iterator=1)
-    counter.add(TRAIN, rows[:1], MARKS, iterator=1)  # the first row again
-    counter.add(TRAIN, rows, MARKS, iterator=2)  # the second epoch
+    counter.add(TRAIN, rows, MARKS, iterator_id=1)
+    counter.add(TRAIN, rows[:1], MARKS, iterator_id=1)  # the first row again
+    counter.add(TRAIN, rows, MARKS, iterator_id=2)  # the second epoch
     counter.note_backward()
     digests = counter.list_rows()
     # 3 rows and the repeated one; the second epoch is left out.

@@ -37,9 +37,9 @@ class WatchedProcess:
         self.errors: list[BaseException] = []
         self.rank = SimpleNamespace(device=device, batches=SimpleNamespace(add=self.add_batch))
 
-    def add_batch(self, _dataset: int, batch: Any, _marks: Any, *, iterator: int) -> None:
+    def add_batch(self, _dataset: int, batch: Any, _marks: Any, *, iterator_id: int) -> None:
         """Keep a batch that was reported."""
-        assert iterator
+        assert iterator_id
         self.batches.append(batch.tolist())
 
     def report_probe_error(self, error: BaseException) -> None:

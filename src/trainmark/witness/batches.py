@@ -27,12 +27,12 @@ class Fetch:
     """A batch that a loader yielded.
 
     Args:
-        dataset: id of its data set.
+        dataset_id: id of its data set.
         counts: counts of the batch; None: it has no tensor that can be counted.
         marks: the device's marks before and after it was fetched.
     """
 
-    dataset: int
+    dataset_id: int
     counts: Counts | None
     marks: tuple[Any, Any]
 
@@ -42,10 +42,10 @@ class _FirstRows:
     """Digests of the first rows of the first epoch of a data set.
 
     Args:
-        iterator: id of the loader's iterator in the first epoch.
+        iterator_id: id of the loader's iterator in the first epoch.
     """
 
-    iterator: int
+    iterator_id: int
     digests: list[int] = field(default_factory=list)
 
 
@@ -59,34 +59,36 @@ class BatchCounter:
             dimensions are tokens.
 
     Attributes:
-        trained: ids of the data sets that are trained.
-        _last_dataset: id of the data set of the last batch.
+        trained_ids: ids of the data sets that are trained on.
+        _last_dataset_id: id of the data set of the last batch.
         _num_steps_without_batch: number of steps in a row without a batch of these data sets.
     """
 
     sample_dimension: int = 0
     token_dimension: int | None = None
-    trained: set[int] = field(default_factory=set)
+    trained_ids: set[int] = field(default_factory=set)
     _fetches: list[Fetch] = field(default_factory=list)
-    _last_dataset: int | None = None
+    _last_dataset_id: int | None = None
     _num_steps_without_batch: int = 0
     _rows: dict[int, _FirstRows] = field(default_factory=dict)  # by id of the data set
 
-    def add(self, dataset: int, batch: Any, marks: tuple[Any, Any], *, iterator: int = 0) -> None:
+    def add(
+        self, dataset_id: int, batch: Any, marks: tuple[Any, Any], *, iterator_id: int = 0
+    ) -> None:
         """Add a batch that a loader yielded.
 
         Args:
-            dataset: id of the data set.
+            dataset_id: id of the loader's data set.
             marks: marks in the device's stream of work before and after the batch was fetched; the
                 device returns the time between them.
-            iterator: id of the loader's iterator; each epoch has a new one.
+            iterator_id: id of the loader's iterator; each epoch has a new one.
         """
-        self._fetches.append(Fetch(dataset, self.measure(batch), marks))
-        self._last_dataset = dataset
+        self._fetches.append(Fetch(dataset_id, self.measure(batch), marks))
+        self._last_dataset_id = dataset_id  # a backward pass that follows may train on it
         # Only rows of a data set's first epoch tell whether rows are read more than once in an
         # epoch: in a later epoch each row comes again anyway.
-        rows = self._rows.setdefault(dataset, _FirstRows(iterator))
-        if iterator == rows.iterator and len(rows.digests) < _MAX_ROWS:
+        rows = self._rows.setdefault(dataset_id, _FirstRows(iterator_id))
+        if iterator_id == rows.iterator_id and len(rows.digests) < _MAX_ROWS:
             rows.digests += _digest_rows(_find_inputs(batch), self.sample_dimension)
 
     def list_rows(self) -> list[int]:
@@ -95,26 +97,27 @@ class BatchCounter:
         The record compares them to find rows that were read more than once in the epoch.
         """
         digests: list[int] = []
-        for dataset in self.trained:
-            if dataset in self._rows:
-                digests += self._rows[dataset].digests
+        for dataset_id in self.trained_ids:
+            if dataset_id in self._rows:
+                digests += self._rows[dataset_id].digests
         return digests
 
     def note_backward(self) -> None:
-        """Note that a backward pass begins: it trains the last batch, and with it its data set.
+        """Note that a backward pass begins: the data set of the last batch may be trained on.
 
-        Once the data sets that are trained are known, another one is added only if several steps
-        in a row had no batch of them. Otherwise a data set of evaluations would be added whose
-        batch was read just before a backward pass.
+        The first such data set is one to train on. A further one is added only if several steps in
+        a row had no batch of those known so far. Otherwise a data set for evaluation would be added
+        if its batch happened to be read just before a backward pass.
         """
-        if self._last_dataset is None:  # no batch was read
+        if self._last_dataset_id is None:  # no batch was read
             return
-        if not self.trained or self._num_steps_without_batch > 1:
-            self.trained.add(self._last_dataset)
+        if not self.trained_ids or self._num_steps_without_batch > 1:
+            self.trained_ids.add(self._last_dataset_id)
 
     def take_fetches(self) -> list[Fetch]:
-        """Return the batches of training fetched since the last call, which is made once a step."""
-        trained_fetches = [fetch for fetch in self._fetches if fetch.dataset in self.trained]
+        """Return the training batches fetched since the last call; called when a step has ended."""
+        trained_fetches = [fetch for fetch in self._fetches if fetch.dataset_id in self.trained_ids]
+        # After several steps in a row without a batch, ``note_backward`` adds a data set.
         if trained_fetches:
             self._num_steps_without_batch = 0
         else:
@@ -154,7 +157,7 @@ class BatchCounter:
 
 
 def _find_inputs(batch: Any) -> Any | None:
-    """Return the tensor of a batch whose samples and tokens are counted; None: it has no tensor.
+    """Return the tensor by which a batch's samples and tokens are counted; None: there is none.
 
     It is the one with a usual key of the model's input (``_INPUTS``), else the first one.
     """

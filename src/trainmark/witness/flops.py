@@ -9,6 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainmark.rank.watch import StepWatch
 
 
@@ -25,24 +27,27 @@ class FlopCounter:
     """Counts the FLOPs of one whole step, from the end of the step before it to its own end.
 
     Attributes:
-        counted: FLOPs of the step; None: no step was counted yet.
-        matmul_type: type of the operands of most FLOPs.
+        step_flops: FLOPs of the step; None: no step was counted yet.
+        matmul_type: type of the operands of most of these FLOPs, such as ``bfloat16``.
     """
 
     def __init__(self) -> None:
-        self.counted: float | None = None  # FLOPs of the one step that is counted; None: not yet
-        self.matmul_type: str | None = None  # type of the operands of most of these FLOPs
+        self.step_flops: float | None = None  # of the one step that was counted; None: none was
+        # Type of the operands of most of these FLOPs, such as ``bfloat16``.
+        self.matmul_type: str | None = None
         self._watch: StepWatch | None = None  # counts the current step; None: it is not counted
 
     def end_step(self, *, can_count_next: bool) -> None:
-        """Note that a step has ended: read its count, or begin to count the next step.
+        """Note that a step has ended: keep its FLOPs if it was counted, else count the next one.
 
         Args:
             can_count_next: the next step may be counted; it is if none has been counted yet.
         """
-        if self._watch is not None:
-            self._read()
-        elif self.counted is None and can_count_next:
+        watch = self._watch
+        if watch is not None:
+            self.stop_counting()
+            self._keep_flops(watch.flops)
+        elif self.step_flops is None and can_count_next:
             from trainmark.rank.watch import StepWatch
 
             # ``StepWatch`` calls its argument to read precision flags: ``dict`` returns none.
@@ -50,18 +55,19 @@ class FlopCounter:
             # The next call, at the end of the counted step, exits it.
             self._watch.__enter__()  # type: ignore[no-untyped-call]
 
-    def abandon(self) -> None:
-        """Stop counting the current step, because the program does something else in it."""
+    def stop_counting(self) -> None:
+        """Stop counting the current step; if it is not counted, do nothing."""
         if self._watch is not None:
             self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._watch = None
 
-    def _read(self) -> None:
-        """Keep the FLOPs of the step that has ended; if it had none, a later step is counted."""
-        watch = self._watch
-        assert watch is not None, "the caller has one"
-        self.abandon()  # ends the counting; the counts stay
-        total = sum(watch.flops.values())
+    def _keep_flops(self, flops_by_type: Mapping[str, int]) -> None:
+        """Keep the FLOPs of the counted step; if it had none, a later step is counted.
+
+        Args:
+            flops_by_type: FLOPs by the type of their operands.
+        """
+        total = sum(flops_by_type.values())
         if total:
-            self.counted = float(total)
-            self.matmul_type = max(watch.flops, key=lambda name: watch.flops[name])
+            self.step_flops = float(total)
+            self.matmul_type = max(flops_by_type, key=lambda name: flops_by_type[name])

@@ -81,8 +81,9 @@ def _hook_backward(torch: Any) -> None:
     def note_backward(watched: WitnessedProcess, tensors: Any) -> None:
         """Report the backward pass to the rank, which this process becomes with the first one."""
         rank = watched.rank or watched.claim_rank(torch)
-        if rank is None:
+        if rank is None:  # this process cannot be a rank, which ``claim_rank`` has reported
             return
+        # A loss is a single number. Of several tensors, only the first can be taken as the loss.
         first_tensor = tensors[0] if isinstance(tensors, tuple | list) else tensors
         is_loss = isinstance(first_tensor, torch.Tensor) and first_tensor.numel() == 1
         rank.note_backward(first_tensor.detach().reshape(()) if is_loss else None)
@@ -120,7 +121,10 @@ def _hook_loaders() -> None:
         if is_rank:
             _call_rank_safely(
                 lambda rank: rank.batches.add(
-                    dataset_id, batch, (start_marks[0], rank.device.mark()), iterator=id(iterator)
+                    dataset_id,
+                    batch,
+                    (start_marks[0], rank.device.mark()),
+                    iterator_id=id(iterator),
                 )
             )
         else:

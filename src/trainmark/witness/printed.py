@@ -75,12 +75,12 @@ def read_number(text: str | None) -> float | None:
 
 
 def thin_out(values: list[float]) -> list[float]:
-    """Return the values; if there are too many, only every second one, until they are few enough.
+    """Return at most ``MAX_VALUES`` of the values, evenly spread.
 
-    So at most ``MAX_VALUES`` are left, evenly spread.
+    While there are too many, every other value is dropped, beginning with the first one.
     """
     while len(values) > MAX_VALUES:
-        values = values[1::2]  # the second, the fourth and so on
+        values = values[1::2]
     return values
 
 

@@ -34,13 +34,13 @@ class EarlyBatch(NamedTuple):
     """A batch that was read before the process became a rank.
 
     Args:
-        dataset: id of its data set.
-        iterator: id of the loader's iterator.
+        dataset_id: id of its data set.
+        iterator_id: id of the loader's iterator.
     """
 
-    dataset: int
+    dataset_id: int
     batch: Any
-    iterator: int
+    iterator_id: int
 
 
 class WitnessedProcess:
@@ -57,19 +57,27 @@ class WitnessedProcess:
 
     def __init__(self, run_dir: Path, start_ns: int) -> None:
         self.run_dir = run_dir
-        self.start_ns = start_ns
+        self.start_ns = start_ns  # when this process started
         self.rank: WitnessedRank | None = None  # None: this process is not a rank, or not yet
         self.last_request_ns = 0  # when the program last asked for a batch; 0: it has not
-        self.early_batch: EarlyBatch | None = None  # the last one before this process is a rank
+        # The last batch that was read before this process is a rank; None: none was read.
+        self.early_batch: EarlyBatch | None = None
         # The optimizer that is stepping before this process is a rank; None: none is.
         self._early_optimizer: Any = None
-        self._is_watching = True  # until a refusal, a failure, or the results are written
+        # False: this process was refused as a rank, the probe or the program failed, or the rank's
+        # results were written.
+        self._is_watching = True
         self._pid = os.getpid()  # a forked child has another one
-        self._events: EventWriter | None = None  # of the rank, once this process has claimed one
+        # Writes the file of a rank; None: this process has not claimed to be one.
+        self._events: EventWriter | None = None
 
     @property
     def is_watching(self) -> bool:
-        """Tell whether the hooks still report: until a refusal, a failure or the rank's results."""
+        """Tell whether the hooks still report to this process.
+
+        They stop if it is refused as a rank, if the probe or the program fails, and when the rank's
+        results are written.
+        """
         return self._is_watching
 
     def stop(self) -> None:
@@ -89,33 +97,36 @@ class WitnessedProcess:
         None: the run has no rank with this number, or another process is this rank.
         """
         plan = json.loads((self.run_dir / "plan.json").read_bytes())
-        number, world_size = _find_rank(torch_module)
+        rank_number, world_size = _find_rank(torch_module)
         planned_world_size = plan["nnodes"] * plan["nproc"]
-        if not _create_file(self.run_dir / name_rank_file(number)):
-            self._refuse(number, "witness_rank_twice", rank=number)
+        if not _create_file(self.run_dir / name_rank_file(rank_number)):
+            self._refuse(rank_number, "witness_rank_twice", rank=rank_number)
             return None
-        events = EventWriter(self.run_dir / name_rank_file(number), clock)
+        events = EventWriter(self.run_dir / name_rank_file(rank_number), clock)
         self._events = events
-        # Training begins with the last request for a batch before the first backward pass, which
-        # claims the rank; now, if there was no request.
+        # The first backward pass of the program calls this method. Training began with the request
+        # for the batch of this pass, which is the last request so far. Without a request, training
+        # begins now.
         training_start_ns = self.last_request_ns or clock()
         events.emit("start", t_ns=self.start_ns, pid=self._pid)
         events.emit("span", name="init", start_ns=self.start_ns, end_ns=training_start_ns)
-        if number >= planned_world_size or world_size != planned_world_size:
-            self._refuse(number, "witness_world", ranks=world_size, planned=planned_world_size)
+        if rank_number >= planned_world_size or world_size != planned_world_size:
+            self._refuse(rank_number, "witness_world", ranks=world_size, planned=planned_world_size)
             return None
         device = _open_device(torch_module, plan)
         _emit_facts(events, device, torch_module)
-        self.rank = _build_rank(plan, world_size, number, events, device)
+        self.rank = _build_rank(plan, world_size, rank_number, events, device)
         self.rank.begin(training_start_ns)
         if self.early_batch is not None:
             early = self.early_batch
             mark = device.mark()  # twice, as start and end: how long the fetch took is not known
-            self.rank.batches.add(early.dataset, early.batch, (mark, mark), iterator=early.iterator)
+            self.rank.batches.add(
+                early.dataset_id, early.batch, (mark, mark), iterator_id=early.iterator_id
+            )
             self.early_batch = None
         if self._early_optimizer is not None:  # its step does the backward pass that is running
             self.rank.note_optimizer_start(self._early_optimizer)
-        _save_stacks_on_signal(self.run_dir, number)
+        _save_stacks_on_signal(self.run_dir, rank_number)
         atexit.register(self.finish)
         return self.rank
 
@@ -134,34 +145,36 @@ class WitnessedProcess:
         if self.rank is not None:
             self.rank.note_optimizer_end(optimizer)
 
-    def _refuse(self, number: int, code: str, **args: int) -> None:
+    def _refuse(self, rank_number: int, code: str, **args: int) -> None:
         """Report why this process is not measured; the program continues.
 
         Args:
-            number: number of the rank that this process wanted to become.
+            rank_number: number of the rank that this process wanted to become.
             code: code of the message that tells why.
             args: values for the placeholders of that message.
         """
         self.stop()
         # Without a writer, another process is the rank with this number: the error is appended to
         # the file of that rank.
-        events = self._events or EventWriter(self.run_dir / name_rank_file(number), clock)
+        events = self._events or EventWriter(self.run_dir / name_rank_file(rank_number), clock)
         events.emit("error", **_make_witness_error(code, **args))
 
     def finish(self) -> None:
-        """Write the rank's results, once, and only in the process that trained."""
+        """Write the rank's results; further calls, and calls in forked children, write nothing."""
         rank = self.rank
         if rank is None or os.getpid() != self._pid:
             return
+        # It sets ``self.rank`` to None, so that a further call writes nothing: the functions of
+        # ``atexit`` include this method, and ``os._exit`` calls it too.
         self.stop()
         if rank.steps == 0:
-            with suppress(OSError):  # of a full disk: the program ends as without the probe
+            with suppress(OSError):  # the disk may be full; the program ends as without the probe
                 rank.events.emit("error", **_make_witness_error("witness_no_step"))
             return
         try:
             rank.finish()
         except Exception as error:  # noqa: BLE001 - an error of the probe is no error of the program
-            self.report_probe_error(error, rank.events)
+            self.report_probe_error(error)
 
     def report_failure(self, error: BaseException) -> None:
         """Report the exception that ends the program."""
@@ -170,17 +183,15 @@ class WitnessedProcess:
             return
         self.stop()  # the hooks write no further events
         with suppress(OSError):
-            rank.events.emit("error", **describe_failure(error, rank.place))
+            rank.events.emit("error", **describe_failure(error, "train"))
 
-    def report_probe_error(self, error: BaseException, events: EventWriter | None = None) -> None:
+    def report_probe_error(self, error: BaseException) -> None:
         """Report an error of the probe itself, and stop watching.
 
-        Args:
-            events: writer of the rank; None: that of this process, if it has become a rank.
+        It is written to the rank's file; if this process has claimed no rank, it is printed.
         """
         self.stop()
-        writer = events or self._events
-        if writer is None:
+        if self._events is None:
             sys.stderr.write(f"trainmark: the probe failed: {type(error).__name__}: {error}\n")
             return
         report = describe_failure(error, "witness")
@@ -188,7 +199,7 @@ class WitnessedProcess:
         # The message says that the probe has failed, and not the program.
         report["message"] = {"code": "witness_failed", "args": {"text": text}}
         with suppress(OSError):
-            writer.emit("error", **report)
+            self._events.emit("error", **report)
 
 
 _current: WitnessedProcess | None = None  # this process, after torch was hooked
@@ -231,31 +242,32 @@ def _open_device(torch_module: Any, plan: dict[str, Any]) -> Device:
     if hasattr(vendor, "attach"):  # a vendor has it if its ``open`` changes settings
         attached: Device = vendor.attach()
         return attached
-    index = torch_module.accelerator.current_device_index()
-    return vendor.open(index, plan["nproc"])
+    device_index = torch_module.accelerator.current_device_index()
+    ranks_here = plan["nproc"]  # number of ranks on this node
+    return vendor.open(device_index, ranks_here)
 
 
 def _emit_facts(events: EventWriter, device: Device, torch_module: Any) -> None:
     """Emit what the device and torch are set to."""
     from trainmark.rank.worker import read_precision_flags
 
-    collective = None
+    collective = None  # backend of the process group; None: the program has none
     distributed = torch_module.distributed
     if distributed.is_available() and distributed.is_initialized():
         collective = str(distributed.get_backend())
     events.emit(
         "facts",
         device=device.describe(),
-        memory_scope=device.memory().scope,
+        memory_scope=device.memory().scope,  # memory of the whole device, or of this process
         precision_flags=read_precision_flags(device.torch_type),
         collective=collective,
     )
 
 
 def _build_rank(
-    plan: dict[str, Any], world_size: int, number: int, events: EventWriter, device: Device
+    plan: dict[str, Any], world_size: int, rank_number: int, events: EventWriter, device: Device
 ) -> WitnessedRank:
-    """Return the rank of a plan with this number, and the objects with which it measures."""
+    """Return a rank that measures this process as the plan describes."""
     from trainmark.witness.batches import BatchCounter
     from trainmark.witness.flops import FlopCounter, count_graphs
     from trainmark.witness.rank import WitnessedRank
@@ -266,7 +278,7 @@ def _build_rank(
     # batch has tokens.
     dimensions = spec["batch"] or {"samples": 0, "tokens": None}
     return WitnessedRank(
-        stated=read_stated_step(spec, world_size=world_size, rank=number),
+        stated=read_stated_step(spec, world_size=world_size, rank=rank_number),
         events=events,
         device=device,
         clock=clock,
@@ -281,6 +293,9 @@ def _build_rank(
 
 def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> StatedStep:
     """Return the step that the file of ``--witness`` describes, for one rank.
+
+    The file states the samples, sequences and tokens of all ranks together. Each rank is assumed to
+    train an equal share of them.
 
     Args:
         spec: a ``plan.witness.WitnessSpec`` as JSON values.
@@ -308,6 +323,7 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
         counts=counts,
         samples_of_all=0 if step is None else step["samples"],  # 0: the file does not say it
         flops_per_unit=flops_per_unit,
+        # What ``flops_per_unit`` is multiplied by; without meaning if that is None.
         unit="tokens" if flops_per_sample is None else "samples",
         optimizers=spec["optimizers"],
         warmup_steps=spec["warmup_steps"],
@@ -322,11 +338,13 @@ def _compute_share(total: int, world_size: int, rank: int) -> int:
     return total // world_size + (1 if rank < remainder else 0)
 
 
-def _save_stacks_on_signal(run_dir: Path, number: int) -> None:
-    """Save this rank's stacks when the launcher sends the signal for it."""
+def _save_stacks_on_signal(run_dir: Path, rank_number: int) -> None:
+    """From now on, save the stacks of this rank's threads when the launcher sends the signal."""
     from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
 
-    file = (run_dir / format_stacks_name(number)).open("w")  # stays open until the process ends
+    file = (run_dir / format_stacks_name(rank_number)).open(
+        "w"
+    )  # stays open until the process ends
     faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
 
 
@@ -350,10 +368,10 @@ def report_untrained(start_ns: int) -> None:
     The program may train in a process that this one starts.
     """
     run_dir = Path(os.environ[RUN_DIR_VARIABLE])
-    number = int(os.environ["RANK"])
-    if not _create_file(run_dir / name_rank_file(number)):
+    rank_number = int(os.environ["RANK"])
+    if not _create_file(run_dir / name_rank_file(rank_number)):
         return  # another process of the program has become the rank
-    events = EventWriter(run_dir / name_rank_file(number), clock)
+    events = EventWriter(run_dir / name_rank_file(rank_number), clock)
     events.emit("start", t_ns=start_ns, pid=os.getpid())
     # None: torch was never hooked in this process.
     code = "witness_no_torch" if _current is None else "witness_no_backward"
@@ -366,9 +384,9 @@ def report_failure(error: BaseException, start_ns: int) -> None:
         _current.report_failure(error)
         return
     run_dir = Path(os.environ[RUN_DIR_VARIABLE])
-    number = int(os.environ["RANK"])
+    rank_number = int(os.environ["RANK"])
     # If the file exists, another process of the program is the rank, and this one is not reported.
-    if _create_file(run_dir / name_rank_file(number)):
-        events = EventWriter(run_dir / name_rank_file(number), clock)
+    if _create_file(run_dir / name_rank_file(rank_number)):
+        events = EventWriter(run_dir / name_rank_file(rank_number), clock)
         events.emit("start", t_ns=start_ns, pid=os.getpid())
         events.emit("error", **describe_failure(error, "program"))

@@ -115,7 +115,6 @@ class WitnessedRank:
         count_graphs: returns the number of graphs that torch has compiled.
 
     Attributes:
-        place: current place in the program, for the report of an error.
         steps: number of training steps.
     """
 
@@ -127,10 +126,9 @@ class WitnessedRank:
     flops: FlopCounter
     batches: BatchCounter
     count_graphs: Callable[[], int]
-    place: str = "train"
     steps: int = 0
-    _start_ns: int = 0  # of training
-    _end_ns: int = 0  # of the last window or pause: of training so far
+    _training_start_ns: int = 0
+    _training_end_ns: int = 0  # so far: end of the last window or pause
     _window: _Window | None = None
     _step: _Step = field(default_factory=_Step)
     _stepped_ids: set[int] = field(default_factory=set)  # optimizers that stepped in this step
@@ -152,11 +150,11 @@ class WitnessedRank:
         """Start the first window.
 
         Args:
-            start_ns: time of the request for the first batch; the current time if the program has
-                requested none.
+            start_ns: time of the request for the batch that is trained on first; the current time
+                if the program has requested none.
         """
-        self._start_ns = start_ns
-        self._end_ns = start_ns  # no window has ended yet
+        self._training_start_ns = start_ns
+        self._training_end_ns = start_ns  # no window has ended yet
         self._num_graphs = self.count_graphs()
         self._open_window(start_ns)
 
@@ -175,19 +173,21 @@ class WitnessedRank:
     def note_optimizer_start(self, optimizer: Any) -> None:
         """Note that an optimizer is about to step.
 
-        An optimizer may step others within its own step. Only the outermost one is observed.
+        An optimizer may step others within its own step. Only the outermost one is counted.
         """
         self._stepping_ids.append(id(optimizer))
         if len(self._stepping_ids) == 1 and id(optimizer) not in self._optimizer_steps:
             self._optimizer_steps[id(optimizer)] = 0
-            # ``add`` starts a new check, before the check below. If the program has replaced an
-            # optimizer, the tensors of the old one may be gone, and could not be compared.
+            # If the program has replaced an optimizer, the tensors of the old one may be gone, and
+            # could not be compared below. Therefore ``add`` comes first: it makes the comparison
+            # start anew.
             self.weights.add(optimizer)
         self.weights.check_before_step(step=self.steps)
 
     def note_optimizer_end(self, optimizer: Any) -> None:
         """Note that an optimizer has stepped; a training step ends when all of them have."""
-        # The steps within its step have ended too, even if an exception hid their end.
+        # Optimizers that were stepped within this one's step have ended theirs too, even if an
+        # exception kept torch from reporting it.
         position = self._stepping_ids.index(id(optimizer))
         del self._stepping_ids[position:]
         if self._stepping_ids:  # another optimizer stepped this one
@@ -195,11 +195,12 @@ class WitnessedRank:
         self.resume()  # a step is training: a pause ends
         self.weights.count_step(optimizer)
         self._optimizer_steps[id(optimizer)] += 1
-        steps_again = id(optimizer) in self._stepped_ids
+        is_second_step = id(optimizer) in self._stepped_ids  # in this training step
         self._stepped_ids.add(id(optimizer))
-        # An optimizer steps once in a training step. If one steps again before all others have, the
-        # others do not step in every training step: this one ends without them.
-        if steps_again or len(self._stepped_ids) >= self.stated.optimizers:
+        # Each optimizer is expected to step once in a training step. If one steps for the second
+        # time before all others have stepped, the others do not step in every training step. Then
+        # the training step ends without them.
+        if is_second_step or len(self._stepped_ids) >= self.stated.optimizers:
             self._stepped_ids.clear()
             self._end_step()
 
@@ -208,10 +209,11 @@ class WitnessedRank:
 
         A pause within another one, such as a checkpoint in an evaluation, is part of that one.
         """
-        # Before the first step, nothing has been measured that could pause.
+        # Before the first step has ended, there is no training that could be interrupted.
         if self._pause is None and self.steps:
             self._close_window(is_whole=False)
-            self.flops.abandon()  # a step that is being counted would include the evaluation
+            # If the current step is being counted, its FLOPs would include those of the pause.
+            self.flops.stop_counting()
             self._pause = (name, self.clock())
             if name == "evaluate":
                 self._num_evaluations += 1
@@ -227,9 +229,10 @@ class WitnessedRank:
             return
         name, start_ns = self._pause
         self._pause = None
-        self._end_ns = self.clock()
-        self.events.emit("span", name=name, start_ns=start_ns, end_ns=self._end_ns)
-        # Time of the check after the last window, until the event of the next window reports it.
+        self._training_end_ns = self.clock()
+        self.events.emit("span", name=name, start_ns=start_ns, end_ns=self._training_end_ns)
+        # The weights were checked when the pause closed the window. The training time includes this
+        # check; the event of the next window reports how long it took.
         self._pending_check_ns += self.weights.take_check_ns()
         self._open_window(self.clock())
 
@@ -237,22 +240,23 @@ class WitnessedRank:
         """Write the results of the program at its end."""
         self.resume()
         self._close_window(is_whole=False)
-        self.flops.abandon()
+        self.flops.stop_counting()
         self._emit_waiting()
         if self.stated.target_loss is not None and self._last_losses:
             self._emit_target(self.stated.target_loss)
         self.events.emit(
             "trained",
-            start_ns=self._start_ns,
-            end_ns=self._end_ns,
+            start_ns=self._training_start_ns,
+            end_ns=self._training_end_ns,
             steps=self.steps,
             epochs=1,  # the probe does not know the program's epochs: all steps are one
-            # Of the check before a pause after which no step has ended. The check after the last
-            # window is not included, because it comes after ``end_ns``.
+            # Time of checks that the training time includes and no window has reported: of the one
+            # before the last pause, if no step followed. The check after the last step of the
+            # program is not included, because it comes after ``end_ns``.
             check_ns=self._pending_check_ns,
         )
         start_ns = self.clock()
-        self.events.emit("parameters", **self.weights.end())
+        self.events.emit("parameters", **self.weights.check_at_end())
         self.events.emit("span", name="check", start_ns=start_ns, end_ns=self.clock())
         memory = self.device.memory()
         self.events.emit(
@@ -260,7 +264,7 @@ class WitnessedRank:
             job=self._describe_job(),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
-            flops_counted=self.flops.counted,
+            flops_counted=self.flops.step_flops,
             rows=self.batches.list_rows(),
         )
         self.events.emit("end")
@@ -300,8 +304,8 @@ class WitnessedRank:
         """Emit the window in progress, choose the steps of the next one, and check the weights.
 
         Args:
-            is_whole: the window has all its steps, and has just ended. Otherwise it ends with its
-                last step: the program did something else after that.
+            is_whole: the window has all its steps, and ends now. Otherwise it ended with its last
+                step, because the program did something else after that.
         """
         window = self._window
         self._window = None
@@ -314,8 +318,11 @@ class WitnessedRank:
             end_ns = window.start_ns + device.elapsed_ns(window.marks[0], window.marks[-1])
         step_ns = [device.elapsed_ns(before, after) for before, after in pairwise(window.marks)]
         if window.phase == "compile":
-            step_ns = [end_ns - window.start_ns]  # the step began before the first mark
-        self._end_ns = max(self._end_ns, end_ns)  # the latest end of a window or pause
+            # This window has one step. It began with the request for its batch, at the start of the
+            # window. The first mark was made later, when the first backward pass began.
+            step_ns = [end_ns - window.start_ns]
+        # Training lasts until the latest end of a window or pause.
+        self._training_end_ns = max(self._training_end_ns, end_ns)
         self._emit_window(window, end_ns, step_ns)
         if self.stated.window_steps is None and is_whole:
             self._choose_window_steps(sum(step_ns) / len(step_ns))
@@ -339,7 +346,7 @@ class WitnessedRank:
         self._window_steps = max(1, min(steps, 2 * self._window_steps, _MAX_WINDOW_STEPS))
 
     def _emit_window(self, window: _Window, end_ns: int, step_ns: list[int]) -> None:
-        """Emit the event of a window, as soon as the model FLOPs are known.
+        """Emit the event of a window, but keep it while the FLOPs of a step may still be counted.
 
         Args:
             step_ns: device time of each step.
@@ -355,8 +362,9 @@ class WitnessedRank:
         if graphs > self._num_graphs:
             optional["graphs_compiled"] = graphs - self._num_graphs
             self._num_graphs = graphs
-        # Time of the checks of the weights since the event of the last window. The first part is
-        # that of checks before pauses.
+        # Time of the checks of the weights since the event of the last window. ``resume`` adds the
+        # checks before pauses to the first part; the second part is the check after a window
+        # without a pause.
         check_ns = self._pending_check_ns + self.weights.take_check_ns()
         self._pending_check_ns = 0
         if check_ns:
@@ -384,7 +392,7 @@ class WitnessedRank:
         self._waiting.append(_WaitingWindow(fields, totals))
         # Windows wait until the FLOPs of a step have been counted, or none will be: only a step of
         # the warm-up is counted.
-        can_still_count = self.flops.counted is None and self.steps < self.stated.warmup_steps
+        can_still_count = self.flops.step_flops is None and self.steps < self.stated.warmup_steps
         if not can_still_count:
             self._emit_waiting()
 
@@ -402,8 +410,8 @@ class WitnessedRank:
         if flops_per_unit is not None:
             amount = counts.tokens if self.stated.unit == "tokens" else counts.samples
             return flops_per_unit * amount
-        counted = self.flops.counted
-        return None if counted is None else counted * num_steps
+        step_flops = self.flops.step_flops
+        return None if step_flops is None else step_flops * num_steps
 
     def _count_step(self, step: _Step) -> Counts:
         """Return the counts of a step, and keep those of its batches for the record.
@@ -442,14 +450,14 @@ class WitnessedRank:
         return means
 
     def _emit_target(self, target: float) -> None:
-        """Emit the mean loss of the last window as an evaluation, with its target."""
+        """Emit an evaluation with the mean loss of the last window, compared with the target."""
         value = sum(self._last_losses) / len(self._last_losses)
         self.events.emit(
             "evaluate",
             epoch=0,
             step=self.steps,
-            start_ns=self._end_ns,  # it takes no time and evaluates no samples
-            end_ns=self._end_ns,
+            start_ns=self._training_end_ns,  # it takes no time and evaluates no samples
+            end_ns=self._training_end_ns,
             value=drop_non_finite(value),
             samples=0,
             detail={},
@@ -459,21 +467,21 @@ class WitnessedRank:
     def _describe_job(self) -> dict[str, Any]:
         """Return the facts that the probe observed, for the record."""
         parameters = self.weights.count_elements()
-        is_counted = self.stated.flops_per_unit is None
+        is_stated = self.stated.flops_per_unit is not None
         facts: dict[str, Any] = {
-            # The probe knows only the tensors of optimizers, which are trainable. None: the
-            # program has released them.
+            # The probe knows only the tensors that optimizers hold, which are trainable. If there
+            # are none, the program has released its optimizers, and the number is not known.
             "parameters": parameters or None,
             "trainable_parameters": parameters or None,
-            "flops_formula": "counted in one step" if is_counted else "as the user says",
-            "optimizer_steps": list(self._optimizer_steps.values()),
+            "flops_formula": "as the user says" if is_stated else "counted in one step",
+            "optimizer_steps": list(self._optimizer_steps.values()),  # of each optimizer
             "evaluations": self._num_evaluations,
             "micro_batches_per_step": int(median(self._micro_batches))
             if self._micro_batches
             else 0,
             "steps_without_backward": self._num_without_backward,
             "steps_without_batch": self._num_without_batch,
-            "violations": list(self.weights.violations.values()),
+            "violations": list(self.weights.violations.values()),  # found by checks of the weights
             "graphs_compiled": self.count_graphs(),
         }
         counts = self._fetched_counts

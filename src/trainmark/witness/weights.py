@@ -85,34 +85,36 @@ class TrainedWeights:
         self._versions: list[int] = []
         # Watches that miss the tensors of a new optimizer; closed when its first step has ended.
         self._retired: list[GradientWatch] = []
-        self._spent_ns = 0  # by checks that ``take_check_ns`` has not returned
+        self._spent_ns = 0  # time of checks that ``take_check_ns`` has not returned yet
         # Names, dtypes and sizes of the tensors at the end of the last window.
         self._window_form: tuple[Any, ...] = ()
         self._was_replaced = False  # the program has loaded other values since the last step
         self._is_between_windows = False  # no step has begun since the last window
-        self._tensor_ids: set[int] = set()
+        self._tensor_ids: set[int] = set()  # of all tensors that optimizers held when added
         self.updates = 0  # number of optimizer steps that should have changed tensors
-        self.violations: dict[str, dict[str, Any]] = {}  # messages of broken rules, by their codes
+        # Messages of the rules of training that the program broke, by their codes.
+        self.violations: dict[str, dict[str, Any]] = {}
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Add the tensors of an optimizer; called before its first step.
 
-        The check of values and the watch of gradients start anew, with the tensors of all
-        optimizers.
+        The check starts anew, with the tensors of all optimizers. The watch of gradients does so
+        when this step has ended.
         """
-        # ``count_step`` closes this watch and starts another one. Both change torch's list of hooks
-        # before steps, and torch iterates over this list now.
+        # Each watch has a hook that torch calls before steps. Torch is calling these hooks now, so
+        # none may be removed: ``count_step`` closes this watch later.
         if self._watch is not None:
             self._retired.append(self._watch)
             self._watch = None
         if self._check is not None:
-            self._spent_ns += self._check.take_ns()  # by the check that is replaced
+            self._spent_ns += self._check.take_ns()  # time of the check that is replaced
         self._optimizers.append(weakref.ref(optimizer))
         self._tensor_ids |= {id(tensor) for tensor in self.collect().values()}
         self._check = ParameterCheck(
+            # A ``TensorDigest`` would keep the tensors alive.
             digest=_LiveDigest(self),  # type: ignore[arg-type]
             gradients=None,  # type: ignore[arg-type]  # until ``count_step`` starts the watch
-            updates=lambda: self.updates,  # the number at the time of a check
+            updates=lambda: self.updates,  # the check reads the current number
             clock=self._clock,
         )
         self._check.start()
@@ -120,21 +122,21 @@ class TrainedWeights:
     def check_before_step(self, *, step: int) -> None:
         """Check, in the first step after a window, that nothing changed since the window ended.
 
-        The time of this check is part of the window that has begun. ``take_check_ns`` returns only
-        that of checks between windows.
+        The time of this check is not kept: it is part of the new window, and ``take_check_ns``
+        returns only the time of checks between windows.
         """
         if self._check is None or not self._is_between_windows:
             return
         self._is_between_windows = False
         if self._was_replaced:  # the program itself loaded other values: a change is no fault
             return
-        self._spent_ns += self._check.take_ns()  # by checks between windows
+        self._spent_ns += self._check.take_ns()  # keep the time of earlier checks
         try:
-            # It compares with the end of the last window, whether or not there was an evaluation.
+            # Whether or not there was an evaluation, this compares with the end of the last window.
             self._check.check_evaluation(step=step)
-        except RunError:  # its message would blame an evaluation
+        except RunError:  # its message blames an evaluation, so another one is noted
             self._note_violation(RunError("witness_changed_outside", step=step))
-        self._check.take_ns()  # the time of this check, which is discarded
+        self._check.take_ns()  # drop the time of this check
 
     def count_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that an optimizer has stepped; count the step if it should change tensors.
@@ -154,17 +156,18 @@ class TrainedWeights:
             self._check.gradients = self._watch
 
     def check_window(self, *, first_step: int, steps: int, exact: bool) -> None:
-        """Check that the window that just ended changed the tensors.
+        """Note a violation if the window that just ended did not change the tensors.
 
         A sample of the elements is compared with that at the end of the window before. If it is
-        unchanged, sums of all bits are computed, and compared if they were computed there too. Once
-        enough gradients have been seen, tensors are noted whose gradients were all zero.
+        unchanged, exact sums of all bits are compared, provided that the window before has them
+        too. Once gradients have been watched for enough steps, a violation is also noted if those
+        of a tensor were all zero.
 
         Args:
             first_step: number of steps before the window.
             steps: number of the window's steps.
-            exact: compute these sums even if the sample has changed, so that the next window has
-                sums to be compared with.
+            exact: compute the sums even if the sample has changed, so that those of the next window
+                can be compared with them.
         """
         if self._check is None:
             return
@@ -179,13 +182,15 @@ class TrainedWeights:
     def _release_gradients(self) -> None:
         """Replace the watch of gradients by its results as soon as it has seen enough steps.
 
-        The watch keeps the tensors alive; its results do not. Tensors without any gradient are
-        noted if they hold a large share of all elements.
+        The watch keeps the tensors alive; its results do not. A violation is noted if tensors
+        without any gradient hold a large share of all elements.
         """
         if self._watch is not None and self._watch.is_finished and self._check is not None:
             gradient_flags = _GradientFlags(self._watch)
             self._check.gradients = gradient_flags  # type: ignore[assignment]
-            self._note_missing_gradients(gradient_flags.read_flags().keys())
+            # By name, whether any gradient was not zero; only of tensors that had a gradient.
+            is_nonzero = gradient_flags.read_flags()
+            self._note_missing_gradients(reached=is_nonzero.keys())
             self._watch.close()
             self._watch = None
 
@@ -213,24 +218,29 @@ class TrainedWeights:
         """Note that the program loaded other values, so that tensors may change without a step."""
         self._was_replaced = True
 
-    def end(self) -> dict[str, Any]:
-        """Return the fields of the event ``parameters``.
+    def check_at_end(self) -> dict[str, Any]:
+        """Check the tensors at the end of the program; return the fields of ``parameters``.
 
-        They name no tensor if the tensors cannot be compared with those of the start.
+        This event tells for each tensor whether training changed it (``changed``), whether any of
+        its first gradients was not zero (``gradients``), and its checksum if this rank holds it
+        whole (``sums``). It names no tensor if the tensors cannot be compared, or if they changed
+        after the last window. ``updates`` is the number of steps that should have changed tensors.
         """
         without_tensors = {"changed": {}, "gradients": {}, "updates": self.updates}
         check = self._check
         form = self._describe_form()
-        # Tensors cannot be compared if they are gone, if their names, dtypes or sizes differ from
-        # those at the end of the last window, or if the program has loaded other values.
+        # The tensors cannot be compared if no optimizer has stepped, if they are gone (``form`` is
+        # empty), if their names, dtypes or sizes differ from those at the end of the last window,
+        # or if the program has loaded other values since the last step.
         if check is None or not form or form != self._window_form or self._was_replaced:
             return without_tensors
         if self._watch is not None:
             self._watch.close()
-        if check.gradients is None:  # no step has ended since the last optimizer was added
+        # No step has ended since the last optimizer was added, so that no gradients were watched.
+        if check.gradients is None:
             return without_tensors
-        # ``check.end`` compares a sample of the elements. Torch's counts of writes show any write,
-        # but are read for some tensors only.
+        # Nothing may write to the tensors after the last step. Torch's counts show any write, but
+        # are read for some tensors only; ``check.end`` compares some elements of all tensors.
         if self._read_versions() != self._versions:
             self._note_violation(RunError("parameters_changed_after_training"))
         try:
@@ -284,7 +294,10 @@ class TrainedWeights:
         return versions
 
     def _describe_form(self) -> tuple[Any, ...]:
-        """Return names, dtypes and sizes; if they change, digests cannot be compared."""
+        """Return names, dtypes and sizes of the tensors.
+
+        Values of the tensors at two times can be compared only if these are the same.
+        """
         tensors = self.collect()
         return tuple((name, tensor.dtype, tensor.numel()) for name, tensor in tensors.items())
 

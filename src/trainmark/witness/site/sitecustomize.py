@@ -85,9 +85,9 @@ def _claim_torchrun_rank() -> bool:
 
 
 def _report_untrained() -> None:
-    """Report that the rank's process ends and the program has not trained, if that is so."""
+    """Report at the end of a rank's process if the program has not trained at all."""
     if os.getpid() != _PID:
-        return  # this is a forked child
+        return  # this is a forked child, and not the process that was started as the rank
     from trainmark.witness.process import report_untrained
 
     report_untrained(START_NS)
@@ -95,6 +95,7 @@ def _report_untrained() -> None:
 
 def _report_failure(kind: Any, error: BaseException, trace: Any) -> None:
     """Report the exception that ends the program, and print it as before."""
+    # A forked child has another id. It is not the process that was started as the rank.
     if os.getpid() == _PID:
         from trainmark.witness.process import report_failure
 
