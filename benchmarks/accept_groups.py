@@ -85,16 +85,16 @@ class GroupScenario:
 
 
 GROUP_SCENARIOS = (
-    GroupScenario("nothing wrong", GroupFault()),
+    GroupScenario("no fault", GroupFault()),
     GroupScenario(
-        "8 nodes behind a switch 10% slower, names in one half",
+        "8 nodes behind a switch that is 10% slower, all in the same half by name",
         GroupFault(switches=(tuple(range(8, 16)),)),
     ),
     GroupScenario(
-        "8 nodes behind a switch 10% slower, names in two halves",
+        "8 nodes behind a switch that is 10% slower, in both halves by name",
         GroupFault(switches=(tuple(range(28, 36)),)),
     ),
-    GroupScenario("every set above two nodes 7% slower", GroupFault(growth=0.07)),
+    GroupScenario("every set of three or more nodes 7% slower", GroupFault(growth=0.07)),
 )
 
 
