@@ -108,10 +108,10 @@ def iterate_power_rows(repetitions: int) -> Iterator[list[str]]:
 
 def iterate_trend_rows(repetitions: int) -> Iterator[list[str]]:
     """Yield a row a CV: comparisons that the rule on trends calls too noisy, in percent."""
-    yield ["trend seen, CV", *(f"{count} launches" for count in LAUNCHES)]
+    yield ["CV of launches", *(f"{count} launches" for count in LAUNCHES)]
     for cv in CVS:
         found = (measure_trends(count, cv, repetitions=repetitions) for count in LAUNCHES)
-        yield [f"trend seen, {100 * cv:g}%", *(f"{100 * share:.1f}" for share in found)]
+        yield [f"false alarms, CV {100 * cv:g}%", *(f"{100 * share:.1f}" for share in found)]
 
 
 def main() -> None:

@@ -120,7 +120,7 @@ def test_detected_differences_match_page() -> None:
 
 
 def test_false_drifts_are_as_frequent_as_page_says() -> None:
-    (known,) = read_documented_table("trend seen, 1%")[0]
+    (known,) = read_documented_table("false alarms, CV 1%")[0]
     assert 100 * measure_trends(count=5, cv=0.01, repetitions=800, seed=9) == pytest.approx(
         known, abs=1.5
     )
