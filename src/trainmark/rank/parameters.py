@@ -123,10 +123,11 @@ class ParameterCheck:
             )
 
     def check_evaluation(self, *, step: int) -> None:
-        """Check that the evaluation after ``step`` steps changed no parameters.
+        """Check that the evaluation after ``step`` steps changed no sampled element.
 
         Raises:
-            UntimedWorkError: parameters changed since the check at the end of the last window.
+            UntimedWorkError: sampled elements changed since the check at the end of the last
+                window.
         """
         started_ns = self.clock()
         # ``_sample`` has the elements at the end of the last window.
@@ -150,7 +151,7 @@ class ParameterCheck:
             with gradients that this rank holds whole.
 
         Raises:
-            UntimedWorkError: parameters changed since the last check.
+            UntimedWorkError: sampled elements of parameters changed since the last check.
         """
         # Not added to ``_spent_ns``: the caller emits a span with the time of this method.
         if self.digest.sample() != self._sample:
