@@ -188,6 +188,7 @@ def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     plan.save(folder)
     ended = subprocess.run(
         build_module_command("trainmark.conformance.probe", str(folder)),
+        # With these variables, Python imports nothing from the current folder.
         env=os.environ | SAFE_PATH_VARIABLES,
         capture_output=True,
         text=True,
@@ -222,8 +223,8 @@ class CaseEvidence(NamedTuple):
 
     def get_probe_report(self) -> dict[str, Any]:
         """Return the report of the probe; if the probe failed, the rule is skipped."""
-        if isinstance(self.probe, Message):
-            raise _SkippedError(message("check_without_run"))
+        if isinstance(self.probe, Message):  # why it failed, which ``_check_runs`` reports
+            raise _SkippedError(message("check_without_run"))  # "the job could not be inspected"
         return self.probe
 
     def read_losses(self) -> dict[int, list[float]]:
@@ -261,7 +262,7 @@ def apply_rules(evidence: CaseEvidence) -> list[CaseCheck]:
 def _check_runs(evidence: CaseEvidence) -> Iterator[Message]:
     """Yield why runs or the probe failed.
 
-    A run fails by itself if its counts or gradients are wrong.
+    Wrong counts or gradients need no rule of their own: a run with them fails.
     """
     for num_ranks, record in evidence.runs.items():
         cause = record.cause
@@ -301,9 +302,10 @@ def _check_equal_losses(evidence: CaseEvidence) -> Iterator[Message]:
 
     They train the same rows in each step, so that the losses must be nearly equal.
     """
-    if len(evidence.runs) < 2:
-        raise _SkippedError(evidence.why_no_second_rank or message("check_without_run"))
+    if evidence.why_no_second_rank is not None:
+        raise _SkippedError(evidence.why_no_second_rank)
     losses_by_ranks = evidence.read_losses()
+    # Each run has at least ``_MIN_STEPS`` losses: with fewer, ``read_losses`` skips the rule.
     with_one_rank = fmean(losses_by_ranks[1][:_MIN_STEPS])
     with_two_ranks = fmean(losses_by_ranks[2][:_MIN_STEPS])
     max_difference = _LOSS_TOLERANCE * max(abs(with_one_rank), abs(with_two_ranks))
@@ -314,7 +316,11 @@ def _check_equal_losses(evidence: CaseEvidence) -> Iterator[Message]:
 
 
 def _check_evaluation(evidence: CaseEvidence) -> Iterator[Message]:
-    """Compare the evaluated rows with the data, and rows and qualities of the two runs."""
+    """Yield faults of each run's evaluation; compare rows and qualities of the two runs.
+
+    The findings of a run's record tell whether its evaluations scored each row of the data once.
+    """
+    # ``cause`` is why a run failed; ``_check_runs`` reports failed runs.
     passed_runs = [record for record in evidence.runs.values() if record.cause is None]
     for record in passed_runs:
         if not record.plan.evaluates:
@@ -338,13 +344,13 @@ def _check_evaluation(evidence: CaseEvidence) -> Iterator[Message]:
 def _check_flops(evidence: CaseEvidence) -> Iterator[Message]:
     """Compare the FLOPs of a step by the job's formula with those that were counted."""
     report = evidence.get_probe_report()
-    formula = report["model_flops"]
-    counted = report["counted"]
-    if formula is None:
+    formula_flops = report["model_flops"]
+    counted_flops = report["counted"]
+    if formula_flops is None:  # the job has no formula
         raise _SkippedError(message("no_flop_formula"))
-    if abs(formula - counted) > _FLOPS_TOLERANCE * counted:
-        ratio = formula / counted if counted else None
-        yield message("check_flops", said=formula, counted=counted, ratio=ratio)
+    if abs(formula_flops - counted_flops) > _FLOPS_TOLERANCE * counted_flops:
+        ratio = formula_flops / counted_flops if counted_flops else None
+        yield message("check_flops", said=formula_flops, counted=counted_flops, ratio=ratio)
 
 
 def _check_waits(evidence: CaseEvidence) -> Iterator[Message]:
@@ -409,6 +415,7 @@ def _check_generated_data(case: Case, name: str, recipe: Recipe) -> Iterator[Mes
         if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):
             yield message("check_data_empty", recipe=name)
         target = case.target(recipe)
+        # The best quality that any model can reach on this data; None: it is not known.
         best = facts.best_quality
         if target and best is not None and not target.reached(best):
             values = {"target": target.value, "best": best}

@@ -18,7 +18,10 @@ _ENDING = ".txt"  # so that linters and type checkers do not take them for code 
 
 
 def read_example_files() -> dict[str, str]:
-    """Return the text of each file of the example by its name, in the order of the guide."""
+    """Return the text of each file of the example case by its name.
+
+    The order is that of ``docs/adding-a-case.md``.
+    """
     order = ("case.py", "data.py", "job.py", "prepare.py", "figures.py", "page.toml")
     return {name: (_FILES / f"{name}{_ENDING}").read_text(encoding="utf-8") for name in order}
 

@@ -135,11 +135,13 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     fault = f"visible_devices is {variable!r}, which is not in recorded_variables"
     faults.add_unless(is_recorded, fault)
     answers = faults.call_all(vendor, _VENDOR_CALLS)
+    # It may refuse a precision: only the type of its answer is checked.
     for precision in get_args(Precision):
         refuse = partial(vendor.refuse, Recipe(precision=precision), 1)  # on one rank
         faults.call(f"refuse({precision})", refuse, Refusal | None)
     num_devices = answers["count"] or 0
     names = answers["product_names"]
+    # If ``count`` counts cores, the processor's name is given once.
     if names is not None and not vendor.counts_cores:
         fault = f"count() is {num_devices}, but product_names() has {len(names)} names"
         faults.add_unless(len(names) == num_devices, fault)
@@ -159,13 +161,13 @@ def _check_monitor(vendor: Vendor, num_devices: int, faults: _Faults) -> None:
     fault = f"{call} is {indices!r}: neither empty nor one index per device"
     faults.add_unless(len(indices) in (0, num_devices), fault)
     monitor: Monitor | None = faults.call("monitor()", vendor.monitor)
-    if monitor is None:
+    if monitor is None:  # the vendor has none, its tool is missing here, or a fault was added
         return
     try:
         samples = faults.call("monitor().read()", monitor.read)
     finally:
         monitor.close()
-    if samples is None:
+    if samples is None:  # the tool does not answer now, or a fault was added
         return
     faults += [fault for sample in samples for fault in sample_faults(sample)]
     read_indices = [sample.index for sample in samples]
