@@ -81,7 +81,7 @@ def _probe_batches(job: Job) -> dict[str, Any]:
     uses: global random states, and the batch before.
 
     Returns:
-        ``draws``: name of the module whose global random state they use; None: they use none.
+        ``draws``: name of the first module whose global random state they use; None: they use none.
         ``overwritten``: whether a batch writes to the tensors of the batch before.
     """
     overwritten = False
@@ -136,7 +136,9 @@ def _find_wait(job: Job, device: Device, batches: list[Batch]) -> dict[str, str]
     try:
         with device.forbid_synchronization():
             job.step(iter(batches))
-    except RuntimeError as error:  # devices raise different errors; the step worked before
+    # Devices raise errors of different kinds. A wait caused this one: the same step worked before,
+    # when waits were allowed.
+    except RuntimeError as error:
         # The frames of the job's own code; the last one is where it called torch.
         frames = [
             frame

@@ -61,9 +61,10 @@ _REQUIRED_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 
 def _explain_misfit(value: Any, expected_type: Any) -> str:
-    """Return the rule that ``value`` breaks as a value of a type; empty: it fits."""
+    """Return why ``value`` is not a value of a type; empty: it is one."""
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
-    # A tuple of one value: pydantic takes no config for types that have their own, as dataclasses.
+    # The type is wrapped in a tuple, because pydantic takes no config for a type that has its own,
+    # such as a dataclass.
     adapter = TypeAdapter(tuple[expected_type], config=config)
     try:
         adapter.validate_python((value,))
@@ -86,8 +87,8 @@ class _Faults(list[str]):
         A ``MonitorFault`` is not a fault: the tool is not installed here, or does not answer now.
 
         Args:
-            name: of the call, for the fault.
-            function: without arguments.
+            name: text of the call, with which a fault begins.
+            function: takes no arguments.
 
         Returns:
             The result; None if there is no result of this type.

@@ -144,13 +144,13 @@ class TrainedWeights:
         After the first step of an optimizer, the gradients of all tensors are watched.
         """
         self._was_replaced = False  # from here on, the tensors change by steps again
-        # ``add`` could not close them: torch iterated over the list of hooks with theirs.
+        # Watches that ``add`` could not close, because torch was calling their hooks.
         while self._retired:
             self._retired.pop().close()
         self._versions = self._read_versions()
         if any(_is_above_zero(group.get("lr")) for group in optimizer.param_groups):
             self.updates += 1
-        # None: ``add`` has begun a new check, whose gradients are not watched yet.
+        # None: ``add`` has started a new check, for which no gradients are watched yet.
         if self._check is not None and self._check.gradients is None:
             self._watch = GradientWatch(self.collect(), num_steps=_NUM_GRADIENT_CHECKS)
             self._check.gradients = self._watch
