@@ -194,7 +194,7 @@ def test_missed_target_is_a_failure_if_required(run_dir: Path, required: bool) -
 def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(environment, "read_suite_commit", lambda: None)  # without calling git
+    monkeypatch.setattr(environment, "read_trainmark_commit", lambda: None)  # without calling git
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")

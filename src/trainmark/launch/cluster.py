@@ -211,10 +211,11 @@ class Cluster(Frozen):
             key: the setting's key, with dots.
             what: the problem.
             rule: what is valid.
-            fix: what to do in the file, beginning with a verb; None: without a cluster file, to set
-                the key; with one, the error names no remedy.
+            fix: what to do in the file, beginning with a verb. None: if there is a cluster file,
+                the error names no remedy; else the remedy is to set the key in one.
         """
-        if self._file is None and not self.model_fields_set:  # nobody wrote a setting
+        # Nobody wrote a setting: all are defaults.
+        if self._file is None and not self.model_fields_set:
             instruction = fix or f"set {key}"
             return UsageError(
                 f"{what}, and there is no cluster file",
@@ -238,9 +239,9 @@ class Cluster(Frozen):
             UsageError: there is no such launcher.
         """
         name = launcher or self.launcher
-        # A local run in a container counts as one on another machine: its ranks have the Python and
-        # the packages of the image, though they see our files. Without a runtime, or with pyxis, an
-        # engine starts the container, so that it does not apply to a local run.
+        # The launcher CONTAINER, and not LOCAL, runs a container on this machine: its ranks have
+        # the Python and the packages of the image, as on another machine. A container that only an
+        # engine can start is ignored: a local run has no engine.
         if name == LOCAL and self.container is not None and self.container.is_started_by_node:
             name = CONTAINER
         if name == LOCAL:
@@ -255,13 +256,13 @@ class Cluster(Frozen):
             device=self.device,
             nodes=1 if name == CONTAINER else self.nodes,
             devices_per_node=self.devices_per_node,
-            has_our_files=name == CONTAINER,
+            has_our_files=name == CONTAINER,  # it can mount any folder of this machine
         )
 
 
 def find_default_file() -> Path | None:
     """Return the file that is read without ``--cluster``; None if it is absent or unreadable."""
-    # ``Path.home`` raises for a user id without a name, as containers have.
+    # Not ``Path.home``, which raises if the user's id has no name, as in many containers.
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
     file = Path(base) / "trainmark" / "cluster.yaml"
     return file if os.access(file, os.R_OK) else None

@@ -58,14 +58,15 @@ def read_package_versions() -> dict[str, str]:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
-            continue  # not needed by this case
+            continue  # not installed: the run does not use it
     return versions
 
 
-def read_suite_commit() -> str | None:
-    """Return the commit of a source checkout, marked when files differ from it.
+def read_trainmark_commit() -> str | None:
+    """Return the commit of the git checkout from which Trainmark runs.
 
-    Files that git does not track do not count. None if this is no checkout, or git fails.
+    ``-dirty`` is appended if files that git tracks differ from the commit. None: Trainmark does not
+    run from a checkout, or git fails.
     """
     root = Path(__file__).parents[3]  # the folder that has src
     if not (root / ".git").exists():
@@ -75,7 +76,7 @@ def read_suite_commit() -> str | None:
         changed_files = _run_git(root, "status", "--porcelain", "-uno")
         return f"{commit}-dirty" if changed_files else commit
     except (OSError, subprocess.SubprocessError):
-        return None  # no git on this machine: only the version is known
+        return None  # git is not installed, fails or takes too long
 
 
 def _run_git(root: Path, *words: str) -> str:
@@ -98,9 +99,9 @@ def describe_container(
 ) -> dict[str, str | None]:
     """Return kind, version, image and digest of the container of the run; None for unknown ones.
 
-    From inside a container, the kind is seen in files and variables of the engine. Docker shows
-    neither its version nor the image, podman not always, apptainer only the image; so the script
-    that starts the container passes them in variables, which take precedence.
+    If the run has a container, this process is in it. Files and variables of the container's engine
+    tell its kind, but not always version, image and digest: only apptainer names the image. So the script that
+    starts the container passes these three in variables, which take precedence.
 
     Args:
         variables: the environment of the ranks.
@@ -185,7 +186,7 @@ def describe_environment(variables: Mapping[str, str], vendor: Vendor) -> dict[s
         vendor: vendor of the devices on which they run.
     """
     return {
-        "commit": read_suite_commit(),
+        "commit": read_trainmark_commit(),
         "packages": read_package_versions(),
         "python": platform.python_version(),
         "os": read_os_name(),
@@ -198,6 +199,7 @@ def describe_environment(variables: Mapping[str, str], vendor: Vendor) -> dict[s
         "memory_total_bytes": read_total_memory_bytes(),
         "driver": vendor.driver_version(),
         **describe_container(variables),
+        # What the user calls the network, such as "InfiniBand, 200Gb/s": it cannot be detected.
         "network": variables.get(NETWORK_VARIABLE),
         "variables": select_variables(variables, vendor),
     }

@@ -45,13 +45,15 @@ class RankPlace(NamedTuple):
 def parse_frames(stacks: str) -> list[tuple[str, ...]]:
     """Return file, line and function of each of the main thread's calls, the innermost first.
 
-    The main thread is the one with the program's ``<module>``. faulthandler cuts a deep stack, so
-    that it lacks this call; then the last thread is taken, because the main thread comes last. The
-    list is empty if ``stacks`` has no call.
+    The main thread is the one that has the call ``<module>``, the program itself. faulthandler
+    writes only the innermost calls of a deep stack, so that ``<module>`` may be missing. The last
+    thread is then taken, because faulthandler writes the main thread last. The list is empty if
+    ``stacks`` has no call.
     """
     threads = []
     for text in _THREAD.split(stacks):
-        # The pattern has no file if faulthandler does not know it; "???" then stands for the file.
+        # Groups: file, line, function. faulthandler writes ??? for a file that it does not know;
+        # the group of the file is then None, for which "???" is put back.
         threads.append([match.groups("???") for match in _FRAME.finditer(text)])
     main_threads = [thread for thread in threads if any(call[2] == "<module>" for call in thread)]
     return (main_threads or threads)[-1]  # ``split`` returns at least one text
@@ -60,12 +62,14 @@ def parse_frames(stacks: str) -> list[tuple[str, ...]]:
 def find_place(stacks: str) -> RankPlace:
     """Return where the rank was that wrote ``stacks``.
 
-    Its state is ``silent`` (it wrote no stack), ``collective`` (it was in a collective call),
-    ``waits`` (for the device or for other ranks) or ``elsewhere``.
+    The state of the place is ``silent`` (the rank wrote no stack), ``collective`` (it was in a
+    collective call), ``waits`` (for the device or for other ranks) or ``elsewhere``. ``where`` is
+    the innermost call of the user's code; for a silent rank, it is the state of the process.
     """
     calls = parse_frames(stacks)
     if not calls:
-        # ``save_stacks`` writes "… (state: STATE)" for a rank that does not answer.
+        # For a rank that does not answer, ``save_stacks`` writes "… (state: STATE)" with the state
+        # of its process, such as sleeping.
         process_state = stacks.rpartition("state: ")[2].rstrip(")\n")
         where = process_state[:_MAX_NAME_CHARS] or "?"
         return RankPlace(state="silent", call=None, where=where)
@@ -73,10 +77,11 @@ def find_place(stacks: str) -> RankPlace:
     for file, _, function in calls:  # from the innermost call outwards
         if _COLLECTIVE.search(f"{file}:{function}"):
             return RankPlace(state="collective", call=function[:_MAX_NAME_CHARS], where=where)
+        # ``_WAITS`` has functions of torch that wait, and the name of each in the report.
         if function in _WAITS and "/torch/" in file:
             return RankPlace(state="waits", call=_WAITS[function], where=where)
-    # The wait for a collective that was started earlier has no Python frame of its own, so the line
-    # of the innermost call is read.
+    # ``work.wait()``, for a collective that was started earlier, is not a Python function and so
+    # has no frame of its own. The innermost frame is then its caller, whose source line is read.
     file, line, _ = calls[0]
     if file.endswith(".py") and line.isdecimal() and ".wait(" in linecache.getline(file, int(line)):
         return RankPlace(state="waits", call="wait", where=where)
@@ -102,6 +107,7 @@ def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:
     """
     ranks_by_place: dict[RankPlace, list[int]] = {}
     for rank, path in files.items():
+        # A rank without a file has written no stack.
         stacks = path.read_text("utf-8", "replace") if path.exists() else ""
         ranks_by_place.setdefault(find_place(stacks), []).append(rank)
 

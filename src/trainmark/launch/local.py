@@ -59,13 +59,14 @@ class Setup(NamedTuple):
 def prepare_setup(
     vendor: Vendor, nproc: int, mark: str, *, program_run_dir: Path | None = None
 ) -> Setup:
-    """Describe this machine, and choose the variables of its ranks.
+    """Describe this machine, and choose the environment variables of its ranks.
 
     Args:
         mark: value of ``RUN_VARIABLE``, which identifies the processes of the run.
         program_run_dir: if the ranks run a program of the user's own, its run directory. The
             program's environment stays as it is, except for the variables that make it load the
-            probe, which measures it. None: the ranks train a case.
+            probe, which measures it. None: the ranks train one of Trainmark's own workloads, a
+            case.
 
     Raises:
         UsageError: ``OMP_NUM_THREADS`` has no valid value.
@@ -84,7 +85,11 @@ def prepare_setup(
 
 
 def _choose_case_variables(nproc: int) -> dict[str, str]:
-    """Return the variables of ranks of a case."""
+    """Return the environment variables of ranks that train a case, a workload of Trainmark.
+
+    Args:
+        nproc: number of ranks on this machine, which share its cores.
+    """
     return {
         **os.environ,
         **SAFE_PATH_VARIABLES,  # keep the working directory off the import path
@@ -118,6 +123,10 @@ def start_ranks(
         master: host and port at which all ranks meet; None: a free port of this machine, on which
             all ranks run.
         starts_ranks: the command, such as torchrun, is started once and starts the ranks itself.
+
+    Yields:
+        The processes that were started, in the order of their ranks; with ``starts_ranks`` the one
+        process of the command, in place of the ranks.
 
     Raises:
         MeasurementError: they cannot be started.
@@ -158,11 +167,11 @@ def _choose_torchrun_variables(node: int, nnodes: int, host: str, port: int) -> 
 
 @contextmanager
 def hold_port() -> Iterator[int]:
-    """Reserve a free port on which only ``torch.distributed`` can listen.
+    """Find a free port for ``torch.distributed``, and keep it free while the block runs.
 
-    The port stays bound while the block runs, so that no other program gets it. The socket that
-    holds it has SO_REUSEADDR and does not listen: another socket with SO_REUSEADDR, as torch's has,
-    can still listen there.
+    A socket of this process is bound to the port, so that the system gives it to no program that
+    asks for any free port. torch can still listen on it: both sockets have SO_REUSEADDR, and this
+    process does not listen.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -224,7 +233,8 @@ def run_ranks(
     Args:
         find_stop_reason: called several times a second; once it returns a reason, the ranks end.
         node: number of this machine; None: the run has no other machine.
-        master: host and port of the first node, where ranks meet.
+        master: host and port of the first node, where ranks meet; None: they meet on a free port
+            of this machine.
 
     Returns:
         Whether all ranks succeeded.
@@ -260,6 +270,7 @@ def run_ranks(
         "ranks_ended",
         t_ns=ended_ns,
         failures=failures,
+        # The share of the machine's cores that other programs than the ranks used meanwhile.
         others_cpu_share=cpu_use_before.compute_others_share(processes.CpuUse.read()),
     )
     return stop is None and not failures
@@ -324,7 +335,8 @@ def _wait_for_ranks(
     while True:
         time.sleep(POLL_S)
         exit_codes = [rank.poll() for rank in ranks]  # None: the rank runs
-        # Read after the exit codes, because a signal to all processes ends the ranks too.
+        # A signal such as Ctrl-C may end the ranks and also ask this process to stop. The reason is
+        # read after the exit codes, so that ranks that such a signal ended do not count as failed.
         stop = find_stop_reason()
         has_failed = any(exit_codes)
         have_all_ended = None not in exit_codes
@@ -336,8 +348,8 @@ def _wait_for_ranks(
             file_names = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
             groups = hang.group_ranks(files)
             if plan.nnodes > 1:
-                # Once these ranks are ended, those of other nodes fail. The wait lets the others
-                # reach their time limit too, and save their stacks first.
+                # Once these ranks are ended, the ranks of other nodes fail. During this wait, the
+                # other nodes reach their time limit too, and save the stacks of their ranks.
                 time.sleep(_OTHERS_SAVE_S)
             return {
                 "reason": "timeout",

@@ -25,7 +25,8 @@ LOOPBACK = "127.0.0.1"
 # Ends of the names of variables that name interfaces, and of those that name an address.
 _INTERFACES = re.compile(r"_(SOCKET_IFNAME|KVS_IFACE)$")
 _ADDRESS = re.compile(r"_IF_IP$")
-_WHOLE_NAME_PREFIXES = ("GLOO_", "CCL_")  # variables of libraries that match whole names only
+# Variables of Gloo and of oneCCL begin with these. Both match whole names of interfaces only.
+_GLOO_OR_ONECCL = ("GLOO_", "CCL_")
 _TIMEOUT_S = 10.0  # of a connection to this machine itself
 
 
@@ -45,7 +46,7 @@ def refuse_unusable_network(
     if world_size == 1:  # a single rank uses no network
         return
     for name, value in sorted(variables.items()):
-        if not value or not _is_of_backend(name, vendor):
+        if not value or not _is_collective_variable(name, vendor):
             continue
         # The end of a variable's name tells whether its value names interfaces or an address.
         if _INTERFACES.search(name):
@@ -56,21 +57,25 @@ def refuse_unusable_network(
         _refuse_without_loopback()
 
 
-def _is_of_backend(name: str, vendor: Vendor) -> bool:
+def _is_collective_variable(name: str, vendor: Vendor) -> bool:
     """Tell whether a variable may configure the library through which the ranks communicate."""
-    if name.startswith(f"{vendor.collective_backend.upper()}_"):  # its own settings
+    # The backend is the library's name in torch, such as nccl for variables named NCCL_….
+    if name.startswith(f"{vendor.collective_backend.upper()}_"):
         return True
-    # The variables that a vendor records include those of its collective library that have another
-    # prefix.
+    # Some of the library's variables begin otherwise. They are among those that the vendor records.
     return any(is_recorded(name, pattern) for pattern in vendor.recorded_variables)
 
 
 def _refuse_absent_interfaces(name: str, value: str) -> None:
-    """Refuse a list of interfaces that leaves a rank without one that is up.
+    """Refuse the value of a variable if a rank could use no interface with it.
 
-    As the libraries document it (2026-11), the value is a comma-separated list of prefixes of
-    names; after ``=`` it has whole names, and after ``^`` names to leave out. Gloo and oneCCL
-    always take whole names.
+    Args:
+        name: the variable's name.
+        value: the list of interfaces that the rank may use, or must not use.
+
+    Raises:
+        UsageError: the value leaves the rank no interface that is up; or it lists one for Gloo or
+            oneCCL that is absent or down.
     """
     states = psutil.net_if_stats()
     up = [interface for interface, state in states.items() if state.isup]
@@ -92,15 +97,16 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
 
     Args:
         name: the variable's name.
-        value: the variable's value: a comma-separated list of prefixes of interface names; after
-            ``=`` it has whole names, and after ``^`` names to leave out. Variables whose name
-            begins with one of ``_WHOLE_NAME_PREFIXES`` (of Gloo and oneCCL) always have whole
-            names.
+        value: a comma-separated list, as the libraries document it (2026-11). An item matches each
+            interface whose name begins with it. If the list begins with ``=``, or if the variable
+            is one of Gloo or oneCCL, an item matches only the interface with exactly that name. If
+            the list begins with ``^`` or ``^=``, the rank uses the interfaces that do not match.
         up: names of the interfaces that are up.
     """
     excludes = value.startswith("^")
     text = value.removeprefix("^")
-    matches_whole_names = name.startswith(_WHOLE_NAME_PREFIXES) or text.startswith("=")
+    is_gloo_or_oneccl = name.startswith(_GLOO_OR_ONECCL)
+    matches_whole_names = is_gloo_or_oneccl or text.startswith("=")
     patterns = [pattern for pattern in text.removeprefix("=").split(",") if pattern]
     matches: dict[str, list[str]] = {}  # interfaces that are up, by pattern
     for pattern in patterns:
@@ -112,10 +118,10 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
         excluded = {interface for interfaces in matches.values() for interface in interfaces}
         return None if set(up) - excluded else "the value excludes every interface that is up"
     absent = [pattern for pattern in patterns if not matches[pattern]]
-    if name.startswith(_WHOLE_NAME_PREFIXES):  # the library uses every interface of the list
-        is_usable = bool(patterns) and not absent
-    else:  # the library uses the first interface that matches
-        is_usable = len(absent) < len(patterns)
+    has_all = bool(patterns) and not absent
+    has_any = len(absent) < len(patterns)
+    # Gloo and oneCCL use every interface of the list; other libraries use the first that matches.
+    is_usable = has_all if is_gloo_or_oneccl else has_any
     if is_usable:
         return None
     return f"{', '.join(absent) or repr(value)}: no such interface, or it is down"

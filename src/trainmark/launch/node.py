@@ -118,20 +118,24 @@ def _describe_container(
     """Return the template's values for a container that the node's script starts.
 
     Args:
-        exported: further variables that the script sets, and passes to the container.
+        folder: the run's folder on the node.
+        exported: names of further variables that the script sets: those of the cluster file, and
+            the one with the image's name.
     """
     vendor = devices.list_vendors()[plan.device.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
     mounts = list_mounts(plan, cluster, folder)
-    # Mounted only if they exist on the node. They are patterns of a shell, so a path is quoted.
+    # Paths that the script mounts only if they exist on the node. The vendor's are patterns that
+    # the shell expands, so a plain path must be quoted.
     optional_mounts = list(needs.mounts)
     if plan.data.origin == "generated":  # a node without the data generates it
         data = str(cluster.data or plan.data.folder)
         optional_mounts.append(shlex.quote(data))
-        # Removed from the mounts without a condition: a runtime refuses a folder that does not
-        # exist.
+        # The other mounts are made in any case, and a runtime refuses to mount a folder that does
+        # not exist. So the data must not be among them.
         mounts = [mount for mount in mounts if mount != Mount(data, data, read_only=True)]
-    # Each variable once; a name that ends in `*` stands for all that begin with it.
+    # Variables that the container gets from the script's environment, each once; a name that ends
+    # in `*` stands for all variables that begin with what is before it.
     variables = dict.fromkeys((*_SET_BY_SCRIPT, *_FORWARDED, *vendor.recorded_variables, *exported))
     # LD_PRELOAD names a library of the node, which the image need not have.
     names = [name for name in variables if name != "LD_PRELOAD" and not name.endswith("*")]
@@ -166,9 +170,9 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
 
     In the other order, the mount of an outer folder would hide those within it.
 
-    Run directory, data and the folder of a user's own program have the same path in the container
-    as on the node, unless the cluster file mounts something else at that path. A program may write
-    into its folder.
+    The run directory, the data and the folder of a user's own program have the same path in the
+    container as on the node, unless the cluster file mounts something else at that path. Of these
+    three, only the data is read-only.
 
     Args:
         run_dir: the run's folder on the node.

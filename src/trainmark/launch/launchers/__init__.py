@@ -54,7 +54,11 @@ class EngineCommand:
     submits: bool = False
 
     def render_script(self, run_dir: Path) -> str:
-        """Return a shell script that does what ``start_job`` does, for a user to paste."""
+        """Return a shell script for a user to paste, which starts the run by hand.
+
+        It writes ``files`` into the run directory and runs the command there. What a command that
+        submits prints goes to ``JOB_FILE``, in which ``attach`` finds the job's id.
+        """
         return render_template(
             "command.sh.j2", command=self, folder=str(run_dir), job_file=JOB_FILE
         )
@@ -126,7 +130,8 @@ class Launcher(ABC):
 
         Raises:
             UsageError: the plan or the cluster file asks for something impossible.
-            EnvironmentFault: a host or an engine does not answer as expected.
+            EnvironmentFault: a host, or the engine (Slurm, Kubernetes, Ray), does not answer as
+                expected.
         """
 
     @abstractmethod
@@ -162,7 +167,7 @@ class Launcher(ABC):
         Raises:
             EnvironmentFault: the engine does not answer.
         """
-        if job.process:
+        if job.process:  # None: the job ended with the earlier process that started it
             job.process.terminate()
 
     def collect(self, job: EngineJob) -> None:  # noqa: B027 - most have nothing to do
@@ -232,7 +237,8 @@ def run_program(
         folder: working directory of the program; None: that of this process.
 
     Raises:
-        EnvironmentFault: it failed, with the message that it printed.
+        EnvironmentFault: the program failed, with the message that it printed; or it could not be
+            started, or did not end within ``_PROGRAM_TIMEOUT_S``.
     """
     try:
         process = subprocess.run(
@@ -257,7 +263,8 @@ def run_program(
 def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob:
     """Run ``command`` in the run directory, into which its files were written before.
 
-    A command that does not submit becomes a process that ends with this one.
+    A command that submits returns at once, and the job runs without this process. Any other command
+    becomes a process that ends when this process does.
 
     Raises:
         EnvironmentFault: the engine refused the job; the error has the engine's message.
@@ -269,7 +276,8 @@ def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob
             run_program(*command.argv, output=file, folder=folder)
     else:
         with (folder / LOG_FILE).open("wb") as file:
-            # Runs the command after it so that it ends when this process does.
+            # This program runs the command given after it, and lets the kernel end the command when
+            # the process with the given id, this one, dies.
             wrapper = build_module_command("trainmark.rank.parent", str(os.getpid()))
             process = subprocess.Popen(
                 (*wrapper, *command.argv),
@@ -277,6 +285,6 @@ def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C in the terminal does not reach it
             )
     return EngineJob(plan, cluster, process)

@@ -65,7 +65,8 @@ def format_job_name(run_id: str) -> str:
 def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """Return the amount of each resource that a pod requests, by the resource's name."""
     vendor = devices.list_vendors()[plan.device.vendor]
-    # A vendor without one, such as the processor, requests nothing for its devices.
+    # Name of the vendor's devices in Kubernetes, such as nvidia.com/gpu. None, as for a CPU: its
+    # devices are not a resource that a pod requests.
     vendor_resource = getattr(vendor, "kubernetes_resource", None)
     limits = {vendor_resource: str(plan.nproc)} if vendor_resource else {}
     limits |= cluster.kubernetes.resources
@@ -147,17 +148,24 @@ class Kubernetes(Launcher):
         return derive_state(answer["items"], job.plan.nnodes)
 
     def cancel(self, job: EngineJob) -> None:
-        """Delete the JobSet and its pods."""
-        self.collect(job)
+        """Delete the JobSet and its pods, which ends the run."""
+        _delete_job(job)
 
     def collect(self, job: EngineJob) -> None:
-        """Delete the JobSet and its pods.
+        """Delete the JobSet and its pods, which remain in the cluster after the run.
 
-        No file has to be copied: the pods wrote into the run directory itself.
+        There are no files to copy: the pods wrote into the run directory itself.
         """
-        # Does not wait: while pods are being deleted, ``read_state`` says that the job runs.
-        file = str(job.folder / MANIFEST)
-        _run_kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
+        _delete_job(job)
+
+
+def _delete_job(job: EngineJob) -> None:
+    """Have Kubernetes delete the JobSet and its pods, without waiting until they are gone.
+
+    The caller need not wait here: ``read_state`` reports the job as running while it has pods.
+    """
+    file = str(job.folder / MANIFEST)
+    _run_kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
 
 def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
@@ -208,7 +216,9 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     container_statuses = status.get("containerStatuses") or [{}]
     container_state = container_statuses[0].get("state", {})
     termination = container_state.get("terminated") or {}
-    sources = (  # the most specific reason first
+    # Parts of the pod that may give a reason, the most specific first. The pod's phase is the last
+    # resort.
+    sources = (
         conditions.get("DisruptionTarget=True"),
         status,
         termination,
@@ -220,10 +230,11 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     if any(source["reason"] in _OUTSIDE_REASONS for source in reasons):
         phase: JobPhase = "lost"  # ended from outside: its program did not fail by itself
     elif status["phase"] == "Failed" or termination.get("exitCode"):
-        phase = "ended"
-    # The pod runs, or has succeeded: there is no reason to tell.
-    elif termination or "running" in container_state:
-        return JobState(phase="ended" if termination else "running")
+        phase = "ended"  # its program failed
+    elif termination:
+        return JobState(phase="ended")  # its program succeeded: there is no reason to tell
+    elif "running" in container_state:
+        return JobState(phase="running")
     else:
         phase = "waiting"
     return JobState(
@@ -232,7 +243,7 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
 
 
 def _index_conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the conditions of a job or pod by type and status."""
+    """Return the conditions of a job or pod, by TYPE=STATUS such as ``Failed=True``."""
     conditions = item.get("status", {}).get("conditions", [])
     return {f"{condition['type']}={condition['status']}": condition for condition in conditions}
 

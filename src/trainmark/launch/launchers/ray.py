@@ -68,18 +68,24 @@ class Ray(Launcher):
         _request_jobs_api(cluster)
 
     def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
-        """Return the command that submits the job; its driver, this module, starts the nodes."""
-        # Names of resources as in Ray 2.60 (2026-11-22). A vendor without a name of its own counts
-        # as GPU: if Ray does not detect its devices, the user gives their number to `ray start`
+        """Return the command that submits the job.
+
+        The program of the job, which Ray calls its driver, is this module. It reads
+        ``REQUEST_FILE`` in the run directory, and starts the nodes.
+        """
+        # Names of resources as in Ray 2.60 (2026-11-22). A vendor without a resource of its own
+        # uses GPU: if Ray does not detect its devices, the user gives their number to `ray start`
         # with --num-gpus.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
         vendor = devices.list_vendors()[plan.device.vendor]
         device_resource = getattr(vendor, "ray_resource", "GPU")
+        # What Ray reserves on each node: a core and a device for each rank, unless the cluster file
+        # sets other amounts.
         bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
-        # `run_nodes` replaces the texts RANK, MASTER and PORT once it knows the nodes. The port is
-        # a free one of the first node: of two options --port, the last one counts, and the script's
-        # own comes first. With --heartbeat, a node ends its ranks once nothing arrives on its
-        # standard input.
+        # RANK, MASTER and PORT are placeholders, which `run_nodes` replaces once it knows the
+        # nodes. The script has an option --port with the cluster file's port already; this one
+        # comes later and therefore counts. It gives a port that is free on the first node. With
+        # --heartbeat, a node ends its ranks once nothing arrives on its standard input.
         options = ("--port", PORT, "--heartbeat")
         script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         request = {
@@ -90,14 +96,16 @@ class Ray(Launcher):
             # the cores among its ranks itself.
             "script": f"unset OMP_NUM_THREADS\n{script}",
         }
-        options_of_job = (
+        # How long Ray waits for the driver's end after it has asked the driver to stop.
+        runtime_env = json.dumps(_DRIVER_RUNTIME_ENV)
+        job_options = (
             "--no-wait",
             f"--address={cluster.ray.address or LOCAL_URL}",
             f"--submission-id={plan.run_id}",
-            f"--runtime-env-json={json.dumps(_DRIVER_RUNTIME_ENV)}",
+            f"--runtime-env-json={runtime_env}",
         )
         driver = (cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir)
-        argv = ("ray", "job", "submit", *options_of_job, "--", *driver)
+        argv = ("ray", "job", "submit", *job_options, "--", *driver)
         files = {REQUEST_FILE: json.dumps(request, indent=2)}
         return EngineCommand(argv=argv, files=files, submits=True)
 
@@ -174,7 +182,7 @@ class NodeActor:
     """
 
     def find_address(self) -> tuple[str, str]:
-        """Return the machine's address and a free port."""
+        """Return the machine's address, and a port that is free at this moment."""
         import ray
 
         with socket.create_server(("", 0)) as listening:
@@ -190,6 +198,7 @@ class NodeActor:
             script: what the shell runs; it starts the node process.
             log: path of the file that gets its output.
         """
+        # In a session of its own, so that signals to the actor's process group do not reach it.
         with Path(log).open("wb") as output:
             self.process = subprocess.Popen(
                 ["sh", "-c", script],
@@ -222,8 +231,10 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
     """
     import ray
 
+    # Ray sends SIGTERM to stop the job. The waits below end the nodes once this list has a signal.
     stop_signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
+    # What the actors print stays out of this process's output, which is the log of the job.
     ray.init(log_to_driver=False)
     # Each bundle on a machine of its own.
     group = ray.util.placement_group([dict(bundle)] * nnodes, strategy="STRICT_SPREAD")
@@ -239,7 +250,7 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
         log = str(folder / f"log.ray{number}.txt")
         nodes[actor.run.remote(script.replace(RANK, str(number)), log)] = number
     failures = _wait_for_ends(nodes, actors, stop_signals)
-    if failures:
+    if failures:  # else Ray's own message says how the job ended
         _report_phase("ended", failures[0])
     return 1 if failures or stop_signals else 0
 
@@ -247,7 +258,14 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
 def _wait_for_nodes(
     group: Any, nnodes: int, bundle: dict[str, float], stop_signals: list[int]
 ) -> bool:
-    """Wait until Ray has reserved the nodes; return False if the job is stopped before."""
+    """Wait until Ray has reserved the nodes; return False if the job is stopped before.
+
+    Args:
+        group: the placement group, which reserves ``bundle`` on each node.
+        bundle: amount of each resource of Ray that every node gets.
+        stop_signals: a signal handler adds to it while this function waits; not empty: the job is
+            stopped.
+    """
     resources = ", ".join(f"{name} {amount:g}" for name, amount in bundle.items())
     while not group.wait(3):  # seconds
         if stop_signals:
@@ -257,7 +275,12 @@ def _wait_for_nodes(
 
 
 def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[Any]:
-    """Return a ``NodeActor`` in each bundle of the group."""
+    """Start a ``NodeActor`` on each node, and return them in the order of the nodes.
+
+    Args:
+        group: the placement group, which has reserved ``bundle`` on each of the ``nnodes`` nodes.
+        bundle: amount of each resource that every node gets.
+    """
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -268,6 +291,7 @@ def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[An
         num_gpus=resources.pop("GPU", 0),
         resources=resources,
         max_concurrency=2,  # ``stop`` is called while ``run`` runs
+        # Keeps Ray from lowering the actor's priority, and from killing the node process with it.
         runtime_env={"env_vars": _WORKER_VARIABLES},
     )(NodeActor)
     strategies = [PlacementGroupSchedulingStrategy(group, index) for index in range(nnodes)]
@@ -307,15 +331,19 @@ def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[
 
 
 def _find_failure(reference: Any) -> str:
-    """Return how a node that has ended failed; empty if it succeeded."""
+    """Return how a node that has ended failed; empty if it succeeded.
+
+    Args:
+        reference: Ray's reference to the exit code of the node process.
+    """
     import ray
     from ray.exceptions import RayError
 
     try:
-        code = ray.get(reference)
+        exit_code = ray.get(reference)
     except RayError as error:  # the actor or its machine was lost
         return " ".join(str(error).split())[:1_000]
-    return f"exit code {code}" if code else ""
+    return f"exit code {exit_code}" if exit_code else ""
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ _ENDED = ("COMPLETED", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "NODE_FAIL", 
 def _parse_state(output: str) -> JobState:
     """Return the state of a job from the output of ``scontrol show job``.
 
-    A job is ``lost`` if somebody or Slurm ended it before its program did; for one that ``ended``,
-    the nodes' events tell how.
+    A job is ``lost`` if somebody or Slurm ended it before its program did. It has ``ended`` if it
+    ended by itself, or failed with a node; the files of the nodes then tell why.
     """
     state = _read_field(output, "JobState")
     reason = _read_field(output, "Reason")
@@ -50,7 +50,8 @@ def _parse_state(output: str) -> JobState:
     # Some states have variants with a longer name, such as REQUEUE_HOLD.
     if state.startswith(_WAITING):
         return JobState(phase="waiting", description=description)
-    if state not in _ENDED + _LOST:  # also in states that are not known here
+    # In every other state, such as COMPLETING, the job still has processes.
+    if state not in _ENDED + _LOST:
         return JobState(phase="running", description=description)
     return JobState(phase="ended" if state in _ENDED else "lost", description=description)
 

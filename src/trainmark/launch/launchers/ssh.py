@@ -222,7 +222,8 @@ class Ssh(Launcher):
         if ssh.run_root is None:
             return
         folder = str(locate_remote_folder(job.plan, job.cluster))
-        # Matches the command line of the node's process: its files are complete when it has ended.
+        # Matches the command line of the node's process, for whose end the script waits: its files
+        # are complete then. The blank at the end keeps a longer folder name from matching.
         node_pattern = re.escape(f"{job.plan.node_module} {folder} ")
         wait_and_list_large = _WAIT_AND_LIST_LARGE.format(
             node_pattern=shlex.quote(node_pattern),
@@ -233,13 +234,13 @@ class Ssh(Launcher):
         def copy_files(url: str) -> None:
             """Copy the files of one host, packed by tar; name those that are too large."""
             listing = run_program("ssh", *build_ssh_arguments(url, ssh, wait_and_list_large))
-            large = listing.splitlines()
-            for name in large:
+            large_files = listing.splitlines()
+            for name in large_files:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
                 text = f"trainmark: {place}: not copied: larger than {MAX_COPIED_BYTES:,} bytes"
                 print(escape_controls(text), file=sys.stderr)
             # The run directory has the plan already.
-            excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large)]
+            excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large_files)]
             script = _PACK.format(folder=shlex.quote(folder), excluded=" ".join(excluded))
             with TemporaryFile() as packed:
                 run_program("ssh", *build_ssh_arguments(url, ssh, script), output=packed)
