@@ -35,6 +35,10 @@ MARKS = (0, 0)  # of the device, before and after a batch was fetched
             Counts(samples=2, sequences=2, tokens=4, tokens_padded=10),
         ),
         (
+            {"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": [[1, 1, 0]] * 2},
+            Counts(samples=2, sequences=2, tokens=6, tokens_padded=6),
+        ),
+        (
             ({"input": torch.zeros(6, 2, dtype=torch.long)}, torch.zeros(6)),
             Counts(samples=6, sequences=6, tokens=12, tokens_padded=12),
         ),

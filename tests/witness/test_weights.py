@@ -1,4 +1,4 @@
-"""How much time the checks of a program's tensors take, without the steps that contain a check."""
+"""Checks of the tensors that a program's optimizers hold: their time, and what they find."""
 
 from __future__ import annotations
 
@@ -37,3 +37,17 @@ def test_only_checks_between_windows_count(joins):
     assert weights.take_check_ns() == 1
     assert weights.take_check_ns() == 0
     assert not weights.violations
+
+
+def test_optimizer_whose_last_group_is_empty_is_checked():
+    optimizer = make_optimizer()
+    optimizer.add_param_group({"params": []})
+    weights = TrainedWeights(clock=lambda: 0)
+    weights.add(optimizer)
+    optimizer.step()
+    weights.count_step(optimizer)
+    weights.check_window(first_step=0, steps=1, exact=False)
+    with torch.no_grad():
+        optimizer.param_groups[0]["params"][0].add_(1.0)  # written to outside of a step
+    weights.check_at_end()
+    assert [error.code for error in weights.violations] == ["parameters_changed_after_training"]

@@ -137,8 +137,9 @@ class BatchCounter:
         tokens_padded = self._count_padded_tokens(tensor, samples)
         tokens = tokens_padded  # unless an attention mask tells which of them are padding
         mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
-        # A mask on the device is not read, because that would wait for the device.
-        if tokens_padded and mask is not None and mask.device.type == "cpu":
+        # A mask that is no tensor is not used. One on the device is not read, because that would
+        # wait for the device.
+        if tokens_padded and hasattr(mask, "device") and mask.device.type == "cpu":
             tokens = int(mask.sum())
         return Counts(
             samples=samples, sequences=samples, tokens=tokens, tokens_padded=tokens_padded

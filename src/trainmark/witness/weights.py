@@ -287,10 +287,11 @@ class TrainedWeights:
         versions = []
         for reference in self._optimizers:
             optimizer = reference()
-            if optimizer is not None and optimizer.param_groups[0]["params"]:
-                first_tensor = optimizer.param_groups[0]["params"][0]
-                last_tensor = optimizer.param_groups[-1]["params"][-1]
-                versions += [first_tensor._version, last_tensor._version]
+            if optimizer is None:  # the program has deleted it
+                continue
+            tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            if tensors:
+                versions += [tensors[0]._version, tensors[-1]._version]
         return versions
 
     def _describe_form(self) -> tuple[Any, ...]:
