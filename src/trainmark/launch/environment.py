@@ -100,8 +100,8 @@ def describe_container(
     """Return kind, version, image and digest of the container of the run; None for unknown ones.
 
     If the run has a container, this process is in it. Files and variables of the container's engine
-    tell its kind, but not always version, image and digest: only apptainer names the image. So the script that
-    starts the container passes these three in variables, which take precedence.
+    tell its kind, but not always version, image and digest: only apptainer names the image. So the
+    script that starts the container passes these three in variables, which take precedence.
 
     Args:
         variables: the environment of the ranks.
