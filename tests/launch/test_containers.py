@@ -17,7 +17,7 @@ from trainmark.launch.launchers import (
     EngineCommand,
     EngineJob,
     JobState,
-    explain_absence,
+    explain_unusable_launcher,
     start_job,
 )
 from trainmark.launch.launchers.container import Container
@@ -212,7 +212,7 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     cluster = Cluster.model_validate({"container": container})
     assert cluster.find_remote_target("local") is None
     # The container of this cluster, if any, is for an engine: ``docker`` must be set for this one.
-    assert explain_absence("container", cluster) == (
+    assert explain_unusable_launcher("container", cluster) == (
         "no docker, podman or apptainer is set in a cluster file"
     )
     target = RemoteTarget(

@@ -153,7 +153,7 @@ def _list_launchers(lang: str) -> Rows:
     rows = []
     # TESTED has, by launcher, what the launcher was tested on.
     for name, tested in TESTED.items():
-        reason = None if name == LOCAL else launchers.explain_absence(name, cluster)
+        reason = None if name == LOCAL else launchers.explain_unusable_launcher(name, cluster)
         rows.append(
             {
                 "name": name,

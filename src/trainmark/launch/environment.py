@@ -79,10 +79,15 @@ def read_trainmark_commit() -> str | None:
         return None  # git is not installed, fails or takes too long
 
 
-def _run_git(root: Path, *words: str) -> str:
-    """Run git in the folder ``root`` and return its output."""
+def _run_git(root: Path, *arguments: str) -> str:
+    """Run git in the folder ``root`` and return its output.
+
+    Raises:
+        OSError: git is not installed.
+        SubprocessError: git fails, or does not end within 10 s.
+    """
     process = subprocess.run(
-        ["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True, timeout=10
     )
     return process.stdout.strip()
 
@@ -159,6 +164,7 @@ def select_variables(variables: Mapping[str, str], vendor: Vendor) -> dict[str, 
     Args:
         variables: the environment of the ranks.
     """
+    # A pattern is the name of a variable, or a prefix of names followed by ``*``.
     patterns = (*VARIABLES, *vendor.recorded_variables)
     return {
         name: value

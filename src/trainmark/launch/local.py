@@ -209,7 +209,7 @@ def _run_sampler(
             assert sampler.stdin is not None, "it is a pipe"
             sampler.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                sampler.wait(_END_PATIENCE_S)
+                sampler.wait(_END_PATIENCE_S)  # it takes a last reading
             sampler.kill()  # without effect if it has ended
 
 
@@ -285,7 +285,10 @@ def _start_plan_ranks(
     node: int,
     master: tuple[str, int] | None,
 ) -> AbstractContextManager[list[RankProcess]]:
-    """Start the plan's ranks of this machine: those of a case, or the user's own program."""
+    """Start the plan's ranks of this machine.
+
+    They train a case, which is a workload of Trainmark, or run a program of the user's own.
+    """
     program = plan.witness  # the user's own program; None: the ranks train a case
     argv = build_rank_command(sys.executable, folder) if program is None else program.command
     return start_ranks(
@@ -378,7 +381,8 @@ def launch(
     """
     folder = Path(plan.run_dir)
     vendor = devices.list_vendors()[plan.device.vendor]
-    # The probe in a user's own program (``witness``) writes what it measures into the folder.
+    # ``plan.witness`` is the user's own program, if the ranks run one. The probe in it writes what
+    # it measures into the run directory.
     program_run_dir = None if plan.witness is None else folder
     setup = prepare_setup(vendor, plan.nproc, mark=plan.run_id, program_run_dir=program_run_dir)
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)

@@ -128,7 +128,11 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
 
 
 def _refuse_absent_address(name: str, value: str) -> None:
-    """Refuse an address that no interface of this machine has."""
+    """Refuse the value of a variable if it is an address that no interface of this machine has.
+
+    Raises:
+        UsageError: with the variable's name, its value and the addresses of this machine.
+    """
     addresses = []
     for interface_addresses in psutil.net_if_addrs().values():
         for address in interface_addresses:
@@ -145,7 +149,11 @@ def _refuse_absent_address(name: str, value: str) -> None:
 
 
 def _refuse_without_loopback() -> None:
-    """Refuse a machine on which processes cannot reach each other."""
+    """Check that processes of this machine can connect through its loopback interface.
+
+    Raises:
+        EnvironmentFault: they cannot.
+    """
     try:
         with socket.create_server((LOOPBACK, 0)) as listening:
             socket.create_connection(listening.getsockname(), timeout=_TIMEOUT_S).close()

@@ -66,15 +66,16 @@ def render_node_script(
     Args:
         node_rank: a number, or an expression of the shell such as ``$SLURM_NODEID``.
         master: host of the first node, or such an expression.
-        folder: the run's folder on the node; None: the run directory itself.
+        folder: the run's folder on the node; None: the run directory, which the nodes share.
         options: further options of the node process, such as ``--heartbeat``, with which it ends
             its ranks once nothing arrives on its standard input.
     """
     run_folder = str(folder or plan.run_dir)
     words = [run_folder]
-    if cluster.data is not None:
+    if cluster.data is not None:  # else the node uses the folder of data that the plan names
         words += ["--data", str(cluster.data)]
     words += ["--port", str(cluster.master_port), *options]
+    # Apart from the other options, because the shell must replace variables in these two.
     rank_options = f'--node-rank "{node_rank}" --master "{master}"'
     return render_python_script(
         plan, cluster, ["-m", plan.node_module, *words], folder=run_folder, unquoted=rank_options
@@ -160,7 +161,7 @@ class Mount(NamedTuple):
     read_only: bool = False
 
     def format_option(self) -> str:
-        """Return the option of docker, podman and apptainer."""
+        """Return the option that makes this mount, for docker, podman and apptainer."""
         mode = ",readonly" if self.read_only else ""
         return f"--mount=type=bind,source={self.source},target={self.target}{mode}"
 

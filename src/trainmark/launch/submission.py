@@ -42,7 +42,7 @@ def require_launcher(cluster: Cluster, name: str) -> Launcher:
     Raises:
         EnvironmentFault: a program or setting that it needs is missing.
     """
-    reason = launchers.explain_absence(name, cluster)
+    reason = launchers.explain_unusable_launcher(name, cluster)
     if reason is not None:
         raise EnvironmentFault(
             f"launcher {name} cannot be used on this machine: {reason}",

@@ -185,13 +185,14 @@ def load_launcher(name: str) -> Launcher:
     return launcher_class()
 
 
-def explain_absence(name: str, cluster: Cluster) -> str | None:
+def explain_unusable_launcher(name: str, cluster: Cluster) -> str | None:
     """Return why a launcher cannot be used on this machine; None if it can."""
     programs: tuple[str, ...] = load_launcher(name).programs
     if name == CONTAINER:
         if cluster.container is None or not cluster.container.is_started_by_node:
             return f"{NO_RUNTIME} in a cluster file"
-        programs = (str(cluster.container.runtime),)  # docker, podman or apptainer
+        # The cluster file names the program: docker, podman or apptainer.
+        programs = (str(cluster.container.runtime),)
     missing = ", ".join(program for program in programs if which(program) is None)
     return f"{missing}: not on PATH" if missing else None
 

@@ -47,5 +47,6 @@ class Container(Launcher):
         """
         if cluster.container is None or not cluster.container.is_started_by_node:
             raise cluster.build_error("container", NO_RUNTIME, fix=_FIX)
+        # This machine is the only node.
         script = render_node_script(plan, cluster, node_rank="0", master="127.0.0.1")
         return EngineCommand(argv=("sh", SCRIPT), files={SCRIPT: script})

@@ -119,7 +119,7 @@ class Kubernetes(Launcher):
     programs = ("kubectl",)
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Check the volumes, then let the cluster check the manifest."""
+        """Check that a volume contains the run directory; let the cluster check the manifest."""
         run_dir = Path(plan.run_dir)
         if not any(run_dir.is_relative_to(folder) for folder in cluster.kubernetes.volumes):
             raise cluster.build_error(
@@ -249,7 +249,12 @@ def _index_conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _format_reason(condition: dict[str, Any]) -> str:
-    """Return the reason of a condition, with its message or exit code."""
+    """Return the reason of a condition, with its message or exit code.
+
+    Args:
+        condition: a condition of a job or pod, or another part of a pod that gives a reason: its
+            status, or the state of its container, which alone may have an exit code.
+    """
     details = condition.get("message", "")
     if not details and "exitCode" in condition:
         details = f"exit code {condition['exitCode']}"

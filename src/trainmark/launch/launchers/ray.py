@@ -128,6 +128,7 @@ class Ray(Launcher):
         # If the driver failed, the message ends with the driver's output, whose last line names the
         # reason. Otherwise it is Ray's own, and its first line sums it up.
         message = lines[-1] if submission["driver_exit_code"] else lines[0]
+        # ``said`` is what the driver's report says about the phase; it may be missing.
         text = f"{status}: {report.get('said') or message}"
         if status in ("PENDING", "RUNNING"):
             # RUNNING means that the driver runs; its report says whether the nodes run too.
@@ -151,7 +152,7 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
             ``ID/logs``; empty: the list of all jobs.
 
     Raises:
-        EnvironmentFault: it does not answer, or with an error.
+        EnvironmentFault: the cluster does not answer, or answers with an error.
     """
     url = f"{cluster.ray.address or LOCAL_URL}/api/jobs/{path}"
     headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")  # as `ray job` reads them

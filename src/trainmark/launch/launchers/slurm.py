@@ -124,8 +124,8 @@ class Slurm(Launcher):
     def cancel(self, job: EngineJob) -> None:
         """Let Slurm end the job.
 
-        The first time Slurm sends SIGTERM, and SIGKILL after the cluster's KillWait; after that it
-        sends SIGKILL at once.
+        On the first call Slurm sends SIGTERM, and SIGKILL after the cluster's KillWait. From the
+        second call on, it sends SIGKILL at once.
         """
         # The number includes this call. --full: also the batch script, and what it started.
         options = ("--full", "--signal=KILL") if job.num_cancels > 1 else ()
@@ -154,7 +154,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
             rule="the launcher sets this option itself",
             fix="remove it",
         )
-    # From here on defaults, which the cluster file may replace.
+    # The options that follow are defaults, which the cluster file may replace.
     options["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes
     if slurm.exclusive:
         options["exclusive"] = "true"

@@ -66,12 +66,15 @@ def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
     # A host that is listed twice counts once, because one node runs on each host.
     urls = {_parse_host_name(text): f"ssh://{text}" for text in cluster.ssh.hosts}
     if len(urls) < nnodes:
-        what = "no host is given"
-        fix = "write ssh: {hosts: [HOST, …]}"
         if urls:
+            shortage = f"but the list contains only {len(urls)}"
             fix = "add hosts, or use a smaller --nnodes"
-        if nnodes > 1:
-            shortage = f"but the list contains only {len(urls)}" if urls else "but none is given"
+        else:
+            shortage = "but none is given"
+            fix = "write ssh: {hosts: [HOST, …]}"
+        if nnodes == 1:
+            what = "no host is given"
+        else:
             what = f"{nnodes} nodes need {nnodes} different hosts, {shortage}"
         raise cluster.build_error(
             "ssh.hosts",
@@ -92,7 +95,8 @@ def _parse_host_name(text: str) -> str:
 def build_ssh_arguments(url: str, settings: SshSettings, script: str) -> list[str]:
     """Return the arguments of ssh that run a script on the host of a URL.
 
-    If an option is given twice, ssh takes the first: the cluster file overrides the defaults.
+    If an option is given twice, ssh takes the first. So the cluster file overrides the defaults,
+    but not the options that this launcher requires.
     """
     options_of_file = [f"{name}={value}" for name, value in settings.options.items()]
     ordered_options = (*_REQUIRED_OPTIONS, *options_of_file, *_DEFAULT_OPTIONS)
@@ -168,7 +172,10 @@ class Ssh(Launcher):
         )
 
     def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
-        """Return the script that holds a connection to each node."""
+        """Return the command of a script that holds a connection to each node.
+
+        Through its connection, the script starts the node's process.
+        """
         hosts = select_hosts(cluster, nnodes=plan.nnodes)
         folder = locate_remote_folder(plan, cluster)
         write_plan = ""
@@ -199,7 +206,7 @@ class Ssh(Launcher):
             return replace(state, description=f"{job.plan.nnodes} nodes")
         lost_nodes = []
         for path in folder.glob("ssh.exit*"):  # the exit code of ssh for a node, `ssh.exit3`
-            if path.read_text().strip() == str(_LOST_EXIT_CODE):
+            if path.read_text().strip() == str(_LOST_EXIT_CODE):  # ssh failed, not the node
                 lost_nodes.append(int(path.name.removeprefix("ssh.exit")))
         if not lost_nodes:
             return state
