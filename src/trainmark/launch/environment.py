@@ -52,7 +52,7 @@ def read_node_name() -> str:
 
 
 def read_package_versions() -> dict[str, str]:
-    """Return the versions of the packages a result depends on."""
+    """Return the versions, by name, of the installed packages that a result depends on."""
     versions = {}
     for name in PACKAGES:
         try:

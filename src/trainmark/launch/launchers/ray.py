@@ -295,8 +295,9 @@ def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[An
         # Keeps Ray from lowering the actor's priority, and from killing the node process with it.
         runtime_env={"env_vars": _WORKER_VARIABLES},
     )(NodeActor)
-    strategies = [PlacementGroupSchedulingStrategy(group, index) for index in range(nnodes)]
-    return [remote_class.options(scheduling_strategy=item).remote() for item in strategies]
+    # Each strategy places an actor on one of the nodes that the group has reserved.
+    strategies = [PlacementGroupSchedulingStrategy(group, number) for number in range(nnodes)]
+    return [remote_class.options(scheduling_strategy=strategy).remote() for strategy in strategies]
 
 
 def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[int]) -> list[str]:
