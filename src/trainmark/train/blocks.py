@@ -97,7 +97,7 @@ def cut_model(
     last_norm: str,
     columns: Iterable[str],
     rows: Iterable[str],
-    sequence: Iterable[tuple[str, str | None]] = (),
+    whole_sequence_inputs: Iterable[tuple[str, str | None]] = (),
 ) -> None:
     """Cut ``model`` over the ranks of a one-dimensional mesh, in place.
 
@@ -111,15 +111,15 @@ def cut_model(
         table: the token table, cut by rows.
         norms: norms, and other modules that are whole on every rank.
         last_norm: the norm before the head, also whole.
-        columns: linear layers whose outputs are cut.
+        columns: linear layers whose outputs are cut; the head is one if it is to be cut.
         rows: linear layers whose inputs are cut.
-        sequence: modules that need all positions, each with the name of its argument, or None if it
-            is called by position. Between these modules each rank holds its part of the sequence
-            (sequence parallelism); if there are none, it holds all of it.
+        whole_sequence_inputs: modules that need all positions, each with the keyword of its input,
+            or None if the input is positional. Between these modules each rank holds its part of
+            the sequence (sequence parallelism); if there are none, it holds all of it.
     """
-    modules_with_all_positions = list(sequence)
+    modules_and_keywords = list(whole_sequence_inputs)
     # Of the residual stream (B, T, D): cut by positions, or whole on each rank.
-    stream: Placement = Shard(1) if modules_with_all_positions else WHOLE
+    stream: Placement = Shard(1) if modules_and_keywords else WHOLE
     plan: dict[str, ParallelStyle] = {
         table: RowwiseParallel(input_layouts=WHOLE, output_layouts=stream),
         last_norm: Replicated(inputs=stream, outputs=WHOLE),  # the head needs all positions
@@ -127,13 +127,13 @@ def cut_model(
     plan |= {name: Replicated(inputs=stream, outputs=stream) for name in norms}
     plan |= {name: ColwiseParallel() for name in columns}
     plan |= {name: RowwiseParallel(output_layouts=stream) for name in rows}
-    for name, argument in modules_with_all_positions:
-        if argument is None:
+    for name, keyword in modules_and_keywords:
+        if keyword is None:
             plan[name] = PrepareModuleInput(input_layouts=stream, desired_input_layouts=WHOLE)
         else:
             plan[name] = PrepareModuleInput(
-                input_kwarg_layouts={argument: stream},
-                desired_input_kwarg_layouts={argument: WHOLE},
+                input_kwarg_layouts={keyword: stream},
+                desired_input_kwarg_layouts={keyword: WHOLE},
             )
     parallelize_module(model, mesh, plan)
 

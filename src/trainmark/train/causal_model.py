@@ -37,7 +37,7 @@ class CausalModel(nn.Module):
 
     @property
     def blocks(self) -> Any:
-        """Return the transformer blocks, a ``ModuleList`` of the library's modules."""
+        """Return the transformer blocks, a ``ModuleList`` of modules of ``transformers``."""
         return self.library.model.layers
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
@@ -53,8 +53,9 @@ class CausalModel(nn.Module):
     def compute_hidden(self, ids: Tensor) -> Tensor:
         """Return the last hidden states (B, T, D) of token ids (B, T).
 
-        The library's own loop is not used: it checks the positions for packed sequences, so that
-        every step would wait for the device. Blocks get no mask: their attention is then causal.
+        The blocks are called here, not by ``transformers``: its loop checks the positions for
+        packed sequences, so that every step would wait for the device. Blocks get no mask: their
+        attention is then causal.
         """
         model = self.library.model
         x: Tensor = model.embed_tokens(ids)
@@ -66,8 +67,8 @@ class CausalModel(nn.Module):
         return normed
 
 
-def list_config_fields(recipe: LanguageRecipe) -> dict[str, Any]:
-    """Return the keys of a configuration that all decoders of the library share."""
+def make_config_fields(recipe: LanguageRecipe) -> dict[str, Any]:
+    """Return the arguments that the configurations of all decoders of ``transformers`` take."""
     return {
         "vocab_size": recipe.vocab_size,
         "hidden_size": recipe.hidden_size,

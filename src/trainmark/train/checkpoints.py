@@ -104,7 +104,7 @@ def list_stored_weights(file: Path, make_error: Fault) -> list[StoredTensor]:
     """Return the names and shapes of a checkpoint's tensors.
 
     Does not read their numbers, unless the file is in torch's format before 1.6. Torch is imported
-    only for a file that torch saved, so that the launcher can call this.
+    only for a file that torch saved: the launcher calls this too, and does without torch if it can.
 
     Args:
         make_error: makes the error, with the case's rule and fix.
@@ -146,12 +146,12 @@ class Checkpoints:
         self._is_first_rank = context.rank == 0
         # The key of the random states of this rank in a checkpoint.
         self._random_key = f"random of rank {context.rank} of {context.world_size}"
-        self._is_single = context.world_size == 1  # then torch must not call collectives
+        self._is_single_rank = context.world_size == 1  # then torch must not call collectives
         self._saved_steps = 0  # steps at the last checkpoint
         self._last_folder: Path | None = None  # of the last checkpoint that this launch saved
         self._pending: Any = None  # the Future of a checkpoint that is being saved
         # Torch saves in a thread: its collectives need a group of their own.
-        needs_group = self._interval is not None and not self._is_single
+        needs_group = self._interval is not None and not self._is_single_rank
         self._group = torch.distributed.new_group(backend="gloo") if needs_group else None
 
     def load(self, checkpoint: Path, begin: Progress) -> None:
@@ -204,7 +204,7 @@ class Checkpoints:
             # value is a list, whose items torch names by their numbers: look for the first one.
             if f"{self._random_key}.0" not in reader.read_metadata().state_dict_metadata:
                 del state[self._random_key]
-            load(state, storage_reader=reader, no_dist=self._is_single)  # overwrites ``state``
+            load(state, storage_reader=reader, no_dist=self._is_single_rank)  # overwrites ``state``
         # Torch raises whatever the damage leads to. A CheckpointException is no Exception, but
         # derives from BaseException.
         except (Exception, CheckpointException) as error:  # noqa: BLE001
@@ -250,7 +250,7 @@ class Checkpoints:
                 self._collect_state(),
                 checkpoint_id=new_folder,
                 process_group=self._group,
-                no_dist=self._is_single,
+                no_dist=self._is_single_rank,
             )
 
     def close(self) -> None:
@@ -292,8 +292,8 @@ class Checkpoints:
     def _list_generators(self) -> list[Any]:
         """Return the random generators that training uses, on the host and the device.
 
-        Each has ``get_rng_state`` and ``set_rng_state``, such as the module ``torch`` and that of a
-        kind of device.
+        They are modules with ``get_rng_state`` and ``set_rng_state``, such as ``torch`` and
+        ``torch.cuda``.
         """
         from trainmark.train.replay import list_random_generators
 

@@ -69,13 +69,14 @@ def count_rows(tensors: Any) -> int:
 def compute_row_keys(tensors: Any, count: int) -> Keys:
     """Return a key of each of the first ``count`` rows: equal rows have equal keys.
 
-    Zeros at the end of a row do not change its key: it has the same key in a batch that is padded
-    with more zeros.
+    By the keys the harness recognizes rows that a job scores twice, or trains and scores. Zeros at
+    the end of a row do not change its key: it has the same key in a batch that is padded with more
+    zeros.
 
     Args:
         tensors: tensors or arrays on the host, nested in tuples, lists and dicts. Those without
-            dimensions are ignored, and those whose number of rows differs from that of the first
-            one with dimensions.
+            dimensions are ignored. So are those with another number of rows than the first one
+            that has dimensions: they do not hold one row for each row of the batch.
         count: number of rows.
     """
     if count == 0:
@@ -165,10 +166,10 @@ class EvaluationSum:
             rows: the rows of the batch that count.
             total: sum of their scores, a tensor on the device or a number; None: the quality is
                 not a mean of scores.
-            weight: divisor of the sum in the mean; None: the number of rows.
+            weight: what the batch adds to the divisor of the mean; None: its number of rows.
         """
         self.rows += rows.count
-        if self._num_keys < MAX_KEYS:  # rows after these are only counted
+        if self._num_keys < MAX_KEYS:  # later rows are only counted, without keys
             self._keys.append(rows.keys)
             self._num_keys += len(rows.keys)
         if total is not None:
@@ -190,7 +191,7 @@ class EvaluationSum:
             return RankScores(self.rows, keys, of=of)
         return RankScores(self.rows, keys, self.total, self.weight, of)
 
-    def over_ranks(self, *, world_size: int, device: torch.device) -> tuple[float, float, int]:
+    def sum_over_ranks(self, *, world_size: int, device: torch.device) -> tuple[float, float, int]:
         """Return the sums over all ranks of total, weight and rows; every rank must call it."""
         total, weight = add_over_ranks(
             self.total, self.weight, world_size=world_size, device=device
@@ -204,5 +205,5 @@ class EvaluationSum:
 
         The mean is NaN if no rank scored anything.
         """
-        total, weight, rows = self.over_ranks(world_size=world_size, device=device)
+        total, weight, rows = self.sum_over_ranks(world_size=world_size, device=device)
         return Evaluation(total / weight if weight else float("nan"), rows, scores=self.scores())

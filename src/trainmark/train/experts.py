@@ -62,6 +62,7 @@ class Experts(nn.Module):
         Args:
             mesh: the ranks that hold the layer together.
         """
+        # ``Shard(0)``: the first dimension of each parameter is that of the experts.
         for name, parameter in list(self.named_parameters()):
             # No source rank: each rank cuts its own copy of the parameter, and nothing is sent.
             sharded = distribute_tensor(parameter.data, mesh, [Shard(0)], src_data_rank=None)
@@ -186,25 +187,28 @@ class _Permuted(Function):
 
 
 class _Exchanged(Function):
-    """Rows that other ranks sent; the backward pass sends their gradients back.
-
-    ``sent`` and ``received`` are the numbers of rows for each rank and from each rank; see
-    ``_exchange``.
-    """
+    """Rows that other ranks sent; the backward pass sends their gradients back."""
 
     @staticmethod
     def forward(  # noqa: PLR0917  autograd passes no keywords
         ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: Any, timed: Timed
     ) -> Tensor:
-        """Send rows to other ranks; return those that they sent to this rank."""
-        # The backward pass sends gradients where the rows came from.
-        ctx.arguments = received, sent, group, timed
+        """Send rows to other ranks; return those that they sent to this rank.
+
+        Args:
+            sent: number of rows for each rank of ``group``.
+            received: number of rows from each rank of ``group``.
+            timed: makes a context that measures the time of an exchange.
+        """
+        # For ``backward``, with the numbers swapped: each gradient goes where its row came from.
+        ctx.exchange_back = received, sent, group, timed
         return _exchange(rows, sent, received, group, timed)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Return the gradient of ``rows``; the other arguments have none."""
-        return _exchange(gradient, *ctx.arguments), None, None, None, None
+        """Return the gradient of ``rows``: send gradients back to the ranks of the rows."""
+        # None: the arguments other than ``rows`` have no gradient.
+        return _exchange(gradient, *ctx.exchange_back), None, None, None, None
 
 
 def _exchange(
@@ -238,29 +242,30 @@ def count_rows_of_ranks(
 
 
 class _Order(NamedTuple):
-    """An order of rows, and the inverse order."""
+    """An order of rows, as their numbers, and the inverse order."""
 
-    forward: Tensor
-    backward: Tensor
+    row_numbers: Tensor
+    inverse: Tensor
 
     @classmethod
     def sort_by(cls, keys: Tensor) -> _Order:
         """Return the stable order that sorts ``keys``."""
-        order = keys.argsort(stable=True)
-        return cls(order, order.argsort())  # sorting a permutation gives its inverse
+        row_numbers = keys.argsort(stable=True)
+        # Sorting a permutation gives its inverse.
+        return cls(row_numbers, inverse=row_numbers.argsort())
 
     def apply(self, rows: Tensor) -> Tensor:
         """Return the rows in this order.
 
-        The backward pass gathers by the inverse order, which is deterministic; that of plain
-        indexing would add gradients up.
+        Plain indexing would have a backward pass that adds gradients up, in no fixed order.
+        That of ``_Permuted`` takes each gradient by its number, which is deterministic.
         """
-        permuted: Tensor = _Permuted.apply(rows, self.forward, self.backward)  # type: ignore[no-untyped-call]
+        permuted: Tensor = _Permuted.apply(rows, self.row_numbers, self.inverse)  # type: ignore[no-untyped-call]
         return permuted
 
     def undo(self, rows: Tensor) -> Tensor:
         """Return rows in the order that they had before ``apply``."""
-        restored: Tensor = _Permuted.apply(rows, self.backward, self.forward)  # type: ignore[no-untyped-call]
+        restored: Tensor = _Permuted.apply(rows, self.inverse, self.row_numbers)  # type: ignore[no-untyped-call]
         return restored
 
 
@@ -289,8 +294,8 @@ class Dispatcher:
 
     def __init__(self, num_experts: int, *, mesh: DeviceMesh | None, timed: Timed) -> None:
         self.num_experts = num_experts  # of the layer, over all ranks
-        self.ranks = 1 if mesh is None else mesh.size()  # that share the layer's experts
-        # Of these ranks, for the exchange; None: this rank has all experts and exchanges nothing.
+        self._num_ranks = 1 if mesh is None else mesh.size()  # that share the layer's experts
+        # The group of these ranks; None: this rank has all experts and exchanges nothing.
         self._group = None if mesh is None else mesh.get_group()
         self._timed = timed  # makes a context that measures the time of an exchange
 
@@ -319,7 +324,7 @@ class Dispatcher:
         inputs = tokens.to(_get_product_type(tokens))  # the dtype of matmuls: autocast's, if on
         copies = inputs[:, None].expand(-1, top_k, -1)  # of each token for each of its experts
         rows = order.apply(copies.flatten(0, 1))
-        if self.ranks == 1:
+        if self._num_ranks == 1:
             results = experts(rows, routed)
             received = routed
         else:
@@ -342,7 +347,7 @@ class Dispatcher:
         Returns:
             The results, and the number of rows that each expert of this rank received.
         """
-        sent_counts = routed.unflatten(0, (self.ranks, -1))  # (ranks, E / ranks)
+        sent_counts = routed.unflatten(0, (self._num_ranks, -1))  # (ranks, E / ranks)
         received_counts = torch.empty_like(sent_counts)
         with self._timed():
             dist.all_to_all_single(received_counts, sent_counts, group=self._group)
@@ -351,7 +356,9 @@ class Dispatcher:
         # Rows arrive sorted by rank, then by expert: sort them by expert.
         experts_here = torch.arange(received_counts.size(1), device=rows.device)
         expert_of_row = torch.repeat_interleave(
-            experts_here.repeat(self.ranks), received_counts.flatten(), output_size=len(arrived)
+            experts_here.repeat(self._num_ranks),
+            received_counts.flatten(),
+            output_size=len(arrived),
         )
         order = _Order.sort_by(expert_of_row)
         expert_counts = received_counts.sum(0)

@@ -97,7 +97,7 @@ TINY_TRAINING: dict[str, Any] = {
 }
 
 
-def measure_speed_only(recipe: LanguageRecipeType, **fields: Any) -> LanguageRecipeType:
+def make_throughput_recipe(recipe: LanguageRecipeType, **fields: Any) -> LanguageRecipeType:
     """Return ``recipe`` changed to measure only speed: generated text, few steps, no target.
 
     Args:
@@ -131,7 +131,8 @@ def make_case(
 
     Args:
         model: name of the model, for the record.
-        mission: how the JSON record names the case; collections of results import the record.
+        mission: names and codes of the case in the JSON record, the file that collections of
+            results import.
         recipes: recipes of one type by name; the first is the case's default.
         fields: further fields of ``Case``.
     """
@@ -206,7 +207,7 @@ def refuse_undivided(divisions: Iterable[Division], rule: str) -> None:
 
 
 def list_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that MLPerf's rulesets of language models require in a log."""
+    """Return what MLPerf's rulesets of language models require in a log: keys and their values."""
     return {
         "max_sequence_length": recipe["seq_length"],
         "max_steps": recipe["max_steps"],

@@ -38,10 +38,12 @@ class NextTokenJob:
             the model was sharded, so that no rank ever holds more than its shards. None: the model
             has its weights.
         blocks: modules that FSDP shards one by one.
-        experts: see ``parallelize``.
+        experts: modules with only this rank's share of a layer's experts; see ``parallelize``.
         adam_eps: added to the root of AdamW's second moment.
-        schedule_lr, stepper_options: see ``Stepper``.
-        compiled: see ``parallelize``.
+        schedule_lr: called with the number of finished steps before each step; returns the learning
+            rate as a multiple of the recipe's.
+        compiled: compile the model with ``torch.compile``; see ``parallelize``.
+        stepper_options: further keywords of ``Stepper``, such as those of the loss scale.
     """
 
     def __init__(
@@ -52,12 +54,13 @@ class NextTokenJob:
         ranks: Ranks,
         model: nn.Module,
         materialize: Callable[[torch.device], None] | None = None,
-        blocks: Iterable[nn.Module],
-        experts: Iterable[nn.Module] = (),
+        blocks: Iterable[nn.Module],  # units that FSDP shards
+        experts: Iterable[nn.Module] = (),  # have only this rank's share of a layer's experts
         adam_eps: float = 1e-8,
+        # From the number of finished steps to a factor of the recipe's learning rate.
         schedule_lr: Callable[[int], float],
         compiled: bool,
-        **stepper_options: Any,
+        **stepper_options: Any,  # further keywords of ``Stepper``, such as those of the loss scale
     ) -> None:
         recipe = context.recipe
         self.context = context
@@ -72,7 +75,7 @@ class NextTokenJob:
         # the model, it does so after the sharding, so that no rank ever holds a whole model.
         if materialize is not None and not is_sharded:
             materialize(device)
-        # Wraps ``model``, so that its gradients are averaged over the ranks; the same weights.
+        # ``model``, perhaps wrapped, so that its gradients are averaged over the ranks.
         replicas = parallelize(
             model,
             ranks,
@@ -101,7 +104,9 @@ class NextTokenJob:
         self._begin = Progress()  # where training begins: at 0, or at a checkpoint
 
     def resume_from(self, begin: Progress, scale: Tensor) -> None:
-        """Continue data order and schedule from a checkpoint; see ``checkpoints.Checkpoints``.
+        """Continue the order of the data, the learning rates and the loss scale of a checkpoint.
+
+        ``Checkpoints.load``, which calls this, loads the model and the optimizer itself.
 
         Args:
             begin: progress at the checkpoint.
@@ -145,8 +150,8 @@ class NextTokenJob:
     def evaluate(self) -> Evaluation:
         """Return the mean loss per token over all validation samples, in nats.
 
-        Every rank takes the same number of forward passes, because a sharded or divided
-        model needs all its ranks in each.
+        Every rank takes the same number of forward passes, because each pass of a sharded model
+        involves all ranks.
         """
         index = self.data.validation.build_unshuffled_epoch()
         ranks = self.ranks
@@ -162,8 +167,8 @@ class NextTokenJob:
         for ids, rows in read_ahead(scored_rows(host_batches), self.context.device, depth=depth):
             with self.stepper.autocast():
                 loss = self.model(ids[:, :-1], ids[:, 1:])
-            # The number is 0 if this rank has no rows left and passes a filler. If ranks share a
-            # replica, one of them adds the loss for all.
+            # ``rows.count`` is 0 if this rank has no rows left: the batch is then a filler, for the
+            # forward pass alone. If ranks share a replica, one of them adds the loss for all.
             if rows.count and ranks.counts_here:
                 num_tokens = rows.count * self.recipe.seq_length
                 evaluation_sum.add(rows, total=loss, weight=num_tokens)
@@ -194,9 +199,9 @@ class NextTokenJob:
     def facts(self) -> Mapping[str, Any]:
         """Return the facts of the job for the record, such as its size and parallelism."""
         ranks = self.ranks
-        per_token, attention = self.flops_per_token()
+        flops, attention_flops = self.flops_per_token()  # the second is a part of the first
         return {
-            ATTENTION_SHARE: attention / per_token,  # of the FLOPs
+            ATTENTION_SHARE: attention_flops / flops,
             "parameters": self.num_parameters,
             "trainable_parameters": self.num_parameters,  # training changes all
             "flops_formula": "palm-appendix-b",
@@ -205,7 +210,7 @@ class NextTokenJob:
                 "tensor": ranks.tensor_size,
                 "fsdp": self.recipe.fsdp and ranks.mesh is not None,  # a single rank has no mesh
             },
-            "skipped_steps": self.stepper.skipped_steps(),
+            "skipped_steps": self.stepper.skipped_steps(),  # whose fp16 gradients overflowed
         }
 
 

@@ -101,7 +101,10 @@ class Ranks:
 
     @property
     def counts_here(self) -> bool:
-        """Tell whether this rank counts samples; one of the ranks that share a replica does."""
+        """Tell whether this rank counts samples.
+
+        One of the ranks that share a replica does, because all of them train the same samples.
+        """
         return self.tensor_rank == 0
 
 
@@ -171,8 +174,9 @@ def _shard_model(
 
     ignored_parameters: set[nn.Parameter] = set()
     if experts and mesh["replica"].size() > 1:
-        # Ranks that hold the same experts shard these by columns, ``Shard(1)``, not by experts, as
-        # FSDP does by default: a rank may hold fewer experts than there are replicas.
+        # Ranks that hold the same experts cut these along the second dimension, ``Shard(1)``. By
+        # default FSDP cuts along the first, that of the experts, but a rank may hold fewer experts
+        # than there are replicas.
         for module in experts:
             fully_shard(module, mesh=mesh["replica"], shard_placement_fn=lambda _: Shard(1))
     else:  # there are no experts, or no other rank holds the same ones: they stay as they are

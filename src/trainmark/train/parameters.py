@@ -66,7 +66,10 @@ class TensorDigest:
 
     @torch.no_grad()
     def compute_sums(self) -> dict[str, int]:
-        """Return by name, for each tensor, a number that depends on every bit of it."""
+        """Return by name, for each tensor, a number that depends on every bit of it.
+
+        Synchronises: the numbers of ``compute_totals``, copied from the device to the host.
+        """
         return read_totals(self.compute_totals())
 
     @torch.no_grad()

@@ -263,7 +263,7 @@ class GlmJob:
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
         evaluation_sum = self.score(rows)
         # Sums of the scores, of their weights (all 1, not needed here) and of the samples.
-        num_right, _, num_samples = evaluation_sum.over_ranks(
+        num_right, _, num_samples = evaluation_sum.sum_over_ranks(
             world_size=world_size, device=self.stepper.device
         )
         assert num_samples == total, f"{num_samples} of {total} validation samples were scored"

@@ -19,7 +19,7 @@ from trainmark.train.language_recipe import (
     LanguageRecipe,
     list_mlperf_keys,
     make_case,
-    measure_speed_only,
+    make_throughput_recipe,
     refuse_undivided,
 )
 
@@ -249,14 +249,14 @@ CASE = make_case(
         "standard-1x8": _make_standard_recipe("1x8"),
         "standard-2x8": _make_standard_recipe("2x8"),
         # Another model, with as many layers as fit on a card of 80 GB with their fp32 optimizer.
-        "throughput-1x1-3-layers": measure_speed_only(
+        "throughput-1x1-3-layers": make_throughput_recipe(
             _make_standard_recipe("1x1"),
             num_layers=3,
             micro_batch_size=2,
             grad_accum_steps=8,
             expert_parallel=1,
         ),
-        "throughput-1x8": measure_speed_only(_make_standard_recipe("1x8")),
+        "throughput-1x8": make_throughput_recipe(_make_standard_recipe("1x8")),
     },
     aliases=("gpt_oss",),
     mlperf=make_mlperf_keys,

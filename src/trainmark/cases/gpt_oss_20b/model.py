@@ -10,7 +10,7 @@ from transformers import GptOssConfig, GptOssForCausalLM
 
 from trainmark.train import sink_attention
 from trainmark.train.blocks import recompute_blocks
-from trainmark.train.causal_model import CausalModel, list_config_fields
+from trainmark.train.causal_model import CausalModel, make_config_fields
 from trainmark.train.experts import Dispatcher, Experts
 
 from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_THETA
@@ -31,7 +31,7 @@ def build_config(recipe: GptOssRecipe) -> GptOssConfig:
     beginning with a sliding window.
     """
     return GptOssConfig(
-        **list_config_fields(recipe),
+        **make_config_fields(recipe),
         intermediate_size=recipe.ffn_size,
         head_dim=recipe.head_dim,
         sliding_window=recipe.sliding_window,

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainmark.train.blocks import cut_model, recompute_blocks
-from trainmark.train.causal_model import CausalModel, list_config_fields
+from trainmark.train.causal_model import CausalModel, make_config_fields
 
 from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
 
@@ -33,7 +33,7 @@ def build_config(recipe: Llama31Recipe) -> LlamaConfig:
         **ROPE_SCALING,
     }
     return LlamaConfig(
-        **list_config_fields(recipe),
+        **make_config_fields(recipe),
         intermediate_size=recipe.ffn_size,
         max_position_embeddings=MAX_LENGTH,
         rms_norm_eps=RMS_NORM_EPS,
@@ -107,5 +107,5 @@ def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: De
         ],
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
         # Before these modules, the ranks gather the tokens that they have divided.
-        sequence=whole_sequence_inputs if recipe.sequence_parallel else (),
+        whole_sequence_inputs=whole_sequence_inputs if recipe.sequence_parallel else (),
     )

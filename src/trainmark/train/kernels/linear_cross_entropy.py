@@ -52,7 +52,8 @@ def library_cross_entropy_sum(
     """
     del scores_at_once
     if isinstance(weight, DTensor):
-        # The gradient of the hidden states sums those of all ranks' classes.
+        # Made a DTensor, because their product with the sharded weight must be one. In the backward
+        # pass torch then adds up the gradients that the classes of all ranks give to them.
         hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()])
     scores = nn.functional.linear(hidden, weight)
     if isinstance(scores, DTensor):
@@ -188,7 +189,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             d_hidden.mul_(scale)
         if d_weight is not None:
             d_weight.mul_(scale)
-        ctx.gradients = None  # free them as soon as the caller has
+        ctx.gradients = None  # the caller alone holds them now, and can free them
         return d_hidden, d_weight, *[None] * 7  # the other arguments have no gradient
 
 
