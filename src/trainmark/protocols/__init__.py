@@ -68,12 +68,12 @@ def __getattr__(name: str) -> Any:
 
 
 def list_members(protocol: type) -> list[str]:
-    """Return the attributes and methods that ``protocol`` requires."""
+    """Return the names of the attributes and methods that ``protocol`` requires."""
     # Names with an underscore are those of ``typing.Protocol`` itself, such as ``__init__``.
     methods = [name for name, value in vars(protocol).items() if callable(value)]
     return [*protocol.__annotations__, *(name for name in methods if not name.startswith("_"))]
 
 
 def list_missing_members(value: object, protocol: type) -> list[str]:
-    """Return the members of ``protocol`` that ``value`` lacks."""
+    """Return the names of the members of ``protocol`` that ``value`` lacks."""
     return [name for name in list_members(protocol) if not hasattr(value, name)]

@@ -86,7 +86,7 @@ class Device(Protocol):
     def set_precision(self, precision: Precision) -> dict[str, Any]:
         """Set the precision of matmuls; return the flags that are then in effect.
 
-        Keys: at least ``PRECISION_KEYS``.
+        Keys: at least ``PRECISION_KEYS``, which figures and pages read.
         """
 
     def memory(self) -> MemoryUse:
@@ -101,7 +101,7 @@ class Device(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return product name, driver, memory and similar facts for the record.
 
-        Keys: at least ``DESCRIBE_KEYS``.
+        Keys: at least ``DESCRIBE_KEYS``, which figures and pages read.
         """
 
 
@@ -181,9 +181,10 @@ class Vendor(Protocol):
         """
 
     def monitored(self, nproc: int) -> list[int]:
-        """Return ``DeviceSample.index`` of each rank's device, in the order of local ranks.
+        """Return ``DeviceSample.index`` of the device of each of this machine's ``nproc`` ranks.
 
-        Empty if it is not known which of the monitor's devices ranks use.
+        In the order of local ranks. Empty if it is not known which of the monitor's devices ranks
+        use.
         """
 
 

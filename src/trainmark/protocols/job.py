@@ -92,7 +92,11 @@ class StepStages:
 
     @contextmanager
     def stage(self, name: str, device: Device) -> Iterator[None]:
-        """Add the device time of the work inside the ``with`` block to ``name``."""
+        """Note when the work inside the ``with`` block starts and ends on the device.
+
+        Args:
+            name: of the stage, to whose sum ``take_ns`` adds this time.
+        """
         start = device.mark()  # in the device's queue: it is reached when the work before it ends
         yield
         self._marks.append((name, start, device.mark()))
@@ -190,7 +194,8 @@ class Job(Protocol):
     def check(self) -> None:
         """Raise an error if training failed in a way that the loss does not show.
 
-        Called at the edge of a window, after the device was synchronised.
+        For example, gradients may overflow even at the smallest loss scale. Called at the edge of a
+        window, after the device was synchronised.
         """
 
     def trained_parameters(self) -> Mapping[str, Any]:

@@ -89,8 +89,9 @@ class DeviceSample:
 
 @cache
 def _build_adapter(name: str) -> TypeAdapter[Any]:
-    """Return what validates the values of a field of ``DeviceSample``."""
-    from pydantic import TypeAdapter  # not needed to import a vendor
+    """Return a validator for values of a field of ``DeviceSample``, built once for each field."""
+    # Imported here, because vendors import this module and do not validate values themselves.
+    from pydantic import TypeAdapter
 
     return TypeAdapter(get_type_hints(DeviceSample, include_extras=True)[name])
 
@@ -118,7 +119,8 @@ class MonitorFault(Exception):
     """
 
     def __init__(self, kind: FaultKind, said: str) -> None:
-        # ``said``: what the monitor's tool or library printed or raised.
+        # ``kind``: how the monitor failed, such as ``hung``. ``said``: the message that its tool or
+        # library printed or raised.
         super().__init__(f"{kind}: {said}")
         self.kind: FaultKind = kind
         self.said = said
