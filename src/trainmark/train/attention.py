@@ -17,7 +17,8 @@ def choose_attention_kernels(
     """Choose the device's attention kernels that suit a job, until the next call.
 
     Args:
-        dropout: probability of dropping an attention weight in training. Some kernels round it.
+        dropout: probability of dropping an attention weight in training. A kernel that would round
+            it to another probability does not suit.
         shapes_vary: shapes differ between steps. A kernel that is compiled for each shape would
             then be compiled again and again in measured windows.
     """

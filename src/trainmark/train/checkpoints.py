@@ -137,7 +137,9 @@ class Checkpoints:
     ) -> None:
         import torch
 
-        self.begin = Progress()  # nothing is trained yet; ``load`` sets that of its checkpoint
+        # The progress from which this launch continues: nothing is trained, unless ``load`` sets
+        # that of a checkpoint.
+        self.begin = Progress()
         # Steps between two checkpoints; None: none are saved. Not every recipe has the field.
         self._interval: int | None = getattr(context.recipe, "checkpoint_every_steps", None)
         self._job = job

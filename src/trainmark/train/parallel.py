@@ -130,9 +130,10 @@ def parallelize(
     shards: Iterable[nn.Module] | None = None,
     experts: Iterable[nn.Module] = (),
 ) -> nn.Module:
-    """Return the module to call for a forward pass of ``model`` over the replicas of ``ranks``.
+    """Prepare ``model`` for training over ranks; return the module to call for a forward pass.
 
-    Buffers are not exchanged: they must be equal on all ranks and stay so.
+    If there are several replicas, the backward pass averages gradients over them. Buffers are not
+    exchanged: they must be equal on all ranks and stay so.
 
     Args:
         model: already sharded over the tensor parallel ranks.

@@ -134,6 +134,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         The gradients are computed here, so that the scores need not be kept for ``backward``.
 
         Args:
+            hidden: (N, D).
+            weight: this rank's rows of the whole weight, (V, D).
+            targets: (N,), as numbers among the classes of all ranks.
             group: ranks that share the classes; None: this rank has all of them.
             num_classes: rows of this rank's ``weight`` that are classes; the others are padding.
             block_rows: rows of ``hidden`` whose scores are computed at once.
