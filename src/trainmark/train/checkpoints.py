@@ -63,11 +63,13 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
             what = "the file contains more than weights, and loading it would execute code"
         raise make_error(what, where=str(file)) from None
+    where, state = str(file), content
     # A training checkpoint has the weights under ``module``, beside the optimizer's state.
-    state = content.get("module", content) if isinstance(content, dict) else None
+    if isinstance(content, dict) and "module" in content:
+        where, state = f"{file}, module", content["module"]
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
         rule = "every entry of a checkpoint must be a tensor"
-        raise make_error("the file contains no named tensors", where=f"{file}, module", rule=rule)
+        raise make_error("the file contains no named tensors", where=where, rule=rule)
     return state
 
 
