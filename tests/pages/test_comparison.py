@@ -53,7 +53,7 @@ def test_sentences_name_their_side() -> None:
     # The second side is named C, as on a page with several comparisons.
     text = show(build_comparison(compare(a, b), "C"), width=200)
     assert "p_core of C is 1.000 times A's" in text
-    assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text
+    assert "the target was reached by 1 of 1 launches of A and by 1 of 1 launches of C" in text
 
 
 @pytest.mark.parametrize(
