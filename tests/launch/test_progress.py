@@ -243,7 +243,7 @@ def test_log_gets_a_progress_line_at_intervals(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An interval is 10 s; the second text comes before it is over."""
-    monkeypatch.setattr(RunProgress, "is_unstarted", False)
+    monkeypatch.setattr(RunProgress, "has_read_events", True)
     times, texts = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
     monkeypatch.setattr(RunProgress, "poll", lambda _: [ProgressPart(next(texts), progress._STEP)])

@@ -68,11 +68,11 @@ _SPEED = 8
 
 
 def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
-    """Return label and parts in one line; what does not fit into ``width`` columns is dropped.
+    """Return label and parts in one line, without those that do not fit into ``width`` columns.
 
-    Parts with a low priority are dropped first. The label follows when only the step, the engine's
-    words and the speed are left, which have the highest priorities. The last part, or a label
-    without parts, always stays. The engine's words are what a launcher such as Slurm says of a job.
+    The part with the lowest priority is dropped first. The step, the speed and the engine's words,
+    which are what a launcher such as Slurm says of a job, have the highest priorities: the label is
+    dropped before any of these. If a single part or the label alone is too long, it stays.
     """
     shown_parts = list(parts)
     line = _join_parts(label, shown_parts)
@@ -87,7 +87,7 @@ def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
 
 
 def _join_parts(label: str, parts: Iterable[ProgressPart]) -> str:
-    """Return label and parts in one line, however long."""
+    """Return label and parts in one line, whose length is not limited."""
     text = "  ".join(part.text for part in parts)
     return f"{label}: {text}" if label else text
 
@@ -102,7 +102,7 @@ class RunProgress:
     """
 
     plan: Plan
-    parts: Sequence[ProgressPart] = (ProgressPart("starting ranks", _STEP),)
+    parts: Sequence[ProgressPart] = (ProgressPart("starting ranks", priority=_STEP),)
     limit_warning: str = ""
     _started_ns: int = 0
     _total_steps: int = 0
@@ -118,13 +118,13 @@ class RunProgress:
         self._tail = EventTail(Path(self.plan.run_dir) / name_rank_file(0))
 
     @property
-    def is_unstarted(self) -> bool:
-        """Tell whether no event of the first rank was read yet.
+    def has_read_events(self) -> bool:
+        """Tell whether any event of the first rank was read.
 
-        The job of an engine such as Slurm may wait for its nodes, or have its first rank on a
-        machine whose files are not visible here.
+        None was read while the job of an engine such as Slurm waits for its nodes, or if its first
+        rank is on a machine whose files are not visible here.
         """
-        return self._tail.is_unread
+        return not self._tail.is_unread
 
     def poll(self) -> Sequence[ProgressPart]:
         """Read new events and return the parts of the line."""
@@ -149,10 +149,14 @@ class RunProgress:
 
     def _show(self, text: str) -> None:
         """Set the progress to a single text."""
-        self.parts = (ProgressPart(text, _STEP),)
+        self.parts = (ProgressPart(text, priority=_STEP),)
 
     def _take_facts(self, event: Facts) -> None:
-        """Note how many steps the run has at most; warn if it cannot end within its time limit."""
+        """Note how many steps the run has at most; warn if it cannot end within its time limit.
+
+        Args:
+            event: what the first rank reports of its device and its job before training.
+        """
         recipe = self.plan.recipe
         steps_of_epochs = event.steps_per_epoch * recipe["max_epochs"]
         self._total_steps = min(steps_of_epochs, recipe["max_steps"] or steps_of_epochs)
@@ -193,23 +197,25 @@ class RunProgress:
         speed = f"{samples_per_s:,.1f}" if samples_per_s < 1000 else f"{samples_per_s:,.0f}"
         # A user's own program does not report how many steps it will do.
         total = f"/{self._total_steps}" if self._total_steps else ""
+        # If the line is too long for a terminal, parts are dropped, the lowest priority first.
         parts = [
-            ProgressPart(f"step {self._steps}{total}", _STEP),
-            ProgressPart(f"{speed} samples/s", _SPEED),
+            ProgressPart(f"step {self._steps}{total}", priority=_STEP),
+            ProgressPart(f"{speed} samples/s", priority=_SPEED),
         ]
         last_loss = event.loss[-1]
         if last_loss is not None:
-            parts.append(ProgressPart(f"loss {last_loss:.4f}", _LOSS))
+            parts.append(ProgressPart(f"loss {last_loss:.4f}", priority=_LOSS))
         # None: the loss was not finite. In a user's own program it may also be unknown, because the
         # program has no loss that is a single number: then the part is left out.
         elif self.plan.witness is None:
-            parts.append(ProgressPart("loss nan", _LOSS))
+            parts.append(ProgressPart("loss nan", priority=_LOSS))
         parts += self._estimate_times(event.end_ns)
         if event.used_bytes is not None:  # None: the device does not report its memory
-            parts.append(ProgressPart(f"{event.used_bytes / 2**30:.1f} GiB", _MEMORY))
+            parts.append(ProgressPart(f"{event.used_bytes / 2**30:.1f} GiB", priority=_MEMORY))
         if self._quality is not None:  # of the last evaluation; None: there was none yet
-            parts.append(ProgressPart(f"quality {self._quality:.4f}", _QUALITY))
-        parts.append(ProgressPart(f"epoch {event.epoch + 1}", _EPOCH))  # events count from 0
+            parts.append(ProgressPart(f"quality {self._quality:.4f}", priority=_QUALITY))
+        epoch = event.epoch + 1  # events count from 0
+        parts.append(ProgressPart(f"epoch {epoch}", priority=_EPOCH))
         self.parts = parts
 
     def _estimate_times(self, now_ns: int) -> Iterator[ProgressPart]:
@@ -230,14 +236,14 @@ class RunProgress:
         time_to_limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
         remaining_s = (self._total_steps - self._steps) * step_s
         if self.plan.target is None:
-            yield ProgressPart(f"{_format_duration(remaining_s)} left", _TIME_LEFT)
+            yield ProgressPart(f"{_format_duration(remaining_s)} left", priority=_TIME_LEFT)
         else:
             upper_bound_s = min(remaining_s, time_to_limit_s)
-            yield ProgressPart(f"up to {_format_duration(upper_bound_s)} left", _TIME_LEFT)
+            yield ProgressPart(f"up to {_format_duration(upper_bound_s)} left", priority=_TIME_LEFT)
         evaluation_step = self._find_next_evaluation_step()
         if evaluation_step < self._total_steps:  # else it is due when the run ends
             due_s = (evaluation_step - self._steps) * step_s
-            yield ProgressPart(f"evaluation in {_format_duration(due_s)}", _EVALUATION)
+            yield ProgressPart(f"evaluation in {_format_duration(due_s)}", priority=_EVALUATION)
         needed_s = (self._find_earliest_last_step() - self._steps) * step_s
         # The speed of the first windows is no basis for a warning.
         is_speed_known = self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s
@@ -277,12 +283,14 @@ class RunProgress:
             next_step = min(next_step, (self._steps // interval_steps + 1) * interval_steps)
         interval_samples = recipe["eval_every_samples"]
         if interval_samples:
-            # The number of samples after which the next of these evaluations is due.
-            next_samples = recipe["eval_from_sample"] or interval_samples
-            if self._samples >= next_samples:  # the first evaluation is over
-                num_intervals = (self._samples - next_samples) // interval_samples + 1
-                next_samples += num_intervals * interval_samples
-            step = max(1, round(next_samples / self._compute_samples_per_step()))
+            # Both are numbers of samples of all ranks. By default the first of these evaluations is
+            # due after one interval.
+            first_due_samples = recipe["eval_from_sample"] or interval_samples
+            due_samples = first_due_samples
+            if self._samples >= first_due_samples:  # the first evaluation is over
+                num_intervals = (self._samples - first_due_samples) // interval_samples + 1
+                due_samples += num_intervals * interval_samples
+            step = max(1, round(due_samples / self._compute_samples_per_step()))
             next_step = min(next_step, step)
         return next_step
 
@@ -296,7 +304,7 @@ class RunProgress:
 
 
 def _format_duration(seconds: float) -> str:
-    """Return ``2:05`` or ``1:02:05``."""
+    """Return a duration as ``2:05`` (minutes and seconds) or ``1:02:05`` (with hours)."""
     # An overdue time is negative; it is shown as 0:00.
     total_minutes, whole_seconds = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(total_minutes, 60)
@@ -322,28 +330,30 @@ class ProgressLine:
             engine_state: the engine's words about the job, shown first; empty: no engine.
         """
         rank_parts = self._progress.poll()
-        parts = [ProgressPart(engine_state, _ENGINE)] if engine_state else []
-        # While a job waits, the ranks' part "starting ranks" would contradict the engine's words.
-        if not engine_state or not self._progress.is_unstarted:
+        parts = [ProgressPart(engine_state, priority=_ENGINE)] if engine_state else []
+        # Before the first event the ranks' part is "starting ranks". It would contradict the
+        # engine's words about a job that waits.
+        if not engine_state or self._progress.has_read_events:
             parts += rank_parts
         parts = [part._replace(text=escape_controls(part.text)) for part in parts]
         label = escape_controls(self._label)
         text = _join_parts(label, parts)
         now_s = time.monotonic()
         on_terminal = sys.stderr.isatty()
+        # A terminal shows each change; a log gets a line at most every ``_LINE_EVERY_S`` seconds.
         if text != self._shown_text and (on_terminal or now_s - self._shown_s >= _LINE_EVERY_S):
             self._shown_text = text
             self._shown_s = now_s
             line = fit_line(label, parts, _get_columns()) if on_terminal else text
-            _write(line, is_updated=True)
+            _write(line, is_replaceable=True)
         if self._progress.limit_warning and not self._has_warned:
             self._has_warned = True
             end_line(f"{self._label}: {self._progress.limit_warning}")
 
 
 def end_line(text: str) -> None:
-    """Replace the updated line by ``text``, which may take several lines."""
-    _write(escape_controls(text), is_updated=False)
+    """Replace the progress line by ``text``, which may take several lines."""
+    _write(escape_controls(text), is_replaceable=False)
 
 
 def _get_columns() -> int:
@@ -351,21 +361,22 @@ def _get_columns() -> int:
     return shutil.get_terminal_size().columns - 1
 
 
-def _write(text: str, *, is_updated: bool) -> None:
+def _write(text: str, *, is_replaceable: bool) -> None:
     """Write a line to standard error.
 
     Args:
-        is_updated: on a terminal, the next line replaces this one.
+        is_replaceable: on a terminal, the next line will replace this one, which is cut to the
+            terminal's width.
     """
     end = "\n"
-    # The reader of our standard error may have exited; the run continues.
+    # The program that reads standard error may have exited; the run continues.
     with suppress(OSError):
         if sys.stderr.isatty():
             width = _get_columns()
-            if is_updated:
+            if is_replaceable:
                 text = set_cell_size(text, width)
                 end = ""
-            # Spaces cover what the line before has shown there.
+            # Spaces cover the rest of the previous line, which may be longer.
             text = f"\r{text}{' ' * (width - cell_len(text))}"
         sys.stderr.write(text + end)
         sys.stderr.flush()
