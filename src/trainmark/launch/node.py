@@ -217,9 +217,13 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
 
 
 def locate_data(node: int, plan: Plan, data: Path | None) -> Path:
-    """Return the folder of the data on this node; generate generated data if it is missing.
+    """Return the folder of the data on this node.
+
+    If the folder is missing and the case can generate its data, the data is generated in this
+    node's cache, and that folder is returned.
 
     Args:
+        node: number of this node, for the error's text.
         data: the folder, from the cluster file; None: the plan's folder.
 
     Raises:
@@ -247,7 +251,10 @@ class HeartbeatReader:
         self._last_s = time.monotonic()  # time at which something arrived last
 
     def is_lost(self) -> bool:
-        """Read standard input; tell whether it has ended or was silent for too long."""
+        """Read standard input; tell whether the launcher counts as lost.
+
+        It does if standard input has ended, or if nothing has arrived on it for too long.
+        """
         while self._can_read():
             data = os.read(sys.stdin.fileno(), 4096)
             if not data:  # the end
@@ -296,13 +303,14 @@ def _run_node(
     if program is None:
         data_folder = locate_data(node, plan, options.data)
     else:
-        # The program starts in its own folder, which stands in place of a folder of data.
+        # The program starts in its own folder. ``DATA_VARIABLE``, set below, has that folder.
         data_folder = _enter_program_folder(program, node)
     vendor = devices.choose_vendor(plan.device.vendor)
     setup = prepare_setup(
         vendor,
         plan.nproc,
-        # By the mark in their environment, the processes of this node's ranks are found.
+        # All processes of this node's ranks have the mark in their environment: by it they are
+        # found and killed.
         mark=processes.make_mark(plan.run_id, node),
         program_run_dir=None if program is None else directory,
     )
@@ -326,17 +334,19 @@ def _run_node(
     )
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run this node's part of the plan in the run directory; 0 if all its ranks succeeded."""
     parser = argparse.ArgumentParser(prog="trainmark.launch.node", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--node-rank", type=int, required=True)
+    # Host and port of the first node, where all ranks meet.
     parser.add_argument("--master", required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--data", type=Path)  # folder on this node; absent: that of the plan
+    # Folder of the data on this node; absent: that of the plan.
+    parser.add_argument("--data", type=Path)
     # Whether the launcher writes to standard input for as long as it lives.
     parser.add_argument("--heartbeat", action="store_true")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     node = options.node_rank
     heartbeat = HeartbeatReader() if options.heartbeat else None
     with note_stop_signals() as request:

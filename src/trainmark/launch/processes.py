@@ -96,9 +96,10 @@ class CpuUse:
 
     @classmethod
     def read(cls) -> CpuUse:
-        """Return the current values of the counters."""
+        """Return the processor seconds that were used until now."""
         times = psutil.cpu_times()
-        idle = times.idle + getattr(times, "iowait", 0.0)
+        idle = times.idle + getattr(times, "iowait", 0.0)  # a core that waits for a disk is idle
+        # Of children that have ended and were waited for; others do not count yet.
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         # Guest time is counted in user time already (proc(5)).
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
@@ -107,14 +108,15 @@ class CpuUse:
         )
 
     def compute_others_share(self, later: CpuUse) -> float | None:
-        """Return the share of the machine's cores that other processes used until ``later``.
+        """Return the share of the machine's cores that others used from this reading to ``later``.
 
-        Others are all but this process's children that have ended by then: children that still run
-        count as others, and so does this process itself.
+        This process's children that have ended meanwhile are left out. All else counts as others:
+        other programs, children that still run, and this process itself.
 
         Returns:
             A share from 0 to 1; None if no time has passed.
         """
+        # The sum over all cores.
         total_s = later.total_s - self.total_s
         if total_s <= 0:
             return None
@@ -148,7 +150,8 @@ def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
     thread nothing is noted, because Python delivers signals only to the main thread.
 
     Args:
-        deliver: restore the handlers in any case, and deliver the noted signal again.
+        deliver: restore the handlers in any case, and deliver the noted signal again after the
+            block, so that a program that uses Trainmark as a library handles it itself.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

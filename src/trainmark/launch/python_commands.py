@@ -23,13 +23,14 @@ def build_module_command(module: str, *words: str, python: str | None = None) ->
     The process imports nothing from the working directory.
 
     Args:
-        python: path or name of the interpreter, which is taken to have the version of this one;
-            None: this one.
+        python: path or name of the interpreter; None: the one that runs this code. Both are taken
+            to have the same version.
     """
     python = python or sys.executable
-    if sys.version_info >= (3, 11):  # ``-P`` keeps the directory off the import path
+    if sys.version_info >= (3, 11):  # ``-P`` keeps the working directory off the import path
         return [python, "-P", "-m", module, *words]
-    # Older interpreters have no ``-P``: code removes the directory, then runs the module.
+    # Older interpreters have no ``-P``: the code for ``-c`` removes the working directory from the
+    # import path, then runs the module.
     return [python, "-c", _DROP_DIRECTORY + _RUN_MODULE, module, *words]
 
 
@@ -38,6 +39,7 @@ def build_code_command(code: str, *words: str) -> list[str]:
 
     The process imports nothing from the working directory.
     """
-    if sys.version_info >= (3, 11):  # ``-P`` keeps the directory off the import path
+    if sys.version_info >= (3, 11):  # ``-P`` keeps the working directory off the import path
         return [sys.executable, "-P", "-c", code, *words]
+    # Older interpreters have no ``-P``: code in front removes the directory from the import path.
     return [sys.executable, "-c", _DROP_DIRECTORY + code, *words]

@@ -97,7 +97,7 @@ def refuse_used(run_dir: Path) -> None:
     """Refuse a folder that holds anything.
 
     Raises:
-        EnvironmentFault: a run never writes into another run's folder.
+        EnvironmentFault: it holds something. A run never writes into another run's folder.
     """
     # The file of the lock does not count: this run may hold the lock already.
     if run_dir.is_dir() and any(path.name != LOCK_FILE for path in run_dir.iterdir()):
@@ -176,7 +176,7 @@ def emit_launch(
     """Write the first event of a launcher or a node.
 
     Args:
-        argv: command line of the program, or what stands for it.
+        argv: command line of the launcher; of a node, its module and its number.
         environment: description of this machine; empty if nodes describe themselves.
         node: number of the node; None: the launcher writes the event.
     """
@@ -249,10 +249,11 @@ def _emit_printed(run_dir: Path, events: EventWriter) -> None:
 def complete_records(folder: Path) -> None:
     """Make the missing records in the folder of a run, of its launches or of several runs.
 
-    Launches that still run or never began are skipped.
+    Launches of which no record can be made are skipped: those that still run, never began, are
+    jobs of an engine such as Slurm, or cannot be read.
 
     Raises:
-        RecordError: ``folder`` is a run itself, and no record can be made of it.
+        RecordError: ``folder`` is the folder of a launch itself, and that launch is such a one.
     """
     # The folder is that of a launch, of a run with several launches, of the runs of a plan file, or
     # of several plan files.
@@ -269,7 +270,8 @@ def make_record(folder: Path) -> None:
     """End the remaining processes of a launch and make its record, if its launcher did not.
 
     Raises:
-        RecordError: the launch still runs, is an engine's job, never began, or cannot be read.
+        RecordError: the launch still runs, is a job of an engine such as Slurm, never began, or
+            cannot be read.
     """
     if (folder / record.RECORD_FILE).exists():
         return

@@ -86,18 +86,21 @@ class SeriesEntry:
 
     @property
     def num_launches(self) -> int:
-        """Return the number of launches that the entry asks for; 1 if it is skipped."""
+        """Return the number of launches that the entry asks for.
+
+        An entry that this machine cannot run has no plan, and counts as one launch.
+        """
         return 1 if self.plan is None else self.plan.repeat_count
 
     @property
     def folders(self) -> list[Path]:
         """Return the folder of each record, in the order of the launches' numbers."""
-        return [self.ended[number][0] for number in sorted(self.ended)]
+        return [folder for _number, (folder, _record) in sorted(self.ended.items())]
 
     @property
     def records(self) -> list[Record]:
         """Return the record of each launch that has ended, in the order of their numbers."""
-        return [self.ended[number][1] for number in sorted(self.ended)]
+        return [record for _number, (_folder, record) in sorted(self.ended.items())]
 
     @property
     def contradiction(self) -> str | None:
@@ -117,18 +120,21 @@ class SeriesEntry:
         Each call that runs the entry's launches is an attempt, with a numbered folder of its own.
         If launches are missing, the state becomes ``to run``, and they get the folder of the next
         attempt. Otherwise it becomes ``finished``, with the folder of the newest attempt in use.
+        A launch is not missing if an attempt has a record of it that passed, of the work that is
+        planned now.
         """
         assert self.plan is not None, "a skipped entry has no folders"
-        base = Path(self.plan.run_dir).parent
+        base = Path(self.plan.run_dir).parent  # the folder of all attempts
         planned_work = _describe_work(self.plan)
         attempts = _find_attempts(base, self.name)
         self.run_dir = base / format_attempt_name(self.name, max(attempts, default=0) + 1)
-        # Records by folder that an earlier scan has checked: they never change.
+        # Records by folder. An earlier scan has checked them against their events; they never
+        # change, so that they are not checked again.
         checked_records = dict(self.ended.values())
         self.ended = {}
         self.missing = []
         self.earlier_failures = []
-        last_used_attempt = 0  # number of the newest attempt with a record that counts
+        last_used_attempt = 0  # number of the newest attempt from which a record is used
         for launch in list_launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
             # The subfolder is r1, r2 …; that of a single launch is the attempt's folder itself.
             subfolder = Path(launch.run_dir).relative_to(self.run_dir)
@@ -137,7 +143,8 @@ class SeriesEntry:
                 earlier = _read_launch(folder)
                 if earlier is None or find_differences(planned_work, earlier.work):
                     continue  # nothing readable, or another work than is planned now
-                # Without a record, the launch still runs, or was killed with its launcher.
+                # A launch without a record still runs, or was killed with its launcher. It is
+                # listed like those that did not pass.
                 if earlier.record is None or not earlier.record.passed:
                     self.earlier_failures.append(folder)
                 elif launch.repeat_index not in self.ended:
@@ -162,10 +169,10 @@ class SeriesEntry:
         Args:
             fault: why a launch of the entry could not begin; None: no launch failed to begin.
         """
-        if self.state != "to run":
+        if self.state != "to run":  # it is skipped or finished: nothing of it was launched
             return
         failure = fault
-        # A launch that ended without passing is named rather than one that could not begin.
+        # If one launch has not passed and another could not begin, the first of these is named.
         for record in self.records:
             if not record.passed:
                 failure = _explain_failure(record)
@@ -189,7 +196,8 @@ def choose_exit_code(entries: Iterable[SeriesEntry]) -> int:
     states = {entry.state for entry in entries}
     if states & {"failed", "left"}:  # left: the series was stopped before its launches had ended
         return EXIT_FAILED
-    # After a dry run, entries that could run stay in the state "to run".
+    # passed: in this call; finished: in an earlier one. After a dry run, entries that could run
+    # stay in the state "to run".
     if states & {"passed", "finished", "to run"}:
         return EXIT_PASSED
     return EXIT_USAGE
@@ -286,16 +294,21 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
 
 
 def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntry:
-    """Resolve an entry and find its launches; it is ``skipped`` if this machine cannot run it."""
+    """Resolve an entry and find its launches; it is ``skipped`` if this machine cannot run it.
+
+    Args:
+        dry_run: the plan is only shown; data that this machine cannot see is then not checked.
+    """
+    # The machines of the entry's launcher; None: this machine, without a container.
     remote = cluster.find_remote_target(entry.launcher)
     # An entry with ``witness`` runs a program of the user's own, any other entry a case.
     choice = choose_work(entry) if entry.witness is None else choose_program_work(entry)
     try:
-        # An entry with more ranks than this machine has cores is skipped, too.
+        # Ranks must not share a core: an entry with more ranks than cores is skipped, too.
         vendor = select_vendor(choice, entry.device, remote=remote, ranks_share_cores=False)
     except EnvironmentFault as fault:
         return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)
-    # With the vendor's name, so that planning takes the same one.
+    # The request names the vendor, so that planning takes the same one.
     request = entry.model_copy(update={"device": vendor.name})
     try:
         plan = resolve(request, remote=remote, dry_run=dry_run)
@@ -304,7 +317,10 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
         error.plan = _move_to_next_attempt(error.plan, entry.name)
         raise
     planned_entry = SeriesEntry(
-        name=entry.name, plan=plan, cluster=cluster, follow=entry.follow or []
+        name=entry.name,
+        plan=plan,
+        cluster=cluster,
+        follow=entry.follow or [],  # programs, such as wandb, to which progress is handed
     )
     planned_entry.scan()
     return planned_entry
@@ -336,13 +352,14 @@ def run_entries(
 ) -> None:
     """Do all missing launches, and set in every entry how it ended.
 
-    After a launch that reached its time limit, the other launches of its entry are skipped: they
-    would also time out.
+    A launch is missing if no earlier call made a record of it that passed. After a launch that
+    reached its time limit, the other launches of its entry are skipped: they would also time out.
 
     Args:
         request: nothing further is launched once it holds a signal.
         launch: does one launch and returns its record. It is called with the plan, the cluster,
-            a label for messages, and the entry's ``follow``.
+            a label for messages, and the names of the programs, such as ``wandb``, to which the
+            launch's progress is handed (the entry's ``follow``).
         report: called with a line for each entry without missing launches, each entry that a stop
             signal leaves unfinished (``left``), and each launch that cannot begin; also with
             messages about launches of earlier calls.
@@ -356,7 +373,8 @@ def run_entries(
         for number, entry in enumerate(entries, start=1)
     }
     with ExitStack() as stack:
-        if any(entry.missing for entry in entries):  # else nothing is written
+        # Without missing launches nothing is written, and the folder needs no lock.
+        if any(entry.missing for entry in entries):
             stack.enter_context(_lock_folder(entries))
             for entry in entries:
                 _finish_earlier_launches(entry, request, report)
@@ -378,13 +396,23 @@ def _launch_missing(
     launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
 ) -> dict[str, str]:
-    """Do the missing launches; return why a launch could not begin, by the entry's name."""
+    """Do the missing launches; return why a launch could not begin, by the entry's name.
+
+    Args:
+        labels: label of each entry in messages, by the entry's name.
+        request: nothing further is launched once it holds a signal.
+        launch: does one launch and returns its record. It is called with the plan, the cluster,
+            the label, and the names of the programs, such as ``wandb``, to which the launch's
+            progress is handed (the entry's ``follow``).
+        report: called with a line for each launch that cannot begin.
+    """
     faults: dict[str, str] = {}
     timed_out: set[str] = set()
     for entry, plan in order_launches(entries):
         if request.signal_name is not None:
             break
-        # Its other launches would not begin either, or would also time out.
+        # After such an end of one launch, the entry's others would not begin either, or would also
+        # time out.
         if entry.name in faults or entry.name in timed_out:
             continue
         label = labels[entry.name]
@@ -410,6 +438,7 @@ def _finish_earlier_launches(
     """
     if entry.plan is None:
         return
+    # These launches did not pass or have no record. Only those without one are completed here.
     for folder in entry.earlier_failures:
         try:
             # Only the folder of an engine's job has the settings of its cluster.

@@ -23,8 +23,8 @@ def save_stacks(
 ) -> list[str]:
     """Make every rank write its stacks; return the names of their files.
 
-    For a rank that does not answer, the process state is written instead. A stopped rank is
-    continued: it handles the pending signal first.
+    For a rank that does not answer, the process state is written instead. A rank that a SIGSTOP has
+    suspended is continued; it writes its stacks before anything else.
 
     Args:
         files: the file of each rank, into which it writes its stacks.

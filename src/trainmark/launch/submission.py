@@ -65,7 +65,8 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     command = build_command(plan, cluster)
     folder = Path(plan.run_dir)
     with run_dir.create_run_dir(folder):
-        run_dir.begin_run(plan, folder, environment={}).close()  # nodes describe themselves
+        # The nodes describe their environments themselves.
+        run_dir.begin_run(plan, folder, environment={}).close()
         for name, content in command.files.items():
             (folder / name).write_text(content, encoding="utf-8")
     return lambda: launchers.start_job(command, plan, cluster)
@@ -87,7 +88,7 @@ def attach(folder: Path) -> EngineJob:
     """Return the job that was started for the plan of a run directory.
 
     Raises:
-        RecordError: the folder is not a launcher's run, or has a record already.
+        RecordError: the folder has a record already, or lacks a valid plan or cluster file.
         EnvironmentFault: this machine cannot use the launcher.
     """
     folder = folder.absolute()
@@ -105,7 +106,9 @@ def attach(folder: Path) -> EngineJob:
             where=str(folder),
             rule=f"the folder must contain plan.json and {CLUSTER_FILE}",
         ) from None
-    if not (folder / LAUNCHER_FILE).exists():  # the user pasted the script of a dry run
+    # If the user started the job by hand, with the script that a dry run prints, the launcher's
+    # first event is missing.
+    if not (folder / LAUNCHER_FILE).exists():
         run_dir.begin_run(plan, folder, environment={}).close()
     require_launcher(cluster, plan.launcher)  # raises if this machine lacks its programs
     return EngineJob(plan, cluster)
@@ -195,11 +198,15 @@ class _JobWatch:
         return self.state.phase in ("waiting", "running")
 
     def _find_reason_to_stop(self, now_s: float) -> dict[str, Any] | None:
-        """Return a stop signal or the time limit as fields of the event ``stop``; None: neither."""
+        """Return why the job must be cancelled, as fields of the event ``stop``; None: it need not.
+
+        The reason is a stop signal or the time limit.
+        """
         if self._request.signal_name:
             return {"reason": "signal", "signal": self._request.signal_name}
         if now_s > self._deadline_s:
-            # The limit of the run, not the later one of the job: nodes end their ranks themselves.
+            # The event has the run's own limit. The deadline is later, because the nodes should end
+            # their ranks at that limit themselves.
             timeout_s = float(self._job.plan.recipe["timeout_s"])
             return {"reason": "timeout", "timeout_s": timeout_s}
         return None
@@ -216,7 +223,11 @@ class _JobWatch:
 def _wait_for_end(
     launcher: Launcher, job: EngineJob, request: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Wait until the job has ended or could not be cancelled; return why it was cancelled."""
+    """Wait until the job has ended, or has ignored being cancelled for too long.
+
+    Returns:
+        Why the job was cancelled, as fields of the event ``stop``; None: it was not.
+    """
     watch = _JobWatch(launcher, job, request)
     while not watch.is_over(time.monotonic()):
         now_s = time.monotonic()
@@ -250,14 +261,19 @@ def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
 def launch(
     plan: Plan, cluster: Cluster, request: StopRequest, on_poll: Callable[[str], None]
 ) -> Record:
-    """Submit ``plan``, follow its job and return the record, also if the engine refuses it."""
+    """Submit ``plan``, follow its job and return the record, also if the engine refuses the job.
+
+    Args:
+        request: the job is cancelled as soon as it holds a signal.
+        on_poll: called about once a second with the engine's words about the job.
+    """
     start = prepare_job(plan, cluster)
     try:
         job = start()
     except TrainmarkError as fault:
-        # The record then says that the engine refused the job, with the first 2000 characters of
-        # the engine's words.
+        # ``lost`` stands for a refused job, too. The record then says so, with the first 2000
+        # characters of the engine's words.
         state = JobState(phase="lost", description=str(fault.what)[:2000])
         _emit_state(Path(plan.run_dir), state)
-        return _finish(Path(plan.run_dir), None)
+        return _finish(Path(plan.run_dir), stop=None)
     return follow(job, request, on_poll)

@@ -66,11 +66,14 @@ class _Supervisor:
         for end in (self._wake, wake_end):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the end of a child is a signal too
+        # The end of a child is a signal too. Python writes to the pipe only for signals that have
+        # a handler, so that SIGCHLD gets one that does nothing.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in STOP_SIGNALS:
             # A signal that was ignored at start stays ignored, here and in the ranks.
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._stop)
+        # Processes that a rank leaves behind become children of this process: ``_end`` finds them.
         adopt_orphans()
         if not signal_on_parent_death(signal.SIGTERM, order.launcher):  # the launcher has died
             self._is_stopped = True
@@ -80,16 +83,17 @@ class _Supervisor:
         self._is_stopped = True
 
     def run(self) -> None:
-        """Start the ranks, and report each end; once the launcher is gone, end those that run.
+        """Start the ranks, and report the end of each.
 
-        A stop signal ends them too.
+        Once the launcher is gone, or on a stop signal, end the ranks that still run.
         """
         try:
             self._start()
             while not self._is_stopped:
                 readable = self._wait(seconds=None)
                 self._reap()
-                if sys.stdin.fileno() in readable:  # it has ended: the launcher is gone
+                # It can be read only at its end: the launcher has closed it or has died.
+                if sys.stdin.fileno() in readable:
                     break
         finally:
             self._end()
@@ -108,7 +112,8 @@ class _Supervisor:
                     env=os.environ | variables | {PARENT_VARIABLE: str(os.getpid())},
                 )
                 self._running[process.pid] = number
-                process.returncode = 0  # ``_reap`` waits for the process, not this object
+                # With an exit code, this object never waits for the process: ``_reap`` does.
+                process.returncode = 0
         except OSError as error:
             self._report(fault=str(error))
             self._is_stopped = True  # ``run`` then ends the ranks that were started
@@ -123,9 +128,10 @@ class _Supervisor:
             self._is_stopped = True
 
     def _wait(self, seconds: float | None) -> list[int]:
-        """Wait for a signal or the end of a child; without ``seconds``, also for standard input.
+        """Wait for a signal or the end of a child; without ``seconds``, also for the launcher.
 
-        No more data comes on standard input: it can be read once the launcher has closed it.
+        The launcher sends nothing more: standard input can be read only once the launcher has
+        closed it or has died.
 
         Args:
             seconds: the longest time to wait; None: without a limit.
@@ -133,7 +139,12 @@ class _Supervisor:
         Returns:
             The file descriptors that can be read.
         """
-        watched = [self._wake] if seconds is not None else [self._wake, sys.stdin.fileno()]
+        # Python writes to this pipe at each signal; the end of a child is one too.
+        watched = [self._wake]
+        # ``_end`` waits with a limit, after standard input may have ended: it could be read at any
+        # time then, and no wait would last.
+        if seconds is None:
+            watched.append(sys.stdin.fileno())
         readable, _, _ = select.select(watched, [], [], seconds)
         with suppress(BlockingIOError):  # nothing was written to it
             os.read(self._wake, _READ_BYTES)  # empties the pipe, else the next wait would not wait
@@ -226,7 +237,7 @@ class _Reports:
             raise MeasurementError(
                 f"the ranks could not be started: {self._fault or 'their supervisor was killed'}"
             )
-        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self.descriptor, False)  # ``read`` does not wait for further reports
 
     def read(self) -> None:
         """Process the reports that have arrived."""
@@ -251,8 +262,9 @@ class _Reports:
             self.end()
 
     def end(self) -> None:
-        """Note that no more reports arrive: ranks without one were killed with the supervisor."""
+        """Note that no more reports arrive."""
         self._is_ended = True
+        # Ranks whose end was not reported were killed with the supervisor.
         for rank in self.ranks:
             if rank.returncode is None:
                 rank.returncode = -signal.SIGKILL
@@ -269,7 +281,8 @@ def supervise_ranks(
 ) -> Iterator[list[RankProcess]]:
     """Start ranks; when the block ends, end those that still run and all that they started.
 
-    Each rank has a session of its own, so that no signal of a terminal reaches it.
+    A child process, the supervisor, starts and ends them, so that none stays behind if this process
+    dies. Each rank has a session of its own, so that no signal of a terminal reaches it.
 
     Args:
         argv: command of every rank.
@@ -301,23 +314,25 @@ def supervise_ranks(
             start_new_session=True,
             pass_fds=[write_end],
         ) as supervisor:
-            # With this copy open, the end of the supervisor's copy would not be seen.
+            # Now only the supervisor can write to the pipe, so that the reports end with it.
             writer.close()
-            received = _Reports(read_end)
+            reports = _Reports(read_end)
             try:
                 _send_order(supervisor, order)
-                received.receive_ranks()
-                yield received.ranks
+                reports.receive_ranks()
+                yield reports.ranks
             finally:
                 _end_supervisor(supervisor)
-                # The exit codes of ranks that it ended; the caller may still read them.
-                received.read()
-                received.end()
+                # The supervisor has reported the exit codes of ranks that it ended. The caller may
+                # ask for them after the block, when the pipe is closed.
+                reports.read()
+                reports.end()
 
 
 def _send_order(supervisor: subprocess.Popen[bytes], order: _Order) -> None:
-    """Write the order to the supervisor, which may have been killed: its reports then end."""
+    """Write the order to the supervisor."""
     assert supervisor.stdin is not None, "it is a pipe"
+    # The supervisor may have been killed. ``_Reports.receive_ranks`` then raises.
     with suppress(BrokenPipeError):
         supervisor.stdin.write(f"{json.dumps(order)}\n".encode())
         supervisor.stdin.flush()
@@ -326,10 +341,12 @@ def _send_order(supervisor: subprocess.Popen[bytes], order: _Order) -> None:
 def _end_supervisor(supervisor: subprocess.Popen[bytes]) -> None:
     """Have the supervisor end all its ranks, and wait for its own end."""
     assert supervisor.stdin is not None, "it is a pipe"
-    supervisor.send_signal(signal.SIGCONT)  # it may have been stopped
+    # If a SIGSTOP has suspended it, it must continue to see the end of its input.
+    supervisor.send_signal(signal.SIGCONT)
     with suppress(BrokenPipeError):
         supervisor.stdin.close()  # the supervisor then ends its ranks and itself
-    supervisor.wait()  # adds its time and that of the ranks to that of this process's children
+    # From then on, ``RUSAGE_CHILDREN`` includes the CPU time of the supervisor and of the ranks.
+    supervisor.wait()
 
 
 if __name__ == "__main__":
