@@ -40,12 +40,12 @@ def create_app(store: str | None, **limits: int) -> Starlette:
     """Return the application of a server.
 
     Args:
-        store: folder of runs, as ``Serving`` takes it.
-        limits: further arguments of ``Serving``.
+        store: folder of runs; None: the variable ``TRAINMARK_STORE``, else ``./runs``.
+        limits: ``max_upload_bytes``, the size of the largest bundle; absent: the default of
+            ``Serving``.
 
     Raises:
-        UsageError: not a store.
-        EnvironmentFault: it cannot be reached.
+        EnvironmentFault: the folder is missing, or cannot be written.
     """
     serving = Serving(store, **limits)
 
@@ -78,7 +78,7 @@ def _answer_error(request: Request, error: Any) -> Response:
 
     Paths of files on the server are written to its log only.
     """
-    status = 400
+    status = 400  # for a ``UsageError``
     # A body that was not read would be taken for the next request.
     headers = {"Connection": "close"} if request.method == "POST" else {}
     if isinstance(error, RefusedRequestError):
@@ -94,6 +94,7 @@ def _answer_error(request: Request, error: Any) -> Response:
             status = 404
             error = TrainmarkError(error.what)
     if request.url.path.endswith("/compare"):
+        # served: the page has links that need a server.
         links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(build_error_page(error, links), status, headers)
     parts = {"what": error.what, "where": error.where, "rule": error.rule, "fix": error.fix}
@@ -120,7 +121,7 @@ async def _send_file(request: Request) -> Response:
         file = (site / f"{path}.gz").resolve()
         if file.is_relative_to(site):  # not an address with ".."
             file_status = file.stat()
-            # From the page cache of the system, so it needs no thread.
+            # The operating system usually has the file in memory: no thread is needed.
             data = file.read_bytes()
     except (OSError, ValueError):  # ValueError: not a possible name of a file
         file_status = None
@@ -143,16 +144,19 @@ def _report_health(request: Request) -> Response:
     """Return the number of results, and whether the site is up to date."""
     serving: Serving = request.app.state.serving
     num_results = serving.index.read_version().num_entries
-    return JSONResponse({"status": "stale" if serving.fault else "ok", "results": num_results})
+    # A fault means that the last update failed: the site is older than the store.
+    status = "stale" if serving.fault else "ok"
+    return JSONResponse({"status": status, "results": num_results})
 
 
 def _send_comparison(request: Request) -> Response:
     """Return the page that compares the runs of the query."""
-    runs = request.query_params.getlist("run")
-    allow = request.query_params.getlist("allow")  # keys of the work that may differ
+    run_ids = request.query_params.getlist("run")
+    # What the runs may differ in, for example ``device_products``.
+    allow = request.query_params.getlist("allow")
     index = request.app.state.serving.index
     return HTMLResponse(
-        build_comparison_page(index, runs, allow=allow, lang=_choose_language(request))
+        build_comparison_page(index, run_ids, allow=allow, lang=_choose_language(request))
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import httpx2
 
 MEDIA_TYPE = "application/zip"
-VARIABLE = "TRAINMARK_TOKEN"
+TOKEN_VARIABLE = "TRAINMARK_TOKEN"
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _READ_S = 900  # the server verifies before it answers
 
@@ -53,19 +53,23 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
         transport: of the client, for tests; None: the network.
 
     Raises:
-        UsageError: no token, not an address, or one without TLS.
+        UsageError: no token, not an address, or one without TLS that is not of this machine.
     """
     import httpx2
 
-    token = os.environ.get(VARIABLE, "").strip()
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token:
-        raise UsageError("no token is set", fix=f"run `{VARIABLE}=$(cat FILE) trainmark bundle …`")
+        raise UsageError(
+            "no token is set", fix=f"run `{TOKEN_VARIABLE}=$(cat FILE) trainmark bundle …`"
+        )
     with suppress(httpx2.InvalidURL):
         url = httpx2.URL(address)
         # Without TLS, the token could be read on the way.
         if url.host and (url.scheme == "https" or url.host in _THIS_MACHINE):
             headers = {"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE}
-            timeout = httpx2.Timeout(30, read=_READ_S)  # in seconds; 30 for all but the answer
+            # In seconds. The wait for the answer is longer than that for the connection, because
+            # the server verifies the bundle before it answers.
+            timeout = httpx2.Timeout(30, read=_READ_S)
             return httpx2.Client(
                 base_url=url, headers=headers, timeout=timeout, transport=transport
             )
@@ -102,7 +106,7 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)
             for run in stored.runs:
-                # Relative, because the address of the server may have a path before its pages.
+                # Without the first slash, a path in the server's address (PREFIX) is kept.
                 run.page = urljoin(address, run.page.lstrip("/"))
             return stored
         problem = answer.json()["error"]

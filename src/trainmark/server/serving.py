@@ -107,7 +107,7 @@ class Tokens:
         """Return the name of the token of a request.
 
         Args:
-            authorization: the header of this name, ``Bearer SECRET``.
+            authorization: the header ``Authorization``, ``Bearer SECRET``; None: it is absent.
 
         Raises:
             RefusedRequestError: the request has no valid token.
@@ -162,7 +162,7 @@ class Serving:
         self.fault: str | None = None  # why the last update failed
         self._written_version: object = None  # version of the index that the site shows
         self._lock = threading.Lock()  # held while index and site are updated
-        self._ended = threading.Event()
+        self._ended = threading.Event()  # set by ``end``
 
     def follow(self) -> None:
         """Update index and site from the store every few seconds until ``end`` is called."""
@@ -228,7 +228,7 @@ def serve_until_signal(app: Starlette, listening: socket.socket) -> None:
         server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        # While it runs, uvicorn has handlers of its own. When it has ended, it raises the signal
-        # again, for the handlers that were set before: by default the exit code would be an error.
+        # uvicorn replaces these handlers while it runs. At its end it restores them and raises the
+        # signal again: with Python's own handlers, the process would then exit with an error.
         signal.signal(number, end_server)
     server.run(sockets=[listening])

@@ -52,9 +52,9 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
             415, "wrong content type for a bundle", rule=f"the Content-Type must be {MEDIA_TYPE}"
         )
     try:
-        with tempfile.TemporaryDirectory(dir=serving.incoming) as place:
-            digest = await _receive_body(request, Path(place), serving.max_upload_bytes)
-            stored, is_new = await run_in_threadpool(_store_bundle, serving, Path(place), digest)
+        with tempfile.TemporaryDirectory(dir=serving.incoming) as folder:
+            digest = await _receive_body(request, Path(folder), serving.max_upload_bytes)
+            stored, is_new = await run_in_threadpool(_store_bundle, serving, Path(folder), digest)
     except OSError as error:
         LOG.warning("%s", error)
         what = "the server cannot store the bundle; its disk may be full"
@@ -64,8 +64,8 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
     return stored, is_new
 
 
-async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
-    """Write the body of a request to the file ``BUNDLE`` in a folder, and return its SHA-256.
+async def _receive_body(request: Request, folder: Path, max_bytes: int) -> str:
+    """Write the body of a request to the file ``BUNDLE`` in ``folder``, and return its SHA-256.
 
     Raises:
         RefusedRequestError: the body is too large, or the connection ended.
@@ -76,7 +76,7 @@ async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
         raise RefusedRequestError(413, "the upload is too large", rule=rule)
     digest = sha256()
     size = 0
-    with (place / BUNDLE).open("xb") as file:
+    with (folder / BUNDLE).open("xb") as file:
         try:
             async for chunk in request.stream():
                 size += len(chunk)
@@ -89,10 +89,11 @@ async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
     return digest.hexdigest()
 
 
-def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBundle, bool]:
-    """Verify the bundle in ``place``, whose runs must be new, and move it into the data folder.
+def _store_bundle(serving: Serving, folder: Path, digest: str) -> tuple[StoredBundle, bool]:
+    """Verify the bundle in ``folder``, whose runs must be new, and move it into the data folder.
 
     Args:
+        folder: the temporary folder that received the upload.
         digest: SHA-256 of the bundle, which names its folder. If there is such a folder already,
             nothing is verified or moved.
 
@@ -103,7 +104,7 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
     with _VERIFY_LOCK:
         is_new = not target.exists()
         if is_new:
-            for run_id in _verify_bundle(place):
+            for run_id in _verify_bundle(folder):
                 stored_runs = list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"])
                 if stored_runs.total > 0:
                     raise RefusedRequestError(
@@ -112,34 +113,34 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
                         where=run_id,
                         rule="runs are never overwritten",
                     )
-            place.chmod(0o755)  # as other folders of runs; a temporary folder is private
-            place.rename(target)
-            place.mkdir()  # because the caller removes the temporary folder
+            folder.chmod(0o755)  # as other folders of runs; a temporary folder is private
+            folder.rename(target)
+            folder.mkdir()  # because the caller removes the temporary folder
     serving.refresh()  # so that the runs have pages when the client gets their addresses
     run_ids = [record.read_record(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
     runs = [StoredRun(run_id=run_id, page=f"/{get_run_path(run_id)}") for run_id in run_ids]
     return StoredBundle(digest=digest, runs=runs), is_new
 
 
-def _verify_bundle(place: Path) -> list[str]:
-    """Unpack and check the bundle in ``place``, and return the run ids of its launches.
+def _verify_bundle(folder: Path) -> list[str]:
+    """Unpack the bundle in ``folder`` there, check it, and return the run ids of its launches.
 
     Raises:
         RefusedRequestError: it is damaged, cannot be verified, or does not fit on the disk.
     """
     try:
-        bundle = unpack(place / BUNDLE, place, max_bytes=_MAX_UNPACKED_BYTES)
+        bundle = unpack(folder / BUNDLE, folder, max_bytes=_MAX_UNPACKED_BYTES)
         faults = [x for x in check_bundle(bundle) if x.state in ("broken", "unverifiable")]
         run_ids = [
-            record.read_record(place / launch_path).run_id for launch_path in bundle.launches
+            record.read_record(folder / launch_path).run_id for launch_path in bundle.launches
         ]
     except EnvironmentFault as error:
         raise RefusedRequestError(507, error.what) from None
     except TrainmarkError as error:
-        # Without the server's own paths.
-        where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
+        # The client must not see the server's own paths: names in the bundle remain.
+        where = (error.where or "").replace(f"{folder}/", "").removeprefix(f"{BUNDLE}: ")
         raise RefusedRequestError(422, error.what, where=where, rule=error.rule) from None
-    if faults:
+    if faults:  # the answer names the first one
         what = f"the bundle cannot be verified: {render(faults[0].sentences[0], 'en')}"
         where = f"{faults[0].name} {faults[0].place}".strip()
         fix = (
