@@ -50,8 +50,8 @@ def test_doctor_opens_the_card_in_every_precision(call):
     code, output = call("trainmark", "doctor", "--device", "nvidia")
     assert code in (0, 1)  # 1: other programs use this machine
     assert "NVIDIA H200" in output
-    assert f"can open each rank's device with {', '.join(PRECISIONS)}" in output
-    assert "nvml 13.580.0 reads 1 device" in output
+    assert f"can open each rank's device; supported precisions: {', '.join(PRECISIONS)}" in output
+    assert "nvml 13.580.0 can read 1 device" in output
 
 
 def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):

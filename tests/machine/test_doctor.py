@@ -170,7 +170,9 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
 
     condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=run_tool)))
     assert condition.severity == "fine"
-    assert condition.what.endswith("can open each rank's device with fp32, bf16, fp16")
+    assert condition.what.endswith(
+        "can open each rank's device; supported precisions: fp32, bf16, fp16"
+    )
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
 
 
@@ -212,7 +214,7 @@ def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
     # What reading the monitor gives: so many devices, no monitor, or a fault of this kind.
     ("reads", "severity", "text"),
     [
-        (2, "fine", "card-smi 1.0 reads 2 devices"),
+        (2, "fine", "card-smi 1.0 can read 2 devices"),
         (None, "unknown", "power and temperature"),
         ("hung", "unknown", "hung: no answer"),
     ],
@@ -284,7 +286,7 @@ def test_generated_data_is_sound(examine_case):
     )
     assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
     assert data.what == (
-        "4,096 training, 1,000 evaluation samples, generated; the result must not be quoted"
+        "4,096 training and 1,000 evaluation samples, generated; the result must not be quoted"
     )
 
 

@@ -107,7 +107,9 @@ def test_condition_changes_severity_exactly_at_its_limit(
     assert bool(condition.fix) == (severity != "fine")
 
 
-@pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it ends")])
+@pytest.mark.parametrize(
+    ("parent", "fix"), [(1, "`kill {}`"), (2, "wait until the other run ends")]
+)
 def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch, parent, fix):
     """A process of a run whose launcher has ended is a child of process 1."""
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
@@ -156,7 +158,7 @@ def make_governors(**of_core: tuple[str, str]) -> dict[str, str]:
                 cpu0=("performance", "acpi-cpufreq"), cpu1=("performance", "acpi-cpufreq")
             ),
             "fine",
-            "frequency governor of the processors: performance (acpi-cpufreq)",
+            "CPU frequency governor: performance (acpi-cpufreq)",
         ),
         # With this driver "powersave" raises the clock under load; with others it never does.
         (make_governors(cpu0=("powersave", "intel_pstate")), "fine", "powersave (intel_pstate)"),
@@ -188,7 +190,7 @@ def test_a_machine_without_governors_has_no_condition(tmp_path):
         (("0-1", "2-3"), None, "fine", "2 NUMA nodes"),
         # A node without cores, such as an accelerator's memory.
         (("0-3", ""), "1", "fine", "1 NUMA node"),
-        (("0-1", "2-3"), "1", "spoils", "2 NUMA nodes, and the kernel moves pages"),
+        (("0-1", "2-3"), "1", "spoils", "2 NUMA nodes; automatic NUMA balancing is enabled"),
     ],
 )
 def test_numa_balancing_skews_results(tmp_path, cores, balancing, severity, text):

@@ -172,7 +172,7 @@ def test_first_screen_shows_speed_and_rating_and_limit():
     text = " ".join(read_visible(page.build_document([make_record()], [nearest]))[0])
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
-    assert "2 x H100 (own run, noisy) × 1.00" in text
+    assert "2 x H100 (your run, noisy) × 1.00" in text
     assert "computing + communication 89%" in text
     # The only other result is of another case.
     first_screen = " ".join(

@@ -46,7 +46,7 @@ def test_report_compares_with_chosen_runs_or_published_rows(
     run_report: Call, tmp_path: Path
 ) -> None:
     assert run_report("bert", "-o", "page.html", "--against", "other")[0] == 0
-    assert "(own run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "(your run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
     # Without --against: published rows, of which none is comparable.
     assert run_report("bert", "-o", "page.html")[0] == 0
     page_text = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
     for day, num_earlier in (("03", 1), ("01", 0)):
         assert run_report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
         assert (tmp_path / "page.html").read_text(encoding="utf-8").count(
-            "(own run, noisy)"
+            "(your run, noisy)"
         ) == num_earlier
 
 

@@ -61,7 +61,7 @@ def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
 def test_summary_of_a_run_rates_the_result():
     other = read_golden_record(run_id="other")
     (line,) = [x for x in list_first_lines([read_golden_record()], [other]) if "comparable" in x]
-    ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
+    ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (your run, noisy)"
     assert line == f"p_train relative to comparable results: {ratio}"
     many = [read_golden_record(run_id=f"r{number}") for number in range(20)]
     assert len(list_first_lines(many, [other])) <= 11  # the run adds two lines with paths
@@ -75,7 +75,7 @@ def test_result_not_to_be_quoted_has_a_hint():
         for lang, words in (("en", "For guidance only: p_train"), ("zh", "仅供参考：p_train")):
             assert any(x.startswith(words) for x in list_first_lines(chosen, others, lang))
     (line,) = [x for x in list_first_lines([read_golden_record()], [odd]) if "guidance" in x]
-    assert line.endswith("(own run, do not quote)")
+    assert line.endswith("(your run, do not quote)")
 
 
 def test_table_cells_wrap_at_blanks_if_that_suffices():
@@ -217,8 +217,8 @@ def test_key_figures_of_a_case_follow_those_of_all_cases():
 
 def test_sentences_about_charts_appear_only_with_charts():
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
-    assert "Curves keep" not in show_record(sampled)
-    assert "Curves keep" in to_body_html(build_document([sampled]), "en")
+    assert "The curves show" not in show_record(sampled)
+    assert "The curves show" in to_body_html(build_document([sampled]), "en")
 
 
 def test_summary_of_a_failed_run_has_cause_and_advice():
