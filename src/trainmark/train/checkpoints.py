@@ -299,9 +299,9 @@ class Checkpoints:
         They are modules with ``get_rng_state`` and ``set_rng_state``, such as ``torch`` and
         ``torch.cuda``.
         """
-        from trainmark.train.replay import list_random_generators
+        from trainmark.train.replay import list_generator_modules
 
-        return list_random_generators(self._job.stepper.device)
+        return list_generator_modules(self._job.stepper.device)
 
 
 def _find_first_failure(error: BaseException) -> BaseException:

@@ -68,12 +68,12 @@ class TensorDigest:
     def compute_sums(self) -> dict[str, int]:
         """Return by name, for each tensor, a number that depends on every bit of it.
 
-        Synchronises: the numbers of ``compute_totals``, copied from the device to the host.
+        Synchronises: the numbers of ``compute_digests``, copied from the device to the host.
         """
-        return read_totals(self.compute_totals())
+        return read_digests(self.compute_digests())
 
     @torch.no_grad()
-    def compute_totals(self) -> dict[str, Tensor]:
+    def compute_digests(self) -> dict[str, Tensor]:
         """Return by name, for each tensor, a number on the device that depends on every bit of it.
 
         Does not synchronise.
@@ -81,14 +81,14 @@ class TensorDigest:
         return {name: digest_tensor(tensor) for name, tensor in self._tensors.items()}
 
 
-def read_totals(totals: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return numbers that are on the device, such as those of ``compute_totals``, by name.
+def read_digests(digests: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return digests that are on the device, each a single integer, as integers on the host.
 
-    All are copied to the host at once.
+    All are copied to the host at once. Both dicts are by name.
     """
-    if not totals:
+    if not digests:
         return {}
-    return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
+    return dict(zip(digests, torch.stack(list(digests.values())).tolist(), strict=True))
 
 
 def get_local_shard(tensor: Tensor) -> Tensor:
@@ -131,11 +131,12 @@ class GradientWatch:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, num_steps: int) -> None:
-        # Of the watched tensors, by ``id``: optimizers do not know names.
+        # Names of the watched tensors, by ``id``, because optimizers do not know names.
         self._names = {id(x): name for name, x in tensors.items()}
         self._tensors = tensors  # keep them alive: an id is unique only among live objects
         self._steps_left = num_steps
-        # By name: whether a gradient so far was not all zero; a flag on the device.
+        # By name, a flag on the device: whether any gradient so far was not all zero. A tensor
+        # whose gradient was always None has no flag.
         self._had_gradient: dict[str, Tensor] = {}
         # Torch calls the hook before each step of any optimizer; the handle removes it later.
         self._handle = register_optimizer_step_pre_hook(self._note_gradients)
@@ -170,7 +171,7 @@ class GradientWatch:
                     is_nonzero = earlier | is_nonzero
                 self._had_gradient[name] = is_nonzero
                 has_watched_gradient = True
-        if has_watched_gradient:  # else the optimizer is another one
+        if has_watched_gradient:  # else the step is that of another optimizer
             self._steps_left -= 1
 
     def read_flags(self) -> dict[str, bool]:

@@ -44,15 +44,16 @@ def iterate_batches(
 ) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; a thread reads them ahead.
 
-    Digests and keys are noted only in the first epoch, because an epoch trains each row once.
+    Digests and keys are noted only in the first epoch. Later epochs train the same rows again,
+    which is no fault.
 
     Args:
         depth: maximum number of batches that are ready or being read while the caller uses one; 0:
             no thread, each batch is read when it is needed.
-        row_digests: list to which digests of the first rows of batches of the first epoch are
-            appended, by which the checks of a record find rows that come more than once.
-        keys: list to which keys of some rows of the first epoch are appended, by which evaluations
-            are searched for trained rows. A key is a number that equal rows share.
+        row_digests: list to which a digest of each batch's first row is appended. By these digests
+            the checks of a record find rows that come more than once.
+        keys: list to which the keys of some rows are appended, by which evaluations are searched
+            for trained rows. A key is a number that equal rows share.
     """
 
     def note_batch(batch: Batch) -> None:
@@ -72,7 +73,8 @@ def _note_row(row_digests: list[int], batch: Batch) -> None:
 
     With the digests, the checks of a record find rows that are trained more than once. Batches that
     count no samples are left out, because they repeat rows without a fault: they hold a filler row,
-    or another rank counts the samples of the same rows.
+    or another rank counts the samples of the same rows. After ``MAX_ROWS`` digests nothing is
+    appended.
     """
     if not batch.counts.samples or len(row_digests) >= MAX_ROWS:
         return
@@ -95,7 +97,8 @@ def _note_keys(keys: list[int], batch: Batch) -> None:
 
     A key is a number computed from a row, so that equal rows have equal keys. With the keys,
     evaluations are searched for rows that were trained. Nothing is appended if the batch counts no
-    samples, or if its tensors do not have one row for each sample.
+    samples, if its tensors do not have one row for each sample, or if ``keys`` already has
+    ``MAX_TRAINED_KEYS``.
     """
     samples = batch.counts.samples
     if not samples or len(keys) >= MAX_TRAINED_KEYS:

@@ -17,7 +17,7 @@ from trainmark.train.parameters import (
     TensorDigest,
     digest_tensor,
     get_local_shard,
-    read_totals,
+    read_digests,
 )
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from trainmark.train.stepper import Stepper, StepperCounts
 
 
-def list_random_generators(device: torch.device) -> list[Any]:
-    """Return the modules with ``get_rng_state`` whose generators a training on ``device`` uses.
+def list_generator_modules(device: torch.device) -> list[Any]:
+    """Return the modules whose ``get_rng_state`` reads the generators that training uses.
 
-    On every device it also uses the host's, ``torch`` itself.
+    They are ``torch``, for the host, and on an accelerator also its module, such as ``torch.cuda``.
     """
     if device.type == "cpu":
         return [torch]
@@ -63,7 +63,7 @@ class StepperState:
             copy.copy_(tensor)
         self._counts = self._stepper.read_counts()
         self._random_states = [
-            x.get_rng_state() for x in list_random_generators(self._stepper.device)
+            x.get_rng_state() for x in list_generator_modules(self._stepper.device)
         ]
 
     @torch.no_grad()
@@ -78,9 +78,9 @@ class StepperState:
         for copy, tensor in zip(self._copies, self._iterate_tensors(), strict=True):
             tensor.copy_(copy)
         self._stepper.set_counts(self._counts)
-        generators = list_random_generators(self._stepper.device)
-        for generator, state in zip(generators, self._random_states, strict=True):
-            generator.set_rng_state(state)
+        modules = list_generator_modules(self._stepper.device)
+        for module, state in zip(modules, self._random_states, strict=True):
+            module.set_rng_state(state)
 
     def _iterate_tensors(self) -> Iterator[Tensor]:
         """Yield trained weights, buffers and optimizer state, always in the same order.
@@ -116,7 +116,7 @@ class StepDigests:
     def __init__(self, parameters: Mapping[str, Tensor], stepper: Stepper | None = None) -> None:
         self._parameters = parameters
         self._stepper = stepper  # None: only the parameters are watched
-        self._weights = TensorDigest(parameters)  # computes digests of the weights
+        self._weight_digester = TensorDigest(parameters)
         self._handles: list[Any] = []  # of torch's hooks, from ``start`` to ``finish``
         # Digests by name, one dict for each step; the last one is that of the current step.
         self._gradient_digests: list[dict[str, Tensor]] = []
@@ -132,6 +132,7 @@ class StepDigests:
         self._weight_digests = [{}]
         if not self._handles:  # else an earlier pass was not finished, and its hooks still watch
             self._handles.append(register_optimizer_step_pre_hook(self._note_weights))
+            # Leaves: the tensors in which backward passes accumulate gradients.
             for name, parameter in self._iterate_leaves():
                 self._watch(name, parameter)
 
@@ -153,7 +154,7 @@ class StepDigests:
 
     def _note_weights(self, *_: Any) -> None:
         """Digest the weights; torch calls this before each step of an optimizer."""
-        self._weight_digests[-1] = self._weights.compute_totals()
+        self._weight_digests[-1] = self._weight_digester.compute_digests()
 
     def end_step(self) -> None:
         """End a step: later digests belong to the next step. Does not synchronise."""
@@ -173,15 +174,15 @@ class StepDigests:
         steps = zip(losses, self._gradient_digests[:-1], self._weight_digests[:-1], strict=True)
         digests = [
             StepDigest(
-                weights=read_totals(weights),
+                weights=read_digests(weights),
                 loss=loss.hex(),  # the exact number as text
-                gradients=read_totals(gradients),
+                gradients=read_digests(gradients),
             )
             for loss, gradients, weights in steps
         ]
         # The state after the steps: weights and optimizer.
-        state = self._weights.compute_totals() | self._digest_optimizer()
-        return [*digests, StepDigest(weights=read_totals(state), loss="", gradients={})]
+        state = self._weight_digester.compute_digests() | self._digest_optimizer()
+        return [*digests, StepDigest(weights=read_digests(state), loss="", gradients={})]
 
     def _digest_optimizer(self) -> dict[str, Tensor]:
         """Return digests of the optimizer's tensors, by names of the parameter and the tensor."""
@@ -222,6 +223,8 @@ class StepDigests:
             # the same tensors in later passes, so hooks on them stay.
             module.unshard()
             for name, parameter in module.named_parameters(prefix):
+                # DTensors are left out: those of FSDP modules within this one come in their own
+                # turn, and those that tensor parallelism cuts are not watched.
                 if parameter.requires_grad and not isinstance(parameter, DTensor):
                     yield name, parameter
             module.reshard()

@@ -78,8 +78,9 @@ class RoutingMeter:
         # FSDP alone shards the experts: this rank then has the gradients of some experts, for the
         # tokens of all ranks.
         self._are_sharded = ranks.expert_size == 1 and isinstance(first_parameter, DTensor)
-        # None: the gradients of experts are not checked, or their check is done.
-        self._gradients = None if is_forced else _ExpertGradients(experts)
+        # Notes which experts had a gradient in the first steps. None: they are not checked, because
+        # the router does not choose the experts; or the check is done.
+        self._gradient_watch = None if is_forced else _ExpertGradients(experts)
         # ``_received`` at the end of the steps whose gradients are watched; None: before that.
         self._received_while_watched: Tensor | None = None
 
@@ -105,9 +106,12 @@ class RoutingMeter:
     def add(self, layer: int, routed: Tensor, received: Tensor) -> None:
         """Count the assignments of tokens to experts in a layer.
 
+        Outside of a block of ``count_within`` nothing is counted.
+
         Args:
             routed: number that this rank routed to each expert, (E,).
-            received: number that each expert of this rank received, (E / ranks,).
+            received: number that each expert of this rank received, (E / R,) if R ranks share the
+                experts of a layer.
         """
         if self._is_counting:
             self._routed_in_step[layer] += routed
@@ -116,6 +120,8 @@ class RoutingMeter:
     @torch.no_grad()
     def check_choice(self, tokens: Tensor, router: Any, chosen: Tensor) -> None:
         """Count, in some steps, the tokens whose experts the router's scores do not choose.
+
+        If the recipe forces the choice of experts, it is not compared with scores.
 
         Args:
             tokens: inputs of the router, one of the width D for each of N tokens, (N, D).
@@ -127,8 +133,8 @@ class RoutingMeter:
         if self._is_forced or not self._is_counting or not is_checked_step:
             return
         scores = torch.nn.functional.linear(tokens, router.weight, router.bias)
-        # The router chooses the k experts with the highest scores. Other experts were chosen if the
-        # lowest score among them is lower.
+        # A router must choose the k experts with the highest scores. A token has other experts if
+        # the lowest score of its experts is below the lowest of the k highest scores.
         lowest_chosen = scores.gather(1, chosen).amin(1)
         lowest_of_top_k = scores.topk(self._top_k).values[:, -1]
         self._num_unlike_scores += (lowest_chosen < lowest_of_top_k).sum()
@@ -138,12 +144,12 @@ class RoutingMeter:
         self._routed_by_step.append(self._routed_in_step.clone())
         self._routed_in_step.zero_()
         self._num_steps += 1
-        # At the end of the steps whose gradients are watched, keep what experts have received: each
-        # expert that received tokens until then must have had a gradient.
+        # The gradients of experts are watched in the first steps. At the end of these steps, keep
+        # how many tokens each expert has received: one that received any must have had a gradient.
         if (
             self._received_while_watched is None
-            and self._gradients is not None
-            and self._gradients.is_finished
+            and self._gradient_watch is not None
+            and self._gradient_watch.is_finished
         ):
             self._received_while_watched = self._received.clone()
 
@@ -155,6 +161,7 @@ class RoutingMeter:
                 experts were not chosen by the router's scores.
             NotTrainedError: an expert received tokens but no gradient.
         """
+        # Move the counts of the steps since the last check from the device to the host.
         if self._routed_by_step:
             loads = torch.stack(self._routed_by_step).cpu().numpy()
             self._loads.append(loads.astype(np.int32))
@@ -199,10 +206,10 @@ class RoutingMeter:
 
         The check is made once, after these steps; before and after that nothing is returned.
         """
-        if self._gradients is None or self._received_while_watched is None:
+        if self._gradient_watch is None or self._received_while_watched is None:
             return []
-        gradients = self._gradients
-        self._gradients = None  # the check is done
+        gradient_watch = self._gradient_watch
+        self._gradient_watch = None  # the check is done
         # (layers, experts): the experts of this rank, or all of them if FSDP shards them.
         received = self._received_while_watched
         if self._are_sharded:
@@ -213,7 +220,7 @@ class RoutingMeter:
                 received = shards[self._ranks.data_rank]
             else:  # there are fewer experts than ranks: this one has none
                 received = received[:, :0]
-        return gradients.find_missing(received > 0)
+        return gradient_watch.find_missing(received > 0)
 
     def summarize(self, *, first_step: int) -> dict[str, Any]:
         """Return the loads of ranks and experts as facts of a job; every rank must call it.
@@ -292,7 +299,7 @@ class RoutingMeter:
         num_sharing = self._ranks.expert_size  # neighbouring ranks that share a layer's experts
         num_local_experts = loads.shape[-1] // num_sharing
         place_among_sharing = self._ranks.data_rank % num_sharing
-        # Each of these ranks holds as many experts with consecutive numbers.
+        # Each of these ranks holds ``num_local_experts`` experts with consecutive numbers.
         first = place_among_sharing * num_local_experts
         local_loads = loads[..., first : first + num_local_experts]
         return int(loads.sum(dtype=np.int64)) - int(local_loads.sum(dtype=np.int64))
@@ -344,9 +351,9 @@ def _compute_overload(loads: NDArray[np.int64]) -> NDArray[np.float64]:
     Args:
         loads: assignments of each rank or expert, (steps, layers, ranks or experts).
     """
-    mean_loads = loads.mean(-1).sum(-1)
-    means: NDArray[np.float64] = np.maximum(mean_loads, 1e-9)  # not 0, if no token was routed
-    overload: NDArray[np.float64] = loads.max(-1).sum(-1) / means
+    mean_load = loads.mean(-1).sum(-1)
+    divisor: NDArray[np.float64] = np.maximum(mean_load, 1e-9)  # not 0, if no token was routed
+    overload: NDArray[np.float64] = loads.max(-1).sum(-1) / divisor
     return overload
 
 
@@ -358,7 +365,7 @@ class _ExpertGradients:
     """
 
     def __init__(self, experts: Sequence[nn.Module]) -> None:
-        self._experts = experts
+        self._experts = experts  # a module for each layer, with all experts of this rank
         self._steps_left = _GRADIENT_STEPS  # that are still to be watched
         # Whether each expert of this rank had a non-zero gradient, (experts,), by the number of the
         # layer and the name of the parameter.
@@ -398,10 +405,11 @@ class _ExpertGradients:
         return self._steps_left == 0
 
     def find_missing(self, is_used: Tensor) -> list[str]:
-        """Return parameters of used experts whose gradients were all zero; end watching.
+        """End watching; return the parameters of used experts whose gradients were all zero.
 
-        A parameter whose gradient was None in all watched steps is not returned. Experts are
-        numbered among those of this rank.
+        Each is a text with the layer, the expert and the name of the parameter. Experts are
+        numbered among those of this rank. A parameter whose gradient was None in all watched steps
+        is not returned: no backward pass reached it.
 
         Args:
             is_used: whether each expert of this rank received tokens, (layers, experts).

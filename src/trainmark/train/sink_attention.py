@@ -22,7 +22,11 @@ _WIDTH_MULTIPLE = 8  # accelerators' kernels require such widths of heads
 
 
 def register_attention() -> str:
-    """Add attention with sinks to ``transformers``; return its name for a configuration."""
+    """Add attention with sinks to ``transformers``.
+
+    Returns:
+        The name by which a model's configuration selects it, as ``attn_implementation``.
+    """
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, compute_attention)
@@ -43,12 +47,14 @@ def compute_attention(
 ) -> tuple[Tensor, None]:
     """Compute causal attention with sinks, with the arguments that ``transformers`` passes.
 
-    B is the number of sequences, T of positions, H of heads, W the width of a head.
+    A sink is an additional score in each softmax, without a value. B is the number of sequences, T
+    of positions, H of heads, K of heads of keys, W the width of a head.
 
     Args:
-        module, attention_mask: not used.
+        module: not used.
+        attention_mask: not used; the mask is causal, within ``sliding_window``.
         query: (B, H, T, W).
-        key, value: (B, K, T, W); K divides H: several heads share a key.
+        key, value: (B, K, T, W); K divides H, and H / K heads share a key.
         scaling: factor of the scores of positions, but not of the sinks' scores.
         s_aux: the score of each head's sink, (H,).
         sliding_window: number of positions that a query attends to, with its own; None: its own and
@@ -57,7 +63,7 @@ def compute_attention(
     Returns:
         (B, T, H, W), and None in place of the attention weights.
     """
-    del module, attention_mask  # the mask is always the causal one
+    del module, attention_mask
     attended = compute_sink_attention(
         query, key, value, s_aux, scaling=scaling, window=sliding_window
     )
@@ -76,12 +82,12 @@ def compute_sink_attention(
     """Return causal attention with sinks.
 
     A sink is an additional score in each softmax, without a value. Here it is the score of an
-    additional position. B is the number of sequences, T of positions, H of heads, W the width of a
-    head.
+    additional position. B is the number of sequences, T of positions, H of heads, K of heads of
+    keys, W the width of a head.
 
     Args:
         query: (B, H, T, W).
-        key, value: (B, K, T, W); K divides H: several heads share a key.
+        key, value: (B, K, T, W); K divides H, and H / K heads share a key.
         sinks: the score of each head's sink, (H,).
         scaling: factor of the scores of positions, but not of the sinks' scores.
         window: number of positions that a query attends to, with its own; None: its own and all
@@ -94,14 +100,16 @@ def compute_sink_attention(
     length = query.size(2)
     # A head gets one more dimension, for the sink. Accelerators' kernels need a width that is a
     # multiple of ``_WIDTH_MULTIPLE``, so there the head also gets dimensions of zeros.
-    num_added = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE
+    num_added_dims = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE
     # The query's coordinate in the additional dimension. Attention multiplies it by the sink's key,
     # which is 1 there, and by the scaling: the result is the sink's score.
     sink_scores = (sinks / scaling).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
-    query = pad(torch.cat([query, sink_scores], -1), (0, num_added - 1))
-    key = pad(key, (0, num_added))
-    value = pad(value, (0, num_added))
-    sink_key = pad(key.new_ones(1), (width, num_added - 1))
+    query = pad(torch.cat([query, sink_scores], -1), (0, num_added_dims - 1))
+    # Keys of positions are 0 in the additional dimensions, so their scores stay as they are.
+    key = pad(key, (0, num_added_dims))
+    value = pad(value, (0, num_added_dims))
+    # 1 in the dimension after those of the head, else 0.
+    sink_key = pad(key.new_ones(1), (width, num_added_dims - 1))
     if window is None or window >= length:
         attended = _attend_to_all(query, key, value, sink_key, scaling)
     else:
@@ -150,6 +158,11 @@ def _attend_to_window(
 ) -> Tensor:
     """Return attention of each query to the sink and to the ``window`` positions up to its own.
 
+    Args:
+        query: (B, H, T, W).
+        key, value: (B, K, T, W), K heads for the H of ``query``.
+        sink_key: the key of the sink, (W,).
+
     Returns:
         (B, H, positions, W), with the T positions first and then those that fill the last block.
     """
@@ -189,8 +202,8 @@ def _make_window_mask(blocks: int, window: int, device: torch.device) -> Tensor:
     # Positions within a block and the block before it: queries are in the second half.
     query_positions = torch.arange(window, device=device)[:, None] + window
     key_positions = torch.arange(2 * window, device=device)
-    is_before = key_positions <= query_positions
+    is_not_after = key_positions <= query_positions
     is_in_window = key_positions > query_positions - window
-    allowed = (is_before & is_in_window).expand(blocks, -1, -1).clone()
+    allowed = (is_not_after & is_in_window).expand(blocks, -1, -1).clone()
     allowed[0, :, :window] = False  # there is no block before the first
     return pad(allowed, (1, 0), value=True)  # every query attends to the sink

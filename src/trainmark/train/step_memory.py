@@ -65,9 +65,10 @@ class Prediction:
         return self.total + self.cached
 
     def compute_needed(self, memory: RankMemory) -> int:
-        """Return the bytes that a rank needs of ``memory``, without those of its process.
+        """Return the bytes that a rank needs of ``memory``.
 
-        On an accelerator (``machine_bytes`` is None) these include what the allocator keeps.
+        They leave out what its process takes without any tensor (``PROCESS_BYTES``). On an
+        accelerator (``machine_bytes`` is None) they include what the allocator keeps.
         """
         return self.reserved if memory.machine_bytes is None else self.total
 
@@ -137,22 +138,24 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
         num_gathered = (sizes.table_weights + block_weights) // tensor_parallel
     # Bytes of a number in matmuls.
     number_bytes = HALF_BYTES if recipe.precision in AUTOCAST else FP32_BYTES
-    # What one block saves for the backward pass.
+    # Bytes that one block saves for the backward pass.
     block_bytes = _estimate_block_bytes(
         sizes, number_bytes=number_bytes, compiled=bool(recipe.compile)
     )
+    # Bytes of activations at the two times at which the peak may be. At the end of the backward
+    # pass only a gradient of the residual stream is left.
     at_forward_end = _estimate_forward_bytes(sizes, recipe, block_bytes, number_bytes=number_bytes)
-    # A gradient of the residual stream.
     at_backward_end = sizes.tokens * sizes.hidden_size * FP32_BYTES
     if sizes.tied_head and recipe.kernels != "own":
-        # The gradient of the table from the head is kept until that of the look-up is computed. Own
-        # kernels compute it with the loss: see ``_estimate_head_bytes``.
+        # The gradient of the table from the head is kept until that of the look-up is computed.
+        # Trainmark's own kernels compute it with the loss, at the end of the forward pass.
         at_backward_end += sizes.table_weights * FP32_BYTES // tensor_parallel
     all_gradients = local_parameters * FP32_BYTES
-    # Several replicas: DDP keeps the gradients in its buckets.
+    # Gradients exist in the forward pass if they are accumulated, or if there are several replicas:
+    # DDP keeps the gradients in its buckets.
     keeps_gradients = sizes.keeps_gradients or sizes.replicas > 1
-    early_gradients = all_gradients if keeps_gradients else 0  # that exist in the forward pass
-    # The peak is where gradients and activations together take more.
+    early_gradients = all_gradients if keeps_gradients else 0
+    # The peak is at the time at which gradients and activations together take more.
     if early_gradients + at_forward_end >= all_gradients + at_backward_end:
         gradients = early_gradients
         activations = at_forward_end
@@ -187,7 +190,7 @@ def _estimate_forward_bytes(
     ones: those of the head, or those of the backward pass of the last block.
 
     Args:
-        block_bytes: what one block saves while it is computed.
+        block_bytes: what one block saves for its backward pass.
         number_bytes: bytes of a number in matmuls.
     """
     tensor_parallel = sizes.tensor_parallel
@@ -203,7 +206,7 @@ def _estimate_forward_bytes(
         # Gradients of the feed-forward layers and of the block's result.
         ffn_bytes = sizes.tokens * (sizes.ffn_width * number_bytes // tensor_parallel)
         temporary_bytes = ffn_bytes + stream_bytes
-    if sizes.scores:  # else there is no head
+    if sizes.scores:  # the number of logits of the head; 0: there is no head
         # Copies of the weights in half precision, which autocast keeps until the forward pass
         # ends; a compiled model keeps none.
         copied_bytes = 0
@@ -232,18 +235,24 @@ def _estimate_cached_bytes(
     """
     if sizes.shards > 1:
         # FSDP2 gathers weights and reduces gradients in two streams, which do not share freed
-        # memory: each keeps as much as the gathered weights. The gradient of a tied table is
-        # computed twice, by the head and by the look-up.
-        return 2 * gathered + (sizes.table_weights * FP32_BYTES if sizes.tied_head else 0)
-    if sizes.replicas > 1:  # DDP allocates the buckets of its gradients again after the first step
+        # memory: each keeps as much as the gathered weights.
+        cached = 2 * gathered
+        if sizes.tied_head:
+            # The gradient of the table is computed twice, by the head and by the look-up. This
+            # leaves freed memory of the table's size.
+            cached += sizes.table_weights * FP32_BYTES
+        return cached
+    if sizes.replicas > 1:
+        # DDP keeps gradients in buckets. After the first step it allocates new buckets; the freed
+        # ones have the size of all gradients.
         return gradients
-    # The package's own kernels compute the logits in blocks: there is no large tensor.
+    # Trainmark's own kernels compute the logits in blocks, so no large tensor is freed.
     if recipe.kernels != "library":
         return 0
     lost = estimate_cached_scores(sizes.scores)
     if sizes.checkpoint_activations:
-        # Less is lost if little else is saved beside the logits. The share is empirical: it brings
-        # estimates within 10% of what an allocator reserved.
+        # With checkpointing, blocks save little beside the logits, and less memory is lost. The
+        # share is empirical: it brings estimates within 10% of what an allocator reserved.
         return lost // 3
     return lost
 
@@ -252,8 +261,8 @@ def estimate_cached_scores(scores: int) -> int:
     """Return the bytes that a head's logits leave unusable for the allocator after they are freed.
 
     Gradients are allocated in a part of the freed memory; the rest is too small for the logits of
-    the next step. The rest is about three quarters of the logits in fp32, as observed on a
-    simulated card.
+    the next step. The rest is about three quarters of the logits in fp32, as observed with torch's
+    CUDA allocator on a simulated card, which allocates but computes nothing.
 
     Args:
         scores: number of logits.
@@ -285,13 +294,15 @@ def _estimate_block_bytes(sizes: Transformer, *, number_bytes: int, compiled: bo
         )
     # Each of the two norms saves its input, and two numbers per token: its statistics.
     norms = 2 * (hidden + 2) * FP32_BYTES
-    # Attention's input is saved once or, under autocast, perhaps by each layer that reads it.
+    # Attention saves its input once. Under autocast each layer that reads it may save a copy of its
+    # own: ``saved_inputs`` is their number.
     num_copies = sizes.saved_inputs if number_bytes == HALF_BYTES else 1
     # The copies of attention's input, and the input of the feed-forward layers.
     inputs = (num_copies + 1) * hidden * number_bytes
-    # Before and after the activation function.
+    # A tensor before the activation function, and one after it.
     feed_forward = 2 * ffn_width * number_bytes // tensor_parallel
-    masks = 2 * hidden if sizes.dropout else 0  # of two dropouts, a byte for each number
+    # A block has two dropouts. The mask of each has a byte for each number.
+    masks = 2 * hidden if sizes.dropout else 0
     return sizes.tokens * (norms + inputs + attention + feed_forward + masks)
 
 
@@ -307,14 +318,15 @@ def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
         table_gradient = sizes.table_weights if sizes.tied_head else 0
         return (scores_at_once + table_gradient // sizes.tensor_parallel) * FP32_BYTES
     # Torch's loss has three tensors with a number for each score: log-probabilities, their gradient
-    # and the gradient of the scores.
+    # and the gradient of the scores. It needs all scores on every rank, so tensor parallelism does
+    # not divide them.
     return 3 * sizes.scores * FP32_BYTES
 
 
 def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:
     """Return the memory that a rank can use, as its device reports it; None if it is unknown.
 
-    Memory of a device that other processes hold is not available.
+    What other processes use of an accelerator's memory is not available to the rank.
 
     Args:
         ranks_here: number of ranks on this machine, which share its memory equally on a CPU.
@@ -322,15 +334,19 @@ def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:
     reading = device.memory()
     if reading.total_bytes is None:
         return None
-    # On a CPU: the total is the host's memory, only the used bytes are those of this process.
+    # On a CPU, ``used_bytes`` are those of this process alone, so the free memory of the host is
+    # unknown: the ranks share its total.
     if reading.scope == "process":
         return RankMemory(reading.total_bytes // ranks_here, machine_bytes=reading.total_bytes)
     free_bytes = reading.total_bytes - (reading.used_bytes or 0)
-    # The used memory includes the context of this process, which a rank may use.
+    # The used bytes include the device context of this process itself. It is part of what a rank
+    # needs, so it counts as available.
     return RankMemory(min(reading.total_bytes, free_bytes + PROCESS_BYTES))
 
 
-def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> int:
+def refuse_too_little_memory(
+    predict: Callable[[R], Prediction], recipe: R, memory: RankMemory
+) -> int:
     """Return the bytes that a rank needs at least; raise an error if it has less memory.
 
     Args:
@@ -338,7 +354,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         memory: the memory that a rank can use.
 
     Raises:
-        EnvironmentFault: with the memory needed, and the batch and layers that fit.
+        EnvironmentFault: with the memory needed, its parts, and the batch and layers that fit.
     """
     # Apply the default of ``train.kernels``: ``own`` on a CPU. Only there ranks share the machine's
     # memory, so that ``machine_bytes`` is not None.
@@ -385,14 +401,19 @@ def make_fit_check(
     """
 
     def check_fit(folder: Path, recipe: R, world_size: int, memory: RankMemory) -> int:
-        """Return the bytes that a rank needs; raise an error if ``memory`` has less."""
-        del folder  # the recipe has all sizes
+        """Return the bytes that a rank needs; raise an error if ``memory`` has less.
 
-        # The error names settings that would fit. To find them, variants of the recipe are tried.
+        Args:
+            folder: the data folder. Other cases read sizes from it; here the recipe has all.
+        """
+        del folder
+
+        # The error names settings that would fit. They are found by predictions for variants of the
+        # recipe.
         def predict_here(variant: R) -> Prediction:
             return predict(variant, world_size)
 
-        return refuse_too_little(predict_here, recipe, memory)
+        return refuse_too_little_memory(predict_here, recipe, memory)
 
     return check_fit
 
@@ -404,6 +425,7 @@ def _iterate_fitting_settings(
 
     Each changes only one field of the recipe. A field of which no value fits is left out.
     """
+    # The needs below leave out the bytes of the process itself.
     max_bytes = memory.rank_bytes - PROCESS_BYTES
     for name in ("micro_batch_size", "num_layers"):
         # 1, 2, … below the recipe's value; none for a case without such a field.
@@ -442,17 +464,17 @@ def compute_next_token_sizes(parameters: int, flops_per_token: tuple[float, floa
 
     Args:
         parameters: number of parameters; all are trained.
-        flops_per_token: model FLOPs of training a token, and those of them in attention.
+        flops_per_token: model FLOPs of training a token, and how many of them are in attention.
     """
-    per_token, attention = flops_per_token
+    token_flops, attention_flops = flops_per_token
 
     def compute_flops(counts: Counts) -> float:
-        return per_token * counts.tokens_padded
+        return token_flops * counts.tokens_padded  # the model also computes the padding
 
     facts = {
         "parameters": parameters,
         "trainable_parameters": parameters,
-        ATTENTION_SHARE: attention / per_token,
+        ATTENTION_SHARE: attention_flops / token_flops,
     }
     return Sizes(facts, compute_flops)
 
@@ -464,13 +486,15 @@ def compute_causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -
     Other authors count only the half of the pairs that a causal mask leaves.
 
     Args:
+        ranks: the work of each rank; its facts have the share of attention in the FLOPs.
         known: the common figures of the run, by name.
     """
     mfu = known["MFU"]
     attention_share = ranks[0].facts.get(ATTENTION_SHARE)  # the same on all ranks
     if mfu.value is None or attention_share is None:
-        # An MFU without a value has a reason. If it has a value but the share is missing, there is
-        # only a general reason; jobs report the share together with the FLOPs of the MFU.
+        # An MFU without a value has a reason. The general reason is for an MFU that has a value
+        # while the share is missing. Jobs report the share together with the MFU's FLOPs, so this
+        # is not expected.
         return OwnFigures({"MFU_causal": Figure(None, mfu.reason or message("no_train_time"))})
     causal_mfu = mfu.value * (1 - attention_share / 2)
     return OwnFigures({"MFU_causal": Figure(causal_mfu, note=mfu.note)})

@@ -103,10 +103,10 @@ def compute_warmup_factor(finished_steps: int, warmup_steps: float) -> float:
 def compute_decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -> float:
     """Return how much of the learning rate's decay is done at the next step, from 0 to 1.
 
-    The decay starts after ``warmup_steps`` and ends after ``decay_steps``, both from step 0. Before
-    its start the result is 0, after its end 1.
+    The decay starts after ``warmup_steps`` and ends after ``decay_steps``, both counted from the
+    first step of training. Before its start the result is 0, after its end 1.
     """
-    num_decaying_steps = max(decay_steps - warmup_steps, 1)  # not 0, by which it divides
+    num_decaying_steps = max(decay_steps - warmup_steps, 1)  # at least 1: it is a divisor
     progress = (finished_steps - warmup_steps) / num_decaying_steps
     return min(1.0, max(0.0, progress))
 
@@ -146,8 +146,9 @@ class LossScaler(torch.amp.GradScaler):
         start: float,
     ) -> None:
         super().__init__(device_type, init_scale=start, growth_interval=window, enabled=enabled)
-        # The scale is halved by overflow number ``hysteresis`` since it last doubled, and by each
-        # later one; the overflows before leave it as it is.
+        # The scale doubles after ``window`` steps in a row without an overflow (torch's growth
+        # interval). Of the overflows since it last doubled, the first ``hysteresis - 1`` leave the
+        # scale as it is, and each later one halves it.
         self._hysteresis = hysteresis
         self._one = torch.ones((), device=device)  # gives the tensors below their type and device
         self.skipped = torch.zeros_like(self._one)  # number of steps dropped because of an overflow
@@ -274,11 +275,11 @@ class Stepper:
         self.model = model
         self.optimizer = optimizer
         self.steps = 0
-        self.device = next(model.parameters()).device
+        self.device = next(model.parameters()).device  # torch's; ``context.device`` is Trainmark's
         self._compute_loss_sum = loss_sum
         # Returns, for a number of finished steps, the factor of the optimizer's initial rates.
         self._schedule_lr = schedule_lr
-        self._torch_type = device.torch_type  # as in ``torch.device``
+        self._torch_type = device.torch_type  # type of a ``torch.device``, such as ``cuda``
         self._precision = recipe.precision
         self._data_size = ranks.data_size  # shares into which the samples are split
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
@@ -291,8 +292,8 @@ class Stepper:
             hysteresis=loss_scale_hysteresis,
             start=loss_scale_start,
         )
-        # Steps with a learning rate above 0, and those of them that were dropped: only the
-        # difference should change parameters, see ``updates``.
+        # Steps with a learning rate above 0, and those of them that the scaler dropped. The
+        # difference is the number of steps that should change parameters; ``updates`` returns it.
         self._steps_with_lr = 0
         self._skipped_with_lr = torch.zeros((), device=self.device)
 
@@ -335,7 +336,7 @@ class Stepper:
         )
 
     def set_counts(self, counts: StepperCounts) -> None:
-        """Return to counts and a state of the loss scaler that ``read_counts`` returned earlier."""
+        """Restore the counts and the loss scaler's state that ``read_counts`` returned earlier."""
         self.steps = counts.steps
         self._steps_with_lr = counts.steps_with_lr
         self.scaler.skipped.copy_(counts.skipped)
@@ -394,7 +395,9 @@ class Stepper:
         # A tensor on the device: 1 if the step was dropped because a gradient overflowed, else 0.
         # None: losses are not scaled, so that no step is dropped.
         skipped = self.scaler.step_or_skip(self.optimizer)
-        if lr_factor > 0:  # else the step changes no parameter, and ``updates`` leaves it out
+        # A step whose learning rate is 0 changes no parameter. ``updates`` counts only the steps
+        # that should change parameters.
+        if lr_factor > 0:
             self._steps_with_lr += 1
             if skipped is not None:
                 self._skipped_with_lr += skipped

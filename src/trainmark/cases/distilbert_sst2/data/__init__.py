@@ -21,7 +21,7 @@ from trainmark.train.step_memory import (
     Prediction,
     Transformer,
     predict_peak_bytes,
-    refuse_too_little,
+    refuse_too_little_memory,
 )
 
 from .generated import BEST_ACCURACY, generate
@@ -221,4 +221,4 @@ def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: R
         """Predict for the recipe, or for a smaller one that the error may propose."""
         return predict(config, tried_recipe, world_size)
 
-    return refuse_too_little(predict_for, recipe, memory)
+    return refuse_too_little_memory(predict_for, recipe, memory)

@@ -18,7 +18,7 @@ import numpy as np
 from trainmark.data.cache import Extremes, compute_extremes, load_or_scan
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.train.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little_memory
 
 from ..placement import place_tables, predict
 from .generated import compute_best_auc, generate
@@ -235,7 +235,7 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
         """Predict for the recipe, or for a smaller one that the error may propose."""
         return predict(tried_recipe, placement, spec.num_numerical)
 
-    return refuse_too_little(predict_for, recipe, memory)
+    return refuse_too_little_memory(predict_for, recipe, memory)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

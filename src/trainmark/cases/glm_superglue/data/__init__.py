@@ -27,7 +27,7 @@ from trainmark.train.step_memory import (
     Prediction,
     Transformer,
     predict_peak_bytes,
-    refuse_too_little,
+    refuse_too_little_memory,
 )
 
 from .cloze import ClozeExamples, ClozeSamples
@@ -211,7 +211,7 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
         """Predict for the recipe, or for a smaller one that the error may propose."""
         return predict(tried_recipe, world_size, choices=mean_choices, tokens=mean_tokens)
 
-    return refuse_too_little(predict_for, recipe, memory)
+    return refuse_too_little_memory(predict_for, recipe, memory)
 
 
 LATEST = "latest_checkpointed_iteration.txt"  # contains the name of the iteration's subfolder

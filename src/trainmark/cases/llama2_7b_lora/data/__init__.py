@@ -15,7 +15,7 @@ from trainmark.data.model_folder import CONFIG_FILE, refuse_long_sequences
 from trainmark.data.splits import find_layout
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.train.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little_memory
 
 from ..estimates import predict_peak_bytes
 from ..mmlu import encode_answers
@@ -175,7 +175,7 @@ def _read_questions(
 
 
 def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``.
+    """Refuse a recipe that needs more than ``memory``.
 
     Returns:
         The bytes that a rank needs.
@@ -186,4 +186,4 @@ def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMe
         """Predict for the recipe, or for a smaller one that the error may propose."""
         return predict_peak_bytes(config, tried_recipe, world_size)
 
-    return refuse_too_little(predict_for, recipe, memory)
+    return refuse_too_little_memory(predict_for, recipe, memory)
