@@ -127,31 +127,31 @@ class RunProgress:
         return not self._tail.is_unread
 
     def poll(self) -> Sequence[ProgressPart]:
-        """Read new events and return the parts of the line."""
+        """Read new events of the first rank and return the parts of the progress line."""
         for event in self._tail.read_new():
-            self._take(event)
+            self._process_event(event)
         return self.parts
 
-    def _take(self, event: RunEvent) -> None:
+    def _process_event(self, event: RunEvent) -> None:
         """Update the progress by one event."""
         match event:
             case Start():
-                self._show("importing")
+                self._show("importing")  # a rank's first work after its start
                 self._started_ns = event.t_ns
             case Span() if event.name in _AFTER_SPAN:  # the span has ended: show what follows it
                 self._show(_AFTER_SPAN[event.name])
             case Facts():
-                self._take_facts(event)
+                self._process_facts(event)
             case Evaluate():
                 self._quality = event.value
             case Window():
-                self._take_window(event)
+                self._process_window(event)
 
     def _show(self, text: str) -> None:
         """Set the progress to a single text."""
         self.parts = (ProgressPart(text, priority=_STEP),)
 
-    def _take_facts(self, event: Facts) -> None:
+    def _process_facts(self, event: Facts) -> None:
         """Note how many steps the run has at most; warn if it cannot end within its time limit.
 
         Args:
@@ -181,7 +181,7 @@ class RunProgress:
                 "at the measured matmul rate; raise --timeout or lower max_steps"
             )
 
-    def _take_window(self, event: Window) -> None:
+    def _process_window(self, event: Window) -> None:
         """Add the steps of a window to the totals, and replace the parts of the progress line."""
         num_steps = len(event.step_ns)
         window_ns = event.end_ns - event.start_ns

@@ -199,7 +199,8 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         LostRunError: the folder was deleted meanwhile, or the disk is full.
     """
     try:
-        _emit_printed(run_dir, events)  # only of a user's own program
+        # This writes nothing unless the run is one of a user's own program.
+        _emit_printed_speeds(run_dir, events)
         events.emit("finished")
         events.close()
         new_record = reduce.reduce(run_dir)
@@ -230,7 +231,7 @@ def _build_lost_error(run_dir: Path, error: OSError) -> LostRunError:
     return LostRunError(what, where=str(run_dir), fix=fix)
 
 
-def _emit_printed(run_dir: Path, events: EventWriter) -> None:
+def _emit_printed_speeds(run_dir: Path, events: EventWriter) -> None:
     """Write an event with the speeds that a program of the user's own printed."""
     program = read_plan(run_dir).witness
     if program is None:

@@ -214,7 +214,7 @@ def _find_attempts(base: Path, name: str) -> dict[int, Path]:
     """
     attempts: dict[int, Path] = {}
     for folder in base.glob("*"):
-        number = parse_attempt_number(name, folder.name)
+        number = parse_attempt_number(name, folder.name)  # None: a folder of another entry
         if number and folder.is_dir() and any(folder.iterdir()):
             attempts[number] = folder
     return attempts
@@ -456,7 +456,7 @@ def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
     """Lock the folder of the runs in the block; create it if it is missing."""
     # At least one entry has a plan: the caller has found launches that are missing.
     plans = [entry.plan for entry in entries if entry.plan is not None]
-    base = Path(plans[0].run_dir).parent  # the same of all entries of a plan file
+    base = Path(plans[0].run_dir).parent  # all entries of a plan file have the same
     with ExitStack() as stack:
         try:
             base.mkdir(parents=True, exist_ok=True)

@@ -182,6 +182,7 @@ class _JobWatch:
 
     def cancel_if_due(self, now_s: float) -> None:
         """Cancel the job on a stop signal and after its time limit, repeatedly until it ends."""
+        # The job has just begun to run: its time limit counts from now.
         if self.state.phase == "running" and self._deadline_s == inf:
             self._deadline_s = now_s + compute_job_limit_s(self._job.plan)
         if self.stop is None:

@@ -232,7 +232,7 @@ class _Reports:
         """
         while not self.ranks and not self._is_ended:
             # An empty read sets ``_is_ended``.
-            self._take(os.read(self.descriptor, _READ_BYTES))
+            self._process_bytes(os.read(self.descriptor, _READ_BYTES))
         if not self.ranks:
             raise MeasurementError(
                 f"the ranks could not be started: {self._fault or 'their supervisor was killed'}"
@@ -244,12 +244,16 @@ class _Reports:
         while not self._is_ended:
             try:
                 # An empty read sets ``_is_ended``.
-                self._take(os.read(self.descriptor, _READ_BYTES))
+                self._process_bytes(os.read(self.descriptor, _READ_BYTES))
             except BlockingIOError:
                 return
 
-    def _take(self, data: bytes) -> None:
-        """Process bytes of the reports, which have one line each; empty ``data`` means the end."""
+    def _process_bytes(self, data: bytes) -> None:
+        """Process bytes of the reports, each of which is a line of JSON.
+
+        Args:
+            data: the next bytes of the pipe, which may end within a line; empty: no more come.
+        """
         *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
         for report in map(json.loads, lines):
             if "pids" in report:
