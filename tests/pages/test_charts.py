@@ -174,7 +174,7 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     curve = steps.chart_loss(record)
     assert curve is not None
     # 100,000 steps in 500 groups, with the extremes of each.
-    assert "value in every 200 steps" in translate(curve.note, "en")
+    assert "For every 200 steps" in translate(curve.note, "en")
 
 
 def test_quality_chart_shows_its_target() -> None:
