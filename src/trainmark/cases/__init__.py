@@ -192,7 +192,15 @@ def check_data(name: str, folder: Path, recipe: Recipe) -> DataFacts:
 def check_fit(
     name: str, folder: Path, recipe: Recipe, world_size: int, memory: RankMemory
 ) -> int | None:
-    """Return the predicted minimum of a rank's memory in bytes; None: the case predicts none.
+    """Check that a run with ``recipe`` on ``world_size`` ranks fits the memory of a rank.
+
+    Args:
+        folder: the data of the run.
+        memory: what a rank has.
+
+    Returns:
+        The memory in bytes that a rank is predicted to need at least; None: the case does not
+        predict it, and nothing was checked.
 
     Raises:
         EnvironmentFault: a rank has less memory.
@@ -210,7 +218,7 @@ def ensure_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
     """Return the folder with ``recipe``'s generated data; generate it if it is missing.
 
     Args:
-        root: folder of all generated data; see ``get_cache_root``.
+        root: parent folder of all generated data.
 
     Raises:
         EnvironmentFault: the folder cannot be written.
@@ -287,7 +295,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def get_folder(name: str) -> Path:
     """Return the folder of the case ``name``, which contains its README and reference figures."""
-    # The case is imported because an entry point gives only the name of its package.
+    # An entry point gives only the name of a package, not its folder; the import finds the folder.
     file = importlib.import_module(f"{_resolve_package(name)}.case").__file__
     assert file is not None  # it is None only for modules without a file
     return Path(file).parent
@@ -319,7 +327,8 @@ def load(name: str) -> Case:
 def load_all() -> tuple[list[Case], list[UsageError]]:
     """Return every case that can be loaded, and an error for each that cannot.
 
-    Messages and pages are not read, because lists of cases do not need them.
+    The files with the sentences of a case's messages and with its part of the result page are not
+    read, because lists of cases do not need them.
     """
     cases: list[Case] = []
     errors: list[UsageError] = []
@@ -356,8 +365,9 @@ def _load(name: str) -> Case:
 def _add_messages_and_page(case: Case) -> Case:
     """Return ``case`` with what ``messages.toml`` and ``page.toml`` in its folder declare.
 
-    These are the sentences of the case's message codes, and its own figures and tables on the
-    result page. Both files may be missing.
+    A record has only the codes of messages, such as ``fix.oom``; ``messages.toml`` has the
+    sentences of the codes that the case adds. ``page.toml`` has the case's own figures and tables
+    on the result page. Both files may be missing.
     """
     folder = get_folder(case.name)
     messages_file = folder / MESSAGES_FILE

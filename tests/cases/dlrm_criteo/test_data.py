@@ -168,12 +168,12 @@ def test_valid_folder_passes_its_check_and_loads(spec, tmp_path):
 
 
 def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
-    file, kind = tmp_path / "numerical.bin", np.dtype(("<f2", (13,)))
+    file, value_type = tmp_path / "numerical.bin", np.dtype("<f2")
     (np.arange(13 * 20) / 7).astype("<f2").tofile(file)
     # A block of 64 bytes holds two rows of 13 float16, that is, 52 bytes.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 64)
-        content = data.read_content(tmp_path, {file: kind})[file]
+        content = data.read_content(tmp_path, {file: value_type})[file]
     assert content.digest == sha256(file.read_bytes()).hexdigest()
     assert content.largest == np.float16(259 / 7).view(np.uint16)  # by its bits
 
@@ -296,16 +296,16 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     spec = read_spec(folders[0])
     assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
     assert spec.cardinalities == generated.CARDINALITIES
-    clicks_of_split = generated.draw_clicks("train", 7)
+    drawn_rows = generated.draw_rows("train", 7)
     (batch,) = SplitReader(spec, "train").read_batches(1_000)
-    assert (batch.numerical == clicks_of_split.numerical).all()
-    assert (batch.labels == clicks_of_split.labels).all()
+    assert (batch.numerical == drawn_rows.numerical).all()
+    assert (batch.labels == drawn_rows.labels).all()
     # On disk, the categories of a table may be far apart.
     strides = np.array(generated.STRIDES)[:, None]
-    assert (batch.categories == np.stack(clicks_of_split.categories).astype(int) * strides).all()
+    assert (batch.categories == np.stack(drawn_rows.categories).astype(int) * strides).all()
     facts = data.check(folders[0], recipes[0])
     assert facts.best_quality == generated.compute_expected_auc(
-        generated.draw_clicks("test", 7).log_odds
+        generated.draw_rows("test", 7).log_odds
     )
     assert (facts.train_samples, facts.eval_samples) == (1_000, 300)
     generated._compute_best_auc.cache_clear()

@@ -46,13 +46,13 @@ def build_model(
     Args:
         seed: seed of the random initial values; the parameters in ``weights`` replace them.
         weights: the file of the weights; None: all parameters keep their random values.
-        attention: the library's name of the attention to use.
+        attention: the name that ``transformers`` gives the implementation of attention to use.
 
     Raises:
         DataError: the weights cannot be read or do not fit ``config``.
     """
-    # ``raw`` has the keys that config.json sets, without the names of labels (``id2label`` and
-    # ``label2id``). ``num_labels`` takes their place.
+    # ``raw`` has the keys that config.json sets, except ``id2label`` and ``label2id``: the names of
+    # labels have no effect on training. Their number has, and is given instead.
     hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
     hf_config._attn_implementation = attention
     torch.manual_seed(seed)
@@ -112,7 +112,8 @@ class DistilbertJob:
         weights = find_weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)  # moves the module in place
-        # The choice depends on the dropout, which some kernels round.
+        # Some attention kernels round the dropout probability; they are used only if they can
+        # represent this one exactly.
         choose_attention_kernels(context.device, dropout=data.config.attention_dropout)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
@@ -171,13 +172,13 @@ class DistilbertJob:
         evaluation_sum = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        # Each batch, on the device, with the number and keys of its rows that count.
+        # Each batch, on the device, with its ``ScoredRows``: how many of its first rows count (the
+        # rest only fill the batch), and a key of each, by which rows that are scored twice show.
         batches = read_ahead(scored_rows(host_batches), self.context.device, depth=depth)
         for (ids, mask, labels), counted_rows in batches:
             with self.stepper.autocast():
                 logits = self.compute_logits(self.model, ids, mask)
             is_right = logits.argmax(1) == labels
-            # The rows after the first ``count`` only fill the batch.
             evaluation_sum.add(counted_rows, total=is_right[: counted_rows.count].sum())
         self.model.train()
         num_right, num_rows = add_over_ranks(
@@ -191,11 +192,13 @@ class DistilbertJob:
             num_right / num_rows,
             num_rows,
             {"correct": float(num_right)},
-            scores=evaluation_sum.scores(),  # of this rank; the harness checks the accuracy by them
+            # Of this rank: the total, the number of rows and their keys. The harness computes the
+            # accuracy again from those of all ranks, and compares.
+            scores=evaluation_sum.scores(),
         )
 
     def model_flops(self, counts: Counts) -> float:
-        """Return the model FLOPs of training ``counts``, by the formula of the case's ``sizes``."""
+        """Return the model FLOPs of training on so many samples and tokens as ``counts`` has."""
         config = self.data.config
         return compute_model_flops(
             layers=config.n_layers,
@@ -216,6 +219,7 @@ class DistilbertJob:
             "model_config": {name: getattr(self.data.config, name) for name in SIZES},
             "init": self.recipe.init,
             "truncated_rows": self.data.train.num_truncated + self.data.validation.num_truncated,
+            # Steps without an update, because the fp16 loss scaler found an overflow.
             "skipped_steps": self.stepper.skipped_steps(),
         }
 

@@ -52,7 +52,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     config = read_config(model)
     if layout.kind != NPZ.kind:  # an npz file has ids already and needs no tokenizer
         open_tokenizer(model, config)  # raises an error now if it does not fit
-    # Files that may exist; those that do are copied below.
+    # Configuration, tokenizer and its settings. Not all of them need to exist; those that do are
+    # copied below.
     model_files = [model / name for name in (CONFIG_FILE, *BERT_FILES, *SETTINGS_FILES)]
     notes = []  # lines to show before anything is written
     # Weights are optional, but ``check_weights`` raises an error if there are none.
@@ -71,16 +72,17 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         # An npz file of a split has only one possible name.
         names={split: f"dataset/{name}" for split, (name,) in NPZ.names.items()},
         write=partial(_write_split, layout.kind, model),
+        # ``data`` gets a folder ``model`` with these files.
         copies={f"model/{file.name}": file for file in model_files if file.is_file()},
-        published=PUBLISHED_ROWS,
+        published=PUBLISHED_ROWS,  # another number of rows is shown as a difference
     )
 
 
 def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split as an npz file with the members of the published one; return its counts.
+    """Write a split as an npz file with the members of the published one; return counts to show.
 
-    Its integers have smaller types than the published ones; but a source that is such an npz file
-    already is copied.
+    A source that is such an npz file is copied. From text, integers are written with smaller types
+    than the published file has.
 
     Args:
         kind: form of the source files: ``npz``, ``parquet`` or ``tsv``.

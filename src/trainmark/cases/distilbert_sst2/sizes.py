@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 def compute_model_flops(
     *, layers: int, dim: int, hidden_dim: int, seq_length: int, counts: Counts
 ) -> float:
-    """Return the model FLOPs of training ``counts``, by PaLM, appendix B.
+    """Return the model FLOPs of training on a number of rows and tokens, by PaLM, appendix B.
 
-    These are 6 for each weight and token, and 12 x dim x sequence length for each layer's attention
-    and token. Padding counts, because the model computes it. Embeddings do not count: they are
-    looked up. The head sees only the first token of each row.
+    These are 6 for each weight and token (2 in the forward pass, 4 in the backward pass), and
+    12 x dim x sequence length for each layer's attention and token. Padding counts, because the
+    model computes it. Embeddings do not count: they are looked up. The head sees only the first
+    token of each row.
 
     Args:
         layers: number of encoder layers.
         dim: width of the hidden states, and of all heads together.
         hidden_dim: width of the feed-forward part.
         seq_length: number of tokens that a row is padded to.
+        counts: the rows (``samples``) and tokens that were trained on.
     """
+    # Of each layer: queries, keys, values and output; and both layers of the feed-forward part.
     encoder_weights = layers * (4 * dim**2 + 2 * dim * hidden_dim)
     head_weights = dim**2 + dim * NUM_LABELS
     flops_per_token = 6.0 * encoder_weights + 12.0 * layers * dim * seq_length
@@ -62,7 +65,7 @@ def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
     parameters = embeddings + layers * (attention + feed_forward + 2 * norm) + head
 
     def compute_flops(counts: Counts) -> float:
-        """Return the model FLOPs of training ``counts`` with the model of the record."""
+        """Return the model FLOPs of training this model on the samples of ``counts``."""
         return compute_model_flops(
             layers=layers,
             dim=dim,

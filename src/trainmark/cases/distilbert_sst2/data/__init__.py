@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> Prediction:
-    """Return the predicted peak memory of one rank of ``world_size`` in a step."""
+    """Return the predicted peak memory of one rank in a step of ``world_size`` ranks."""
     sizes = Transformer(
         parameters=config.num_matrix_weights,  # biases and LayerNorms are too few to count
         num_layers=config.n_layers,
@@ -56,7 +56,7 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         ffn_width=config.hidden_dim,
         vocab_size=config.vocab_size,
         tokens=recipe.micro_batch_size * recipe.seq_length,
-        scores=0,  # logits of the head in memory: two for each row are too few to count
+        scores=0,  # logits of the head: two for each row are too few to count
         tied_head=False,  # the classifier does not use the token table
         dropout=config.dropout > 0,
         # Copies of a layer's input that are kept for the backward pass: queries, keys and values
@@ -64,7 +64,7 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         saved_inputs=3,
         # With accumulation, a micro-batch finds the gradients of earlier ones in memory.
         keeps_gradients=recipe.grad_accum_steps > 1,
-        replicas=world_size,
+        replicas=world_size,  # each rank trains a copy of the whole model
     )
     return predict_peak_bytes(sizes, recipe)
 
@@ -181,13 +181,14 @@ def _load_split(
 
 
 def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads, and return its facts with the content id.
+    """Check every file that a run with ``recipe`` reads; return facts of the data.
 
-    The id is a sha256 of the rows as read and the model files, so that the same rows written
-    by another library version have the same id.
+    Its content id is a sha256 of the rows and of the model's files. It covers the values of the
+    rows and not the bytes of their files, so equal rows that another library version wrote have
+    the same id.
 
     Raises:
-        DataError: see ``load``, or weights are missing or have another shape.
+        DataError: a file is missing or invalid, or does not fit the others or the recipe.
     """
     loaded = load(folder, recipe)
     pretrained = recipe.init == "pretrained"

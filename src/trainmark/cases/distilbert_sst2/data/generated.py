@@ -95,8 +95,8 @@ MODEL_CONFIG: dict[str, Any] = {
 def list_tokens() -> list[str]:
     """Return the tokens in the order of their ids: special tokens, then words or their pieces."""
     texts = [*POSITIVE, *NEGATIVE, *NEUTRAL, *NOUNS, *OPENINGS, *TAILS, *ADVERBS]
-    # Words that ``_draw_sentence`` puts between those of the constants.
-    texts.append("the a this is was not and")
+    # The words that ``_draw_sentence`` adds to those of the constants.
+    texts.append("the this is was not and")
     words = " ".join(texts).split()
     pieces: list[str] = []
     for word in words:
@@ -106,7 +106,7 @@ def list_tokens() -> list[str]:
 
 
 def _draw_sentence(rng: Any) -> tuple[str, int]:
-    """Draw one sentence; return it with its true label, 1 for praise.
+    """Draw one sentence; return it with its label: 1 if it is positive, 0 if it is negative.
 
     Args:
         rng: numpy's generator.
@@ -115,8 +115,9 @@ def _draw_sentence(rng: Any) -> tuple[str, int]:
     def draw_word(words: Sequence[str]) -> str:
         return words[int(rng.integers(len(words)))]
 
-    # A sentence has two adjectives: a neutral one, and one of praise or blame that gives the label.
-    is_praise = bool(rng.integers(2))
+    # A sentence has two adjectives: a neutral one, and a positive or negative one. The latter gives
+    # the label, which a ``not`` before it inverts.
+    is_adjective_positive = bool(rng.integers(2))
     is_negated = bool(rng.random() < NEGATED_SHARE)
     beginning = [
         draw_word(OPENINGS),
@@ -124,11 +125,12 @@ def _draw_sentence(rng: Any) -> tuple[str, int]:
         draw_word(NOUNS),
         draw_word(("is", "was")),
     ]
-    is_distracted = rng.random() < DISTRACTED_SHARE  # a ``not`` that changes nothing
+    # A ``not`` before the neutral adjective does not change the label.
+    is_distracted = rng.random() < DISTRACTED_SHARE
     neutral_words = [draw_word(NEUTRAL)]
     if is_distracted:
         neutral_words.insert(0, "not")
-    verdict_words = [draw_word(POSITIVE if is_praise else NEGATIVE)]
+    verdict_words = [draw_word(POSITIVE if is_adjective_positive else NEGATIVE)]
     if is_negated:
         verdict_words.insert(0, "not")
     if rng.integers(2):
@@ -137,7 +139,7 @@ def _draw_sentence(rng: Any) -> tuple[str, int]:
         adjectives = [*verdict_words, "and", *neutral_words]
     words = [*beginning, draw_word(ADVERBS), *adjectives, draw_word(TAILS)]
     sentence = " ".join(word for word in words if word)  # some of the words to draw are empty
-    return sentence, int(is_praise != is_negated)
+    return sentence, int(is_adjective_positive != is_negated)
 
 
 class DrawnSentences(NamedTuple):

@@ -183,6 +183,7 @@ def tokenize(tokenizer: Tokenizer, texts: Texts, seq_length: int) -> TokenizedTe
     return TokenizedTexts(
         ids=Ragged.from_rows([row.ids for row in encodings]),
         labels=np.array(texts.labels, np.int64),
+        # ``overflowing`` has the parts that were cut off.
         num_truncated=sum(1 for row in encodings if row.overflowing),
     )
 
@@ -233,8 +234,8 @@ def match_weights(
 ) -> dict[str, StoredTensor]:
     """Return the checkpoint's tensor of each parameter, by the parameter's name.
 
-    The classifier's layers may be missing. The masked-LM head and the position ids, which are no
-    weights, are ignored.
+    The two layers of the classifier's head may be missing from the checkpoint. Its masked-LM head,
+    which the classifier does not use, and its position ids, which are not trained, are ignored.
 
     Raises:
         DataError: a tensor is unknown or has another shape than the config says, or a parameter
@@ -256,7 +257,8 @@ def find_weights_file(folder: Path) -> Path:
     Raises:
         DataError: there is no such file.
     """
-    # Only an index, which lists several files, could give more than one; ``WEIGHTS`` has none.
+    # The result is one file: weights in several files need an index that lists them, and
+    # ``WEIGHTS`` contains no name of an index.
     (file,) = model_folder.find_weight_files(folder, WEIGHTS, MODEL_FAULT)
     return file
 

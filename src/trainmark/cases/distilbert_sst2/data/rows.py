@@ -48,7 +48,10 @@ class TokenRows:
     def batch(
         self, rows: NDArray[np.int64]
     ) -> tuple[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]], Counts]:
-        """Return ids and mask, both (B, T), and labels (B,) of ``rows``; and their counts."""
+        """Return a batch of the rows with these numbers, and how many samples and tokens it has.
+
+        The batch is ids and mask, both (B, T), and labels (B,).
+        """
         ids, mask = pad_rows(
             self.ids, rows, seq_length=self.seq_length, pad_token_id=self.pad_token_id
         )
@@ -93,7 +96,7 @@ NPZ_FIX = "use the model folder and the recipe that the data was made for, or a 
 def read_npz(
     file: Path, *, seq_length: int | None, vocab_size: int, pad_token_id: int
 ) -> tuple[Ragged, NDArray[np.int64]]:
-    """Return the token ids and labels of one split.
+    """Return the token ids of one split, without padding, and the labels.
 
     Args:
         seq_length: of the recipe; columns after it must be padding. None: the file's width.
@@ -263,13 +266,16 @@ def read_texts(files: Sequence[Path]) -> Texts:
 
 
 def _read_rows(file: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield sentence and label of each row of a TSV or parquet file, which may both be invalid."""
+    """Yield sentence and label of each row of a TSV or parquet file, without checking their values.
+
+    A label 0 or 1 is an integer in both kinds of file.
+    """
     rows: Iterable[dict[str, Any]]
     try:
         rows = read_parquet_rows(file) if file.suffix == ".parquet" else read_tsv(file)
         for row in rows:
             label = row["label"]
-            if label in ("0", "1"):  # a TSV file has only text
+            if label in ("0", "1"):  # of a TSV file, which has only text
                 label = int(label)
             yield row["sentence"], label
     except (OSError, ValueError, KeyError) as error:

@@ -49,12 +49,12 @@ _MAX_THREADS = 8
 def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[Path, Extremes]:
     """Return digest, smallest and largest value of every file.
 
-    For float16, the values are the bits without the sign, which are ordered as the magnitudes are,
-    with infinity and nan last. Large files take minutes to read, so the result is cached in
-    ``folder`` until the size or the modification time of a file changes.
+    The smallest and largest float16 are those by magnitude, given as their bits without the sign;
+    infinity and nan are above all numbers. Large files take minutes to read, so the result is
+    cached in ``folder`` until the size or the modification time of a file changes.
 
     Args:
-        value_types: maps each file to the type of its values, or of its rows of several values.
+        value_types: maps each file to the type of its values.
 
     Raises:
         DataError: a file cannot be read.
@@ -67,7 +67,10 @@ def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[P
     }
 
     def scan() -> dict[str, Extremes]:
-        """Read all files, several at the same time; return their extremes by name in the cache."""
+        """Read all files, several at the same time; return their extremes by name in the cache.
+
+        It is called only if the cache has no result for these files as they are now.
+        """
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
             extremes = list(pool.map(_scan_file, value_types, value_types.values()))
@@ -82,15 +85,14 @@ def _scan_file(file: Path, value_type: np.dtype[Any]) -> Extremes:
     """Return digest, smallest and largest value of a file, read in blocks.
 
     Args:
-        value_type: the type of its values, or of its rows of several values.
+        value_type: the type of its values; a row may have several.
     """
 
     def read_blocks() -> Iterator[NDArray[Any]]:
         with translate_read_errors(file), file.open("rb") as stream:
             # A block may end within a row, but not within a value: sizes of values divide it.
             while block := stream.read(BLOCK_BYTES):
-                # ``base`` is the type of one value, also if ``value_type`` is that of a row.
-                yield np.frombuffer(block, value_type.base)
+                yield np.frombuffer(block, value_type)
 
     return compute_extremes(read_blocks(), to_integers=_to_ordered_integers)
 
@@ -270,7 +272,11 @@ class SplitReader:
     """
 
     def __init__(self, spec: FeatureSpec, split: str, tables: Sequence[int] | None = None) -> None:
-        """Find the files of ``split``: labels, numbers, categories of ``tables`` (None: all)."""
+        """Find the files of ``split``.
+
+        Args:
+            tables: numbers of the tables whose categories are read, in this order; None: all.
+        """
         files = spec.files[split]
         self.label_file = files.label
         self.numerical_file = files.numerical
@@ -348,9 +354,10 @@ class SplitReader:
 def _read_rows(
     file: Path, descriptor: int, row_type: np.dtype[Any], first: int, end: int
 ) -> NDArray[Any]:
-    """Return rows ``first`` to ``end - 1`` of an open file as a writable array.
+    """Return rows ``first`` to ``end - 1`` of an open file as an array.
 
-    Its shape is (end - first,) plus that of ``row_type``.
+    It is writable, as ``torch.from_numpy`` expects. Its shape is (end - first,) plus that of
+    ``row_type``.
 
     Args:
         file: its path, for errors.

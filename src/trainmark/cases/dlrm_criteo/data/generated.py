@@ -43,7 +43,7 @@ _DRAW_TABLE_SIZE = 1 << 16  # frequencies are multiples of 1 / _DRAW_TABLE_SIZE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clicks:
+class DrawnRows:
     """The rows of a split.
 
     Args:
@@ -89,22 +89,23 @@ def _build_draw_table(num_categories: int) -> NDArray[np.uint16]:
     return np.repeat(np.arange(num_categories, dtype=np.uint16), repetitions)
 
 
-def draw_clicks(split: str, seed: int) -> Clicks:
+def draw_rows(split: str, seed: int) -> DrawnRows:
     """Draw the rows of a split; equal seeds give equal rows.
 
     The log-odds of a click are the sum of ``BIAS``, the weighted numerical values, the weighted
     factor of each category, and the weighted products of the factors of the tables in ``PAIRS``.
     """
     factors, numerical_weights = build_planted_model()
-    rows = ROWS[split]
+    num_rows = ROWS[split]
     # The split's position is part of the seed, so that the splits differ.
     rng = np.random.default_rng([seed, SPLITS.index(split)])
-    counts = rng.standard_exponential((rows, NUM_NUMERICAL), np.float32) * np.float32(MEAN_COUNT)
+    counts = rng.standard_exponential((num_rows, NUM_NUMERICAL), np.float32)
+    counts *= np.float32(MEAN_COUNT)
     # The logarithm of counts, as prepared Criteo logs hold them.
     numerical = np.log1p(np.floor(counts)).astype(np.float16)
     categories = tuple(
         _build_draw_table(num_categories)[
-            rng.integers(_DRAW_TABLE_SIZE, size=rows, dtype=np.uint16)
+            rng.integers(_DRAW_TABLE_SIZE, size=num_rows, dtype=np.uint16)
         ]
         for num_categories in NUM_OCCURRING
     )
@@ -117,8 +118,8 @@ def draw_clicks(split: str, seed: int) -> Clicks:
         first_factors = factors[first][categories[first]]  # of each row
         second_factors = factors[second][categories[second]]
         log_odds += PRODUCT_WEIGHT * first_factors * second_factors
-    labels = rng.random(rows) < _compute_click_probability(log_odds)
-    return Clicks(categories, numerical, log_odds, labels)
+    labels = rng.random(num_rows) < _compute_click_probability(log_odds)
+    return DrawnRows(categories, numerical, log_odds, labels)
 
 
 def _compute_click_probability(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -128,9 +129,9 @@ def _compute_click_probability(log_odds: NDArray[np.float64]) -> NDArray[np.floa
 def compute_best_auc(recipe: DlrmRecipe) -> float:
     """Return the expected AUC of a model that knows the true log-odds of the recipe's test rows.
 
-    No other scores have a higher expected AUC, because labels are drawn with these log-odds. See
-    ``compute_expected_auc``. With the labels that were drawn, the AUC of the true log-odds differs
-    by about 0.002.
+    No other scores have a higher expected AUC, because labels are drawn with these log-odds. The
+    result is the mean over all labels that could be drawn. With the labels that were drawn, the AUC
+    of the true log-odds differs from it by about 0.002.
     """
     return _compute_best_auc(recipe.seed)
 
@@ -141,7 +142,7 @@ def _compute_best_auc(seed: int) -> float:
 
     The result is cached by the seed, because the test rows depend on no other field of the recipe.
     """
-    return compute_expected_auc(draw_clicks("test", seed).log_odds)
+    return compute_expected_auc(draw_rows("test", seed).log_odds)
 
 
 def compute_expected_auc(log_odds: NDArray[np.float64]) -> float:
@@ -171,13 +172,11 @@ def generate(folder: Path, recipe: DlrmRecipe) -> None:
     """Write the splits ``train`` and ``test``, and ``feature_spec.yaml``, into ``folder``."""
     spec = FeatureSpec.create(folder, CARDINALITIES)
     for split, files in spec.files.items():
-        clicks = draw_clicks(split, recipe.seed)
+        rows = draw_rows(split, recipe.seed)
         files.label.parent.mkdir()
-        clicks.labels.tofile(files.label)
-        clicks.numerical.astype("<f2").tofile(files.numerical)
-        columns = zip(
-            files.categories, spec.category_dtypes, clicks.categories, STRIDES, strict=True
-        )
+        rows.labels.tofile(files.label)
+        rows.numerical.astype("<f2").tofile(files.numerical)
+        columns = zip(files.categories, spec.category_dtypes, rows.categories, STRIDES, strict=True)
         for file, dtype, categories, stride in columns:
             # The id of each category: only every ``stride``-th id of a table occurs. So a few
             # categories make a large table, whose column has a wider type.

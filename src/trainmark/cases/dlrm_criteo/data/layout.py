@@ -88,10 +88,9 @@ class FeatureSpec:
 
     @property
     def changed_rules(self) -> dict[str, str]:
-        """The options that made this data and differ from the published runs, with their values.
+        """The options of ``prepare`` that have other values here than in the published runs.
 
-        An option that the published runs do not fix, such as the seed of the order of rows, may
-        have any value.
+        Options that have no published value, such as the seed of the order of rows, are left out.
         """
         published = {name: str(value) for name, value in PUBLISHED_RULES.items()}
         return {
@@ -106,11 +105,11 @@ class FeatureSpec:
         A row of the numerical file has several numbers, so its type is an array of float16.
         """
         files = self.files[split]
-        columns = (np.dtype(dtype).newbyteorder("<") for dtype in self.category_dtypes)
+        category_types = (np.dtype(dtype).newbyteorder("<") for dtype in self.category_dtypes)
         return {
             files.label: np.dtype("u1"),  # 0 or 1
             files.numerical: np.dtype(("<f2", (self.num_numerical,))),
-            **dict(zip(files.categories, columns, strict=True)),
+            **dict(zip(files.categories, category_types, strict=True)),
         }
 
     def count_rows(self, split: str) -> int:
@@ -202,14 +201,17 @@ class _Spec(Frozen):
 
     @property
     def columns_by_file(self) -> list[tuple[str, ...]]:
-        """The columns of each file of a split: all numerical ones together, the others alone."""
+        """The columns of each file of a split, in this order.
+
+        One file has all numerical columns. The label and each categorical column have one each.
+        """
         channels = self.channel_spec
         single_columns = [(name,) for name in (*channels.label, *channels.categorical)]
         return [tuple(channels.numerical), *single_columns]
 
     @model_validator(mode="after")
-    def _columns_agree(self) -> _Spec:
-        """Refuse sections that do not agree on the columns, and columns that cannot be read.
+    def _check_columns(self) -> _Spec:
+        """Refuse sections of the file that name different columns, and columns of a wrong type.
 
         ``channel_spec`` lists the columns by use, ``feature_spec`` has the type of each, and
         ``source_spec`` has the files of each split.
@@ -221,12 +223,15 @@ class _Spec(Frozen):
             )
         for name, feature in self.feature_spec.items():
             self._refuse_wrong_type(name, feature)
-        for split, sources in self.source_spec:
+        for split, sources in self.source_spec:  # name and value of each field: train, test
             self._refuse_wrong_files(split, sources)
         return self
 
     def _refuse_wrong_type(self, name: str, feature: _Feature) -> None:
-        """Raise ValueError if a column's type or cardinality does not suit its channel."""
+        """Raise ValueError if a column has a type or cardinality that its use does not allow.
+
+        A channel is a use of columns: as numerical values, as the label or as categories.
+        """
         channels = self.channel_spec
         if name in channels.numerical:
             if feature.dtype != "float16":
@@ -244,9 +249,10 @@ class _Spec(Frozen):
                 raise ValueError(f"{name}: cardinality {cardinality}; {rule}")
 
     def _refuse_wrong_files(self, split: str, sources: list[_Source]) -> None:
-        """Raise ValueError unless each column of a split is in one file, and files are not shared.
+        """Raise ValueError unless the files of a split have the columns that they must have.
 
-        All numerical columns are in the same file.
+        One file must have all numerical columns. The label and each categorical column must have
+        a file of their own.
         """
         if sorted(tuple(source.features) for source in sources) != sorted(self.columns_by_file):
             raise ValueError(
@@ -313,8 +319,9 @@ def write_spec(
     numerical = [f"num_{number}" for number in range(num_numerical)]
     features: dict[str, _Feature] = {}
     # A categorical column has the name of its file.
-    for table, (dtype, rows) in enumerate(zip(spec.category_dtypes, cardinalities, strict=True)):
-        features[f"cat_{table}.bin"] = _Feature(dtype=dtype, cardinality=rows)  # type: ignore[arg-type]
+    types_and_sizes = zip(spec.category_dtypes, cardinalities, strict=True)
+    for table, (dtype, cardinality) in enumerate(types_and_sizes):
+        features[f"cat_{table}.bin"] = _Feature(dtype=dtype, cardinality=cardinality)  # type: ignore[arg-type]
     categorical = list(features)  # taken before the other columns are added below
     for name in numerical:
         features[name] = _Feature(dtype="float16")
@@ -338,6 +345,7 @@ def write_spec(
         source_spec=_Sources(**sources),
         metadata=_Metadata(trainmark_prepare=spec.rules),
     )
+    # Without fields that have no value, such as the cardinality of a numerical column.
     document = description.model_dump(exclude_defaults=True)
     with write_atomically(folder / SPEC_FILE) as stream:
         stream.write(yaml.safe_dump(document, sort_keys=False).encode())
