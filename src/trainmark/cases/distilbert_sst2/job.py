@@ -21,7 +21,7 @@ from trainmark.train.shards import Sharding, evaluation_batches, training_batche
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as sst2_data
-from .data.model_files import MODEL_FAULT, NUM_LABELS, find_weights_file, match_weights
+from .data.model_files import NUM_LABELS, find_weights_file, make_model_error, match_weights
 from .sizes import compute_model_flops
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def build_model(
     torch.manual_seed(seed)
     model: nn.Module = DistilBertForSequenceClassification(hf_config)
     if weights is not None:
-        state = read_state(weights, MODEL_FAULT)
+        state = read_state(weights, make_model_error)
         parameters = dict(model.named_parameters())
         stored_tensors = match_weights(describe_tensors(weights, state), config, weights)
         with torch.no_grad():

@@ -26,8 +26,8 @@ from trainmark.train.step_memory import (
 
 from .generated import BEST_ACCURACY, generate
 from .model_files import (
-    MODEL_FAULT,
     check_weights,
+    make_model_error,
     open_tokenizer,
     read_config,
     tokenize,
@@ -126,7 +126,7 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     tokenizer = None
     if layout.kind != NPZ.kind:  # an npz file has ids already and needs no tokenizer
         tokenizer = open_tokenizer(model, config)
-        used_files.append(find_tokenizer_file(model, MODEL_FAULT))
+        used_files.append(find_tokenizer_file(model, make_model_error))
     train, train_digest = _load_split(layout.files["train"], config, recipe, tokenizer)
     validation, validation_digest = _load_split(
         layout.files["validation"], config, recipe, tokenizer

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .rows import Texts
 
 MODEL_FIX = "copy the files of the distilbert-base-uncased model into model/"
-MODEL_FAULT = partial(
+make_model_error = partial(
     DataError,
     fix=MODEL_FIX,
     rule=(
@@ -129,7 +129,7 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: the file is missing, not JSON or of another model, or a value is invalid.
     """
-    return model_folder.read_config(folder, ModelConfig, MODEL_FAULT)
+    return model_folder.read_config(folder, ModelConfig, make_model_error)
 
 
 def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
@@ -138,12 +138,12 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     Raises:
         DataError: neither file exists, it cannot be read, or it does not fit the model.
     """
-    file = find_tokenizer_file(folder, MODEL_FAULT)
-    tokenizer = open_wordpiece(file, MODEL_FAULT)
+    file = find_tokenizer_file(folder, make_model_error)
+    tokenizer = open_wordpiece(file, make_model_error)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     pad = tokenizer.token_to_id("[PAD]")
     if size > config.vocab_size or pad != config.pad_token_id:
-        raise MODEL_FAULT(
+        raise make_model_error(
             f"the tokenizer has {size} tokens, and [PAD] has id {pad}",
             where=str(file),
             rule=(
@@ -259,7 +259,7 @@ def find_weights_file(folder: Path) -> Path:
     """
     # The result is one file: weights in several files need an index that lists them, and
     # ``WEIGHTS`` contains no name of an index.
-    (file,) = model_folder.find_weight_files(folder, WEIGHTS, MODEL_FAULT)
+    (file,) = model_folder.find_weight_files(folder, WEIGHTS, make_model_error)
     return file
 
 
@@ -267,5 +267,5 @@ def check_weights(folder: Path, config: ModelConfig) -> Path:
     """Check names and shapes of the weights without reading their numbers; return the file."""
     file = find_weights_file(folder)
     # Called for its errors: the matched tensors are not needed.
-    match_weights(list_stored_weights(file, MODEL_FAULT), config, file)
+    match_weights(list_stored_weights(file, make_model_error), config, file)
     return file

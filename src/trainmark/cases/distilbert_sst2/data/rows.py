@@ -101,8 +101,8 @@ def read_npz(
     Args:
         seq_length: of the recipe; columns after it must be padding. None: the file's width.
         vocab_size: token ids are in [0, vocab_size).
-        pad_token_id: the id that ids must have where the mask is 0; otherwise a mask that is too
-            short would cut a sentence.
+        pad_token_id: the id that must stand wherever the mask is 0. Any other id there is a token
+            that a wrong mask hides.
 
     Raises:
         DataError: the file is damaged, a member is missing, or a row breaks a rule.
@@ -220,7 +220,7 @@ def _check_extra_members(file: Path, extra: dict[str, NDArray[Any]], num_rows: i
 
 COLUMNS = ("sentence", "label")
 ROW_RULE = "a row must have a sentence with at least one word, and the label 0 or 1"
-_make_fault = partial(DataError, rule=ROW_RULE)
+_make_text_error = partial(DataError, rule=ROW_RULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,13 +242,13 @@ def read_texts(files: Sequence[Path]) -> Texts:
         rows_before = len(texts.labels)
         for row, (sentence, label) in enumerate(_read_rows(file), start=1):
             if not isinstance(sentence, str) or not sentence.strip():
-                raise _make_fault(
+                raise _make_text_error(
                     f"the sentence is {sentence!r}",
                     where=f"{file}, row {row}, sentence",
                     fix="fill in the sentence, or remove the row",
                 )
             if label not in (0, 1):
-                raise _make_fault(
+                raise _make_text_error(
                     f"the label is {label!r}",
                     where=f"{file}, row {row}, label",
                     fix=(
@@ -259,7 +259,7 @@ def read_texts(files: Sequence[Path]) -> Texts:
             texts.sentences.append(sentence)
             texts.labels.append(label)
         if len(texts.labels) == rows_before:
-            raise _make_fault(
+            raise _make_text_error(
                 "the file has no rows", where=str(file), fix="use a file that has rows"
             )
     return texts
@@ -281,4 +281,4 @@ def _read_rows(file: Path) -> Iterator[tuple[Any, Any]]:
     except (OSError, ValueError, KeyError) as error:
         what = f"not readable as {file.suffix[1:]} with {' and '.join(COLUMNS)}: {error}"
         fix = f"use a complete file with the columns {' and '.join(COLUMNS)}"
-        raise _make_fault(what, where=str(file), fix=fix) from None
+        raise _make_text_error(what, where=str(file), fix=fix) from None

@@ -62,7 +62,9 @@ class DrawnRows:
 
 @cache
 def build_planted_model() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
-    """Return the model from which labels are drawn; it is the same for every seed of a recipe.
+    """Return the known model from which labels are drawn, so that the best AUC can be computed.
+
+    It is the same for every seed of a recipe.
 
     Returns:
         For each table, the factor of each category that occurs, float64 (categories,); and the
@@ -92,8 +94,9 @@ def _build_draw_table(num_categories: int) -> NDArray[np.uint16]:
 def draw_rows(split: str, seed: int) -> DrawnRows:
     """Draw the rows of a split; equal seeds give equal rows.
 
-    The log-odds of a click are the sum of ``BIAS``, the weighted numerical values, the weighted
-    factor of each category, and the weighted products of the factors of the tables in ``PAIRS``.
+    Each category of a table has a factor, a fixed random number. The log-odds of a click are the
+    sum of ``BIAS``, the weighted numerical values, the weighted factor of each category, and the
+    weighted product of the two factors of each pair of tables in ``PAIRS``.
     """
     factors, numerical_weights = build_planted_model()
     num_rows = ROWS[split]
@@ -103,6 +106,7 @@ def draw_rows(split: str, seed: int) -> DrawnRows:
     counts *= np.float32(MEAN_COUNT)
     # The logarithm of counts, as prepared Criteo logs hold them.
     numerical = np.log1p(np.floor(counts)).astype(np.float16)
+    # A uniform index in the table of repeated categories draws each by its frequency.
     categories = tuple(
         _build_draw_table(num_categories)[
             rng.integers(_DRAW_TABLE_SIZE, size=num_rows, dtype=np.uint16)
