@@ -205,7 +205,8 @@ def _refuse_infinite(file: Path, extremes: Extremes) -> None:
     """Refuse a file of float16 numbers with an infinity or a nan.
 
     Args:
-        extremes: of the numbers' bits without the sign; see ``_to_ordered_integers``.
+        extremes: of the numbers' bits without the sign, which as integers order the numbers by
+            magnitude.
     """
     if extremes.largest >= _INFINITY_BITS:
         # The bits of every nan are above those of infinity, see IEEE 754.
