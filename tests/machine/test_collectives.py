@@ -12,8 +12,8 @@ from support.real_ranks import call_on_ranks
 from trainmark.machine.ceilings_work import (
     COLLECTIVES,
     RankGroup,
-    find_unsupported,
     measure_links,
+    try_collective,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run_collectives(rank: int) -> dict[str, Any]:
         fault = checked.fault()
         outcome[f"{name} not run on rank 1"] = None if fault is None else fault.code
     # None if the backend supports it.
-    outcome["unsupported"] = find_unsupported(make_device(), ranks, "all_gather")
+    outcome["unsupported"] = try_collective(make_device(), ranks, "all_gather")
     return outcome
 
 
@@ -100,7 +100,7 @@ def test_backend_that_refuses_a_collective_is_a_reason(monkeypatch: pytest.Monke
     for name in ("reduce_scatter_single", "reduce_scatter_tensor"):
         monkeypatch.setattr(dist, name, refuse, raising=False)
 
-    why = find_unsupported(make_device(), RankGroup(rank=0, count=2), "reduce_scatter")
+    why = try_collective(make_device(), RankGroup(rank=0, count=2), "reduce_scatter")
 
     assert why is not None
     assert why.code == "ceiling_unsupported"

@@ -31,9 +31,9 @@ from trainmark.machine.ceilings_work import (
     Candidate,
     Point,
     RankGroup,
-    find_unsupported,
     measure_links,
     sweep,
+    try_collective,
 )
 from trainmark.plan.choosing import refuse_unsuitable_device
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
@@ -99,25 +99,25 @@ class CeilingKind:
     why: Message | None = None
 
     def exclude(self, why: Message, reason: str = "") -> None:
-        """Set why the kind does not apply here.
+        """Set why the kind does not apply here, as a message and as an English text.
 
         Args:
-            reason: in the words of the device's vendor; empty: those of ``why``.
+            reason: the text, if the device's vendor gives one; empty: the text of ``why``.
         """
         self.why = why
         self.reason = reason or render(why, "en")
 
     def set_points(self, points: list[Point]) -> None:
-        """Set what was measured, from small to large, and find the point that counts."""
+        """Set what was measured, from small to large; find the point that gives the kind's rate."""
         self.points = points
         # By index; points that were skipped or wrong have no rate.
         max_rates = {index: point.rate["max"] for index, point in enumerate(points) if point.rate}
         if not max_rates:
             return
         if self.counts == "largest":
-            self.best = max(max_rates)
+            self.best = max(max_rates)  # the last index, that of the largest size
         else:
-            self.best = max(max_rates, key=lambda index: max_rates[index])
+            self.best = max(max_rates, key=lambda index: max_rates[index])  # the highest rate
         if self.peak is not None:
             self.share_of_peak = max_rates[self.best] / self.peak.per_second
 
@@ -184,9 +184,9 @@ def _align(num_bytes: float) -> int:
 def choose_copy_sizes(memory_bytes: float) -> list[int]:
     """Return the sizes of copies within a device's memory, in bytes, from small to large.
 
-    The largest counts: 4 GiB, or an eighth of a smaller memory, which is still far more than the
-    caches of such a device hold. Smaller ones come first: by their rate ``sweep`` tells whether the
-    largest one fits into the budget.
+    The rate of the largest one is the result: 4 GiB, or an eighth of a smaller memory, which is
+    still far more than the caches of such a device hold. Smaller ones come first: by their rate
+    ``sweep`` tells whether there is time for the largest one.
     """
     largest = min(_MAX_COPY_BYTES, _align(memory_bytes / 8))
     return [largest // 16, largest // 4, largest]
@@ -221,6 +221,8 @@ def _iterate_matmuls(
 ) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
     """Yield the matmuls of each precision, to which the device is switched.
 
+    A precision that the device cannot use has no candidates.
+
     Args:
         product: name of the device's product, which has published peaks.
     """
@@ -252,12 +254,12 @@ def _iterate_transfers(device: Device) -> Iterator[tuple[CeilingKind, list[Candi
 def _iterate_collectives(
     device: Device, ranks: RankGroup
 ) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
-    """Yield the collectives of all ranks."""
+    """Yield the collectives of all ranks; one that cannot be used has no candidates."""
     for name, collective in COLLECTIVES.items():
         if ranks.count == 1:
             why: Message | None = message("ceiling_one_process")
         else:
-            why = find_unsupported(device, ranks, name)
+            why = try_collective(device, ranks, name)
         if why is not None:
             kind = CeilingKind(name=name)
             kind.exclude(why)
@@ -284,6 +286,8 @@ def measure_ceilings(
 
     Args:
         request: the measurement ends as soon as it holds a signal.
+        device: a vendor's name; None: the first vendor that has a device here.
+        nproc: number of ranks.
         budget_s: time of one kind, for example the matmuls of one precision.
         timeout_s: time of everything, after which the ranks are ended.
 
@@ -338,7 +342,8 @@ def _run_ranks(
         MeasurementError: a rank failed, the time was over, or a signal came.
     """
     command = build_module_command("trainmark.machine.ceilings", json.dumps(arguments))
-    # Without a name: if this process is killed, the file is gone.
+    # Each rank writes a line of JSON to one file. The file has no name, so it is gone if this
+    # process is killed.
     with tempfile.TemporaryFile() as results:
         with start_ranks(command, setup, output=results, errors=sys.stderr.fileno()) as ranks:
             _wait_for_ranks(ranks, request, deadline=deadline)
@@ -422,11 +427,14 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
 def _measure_links(
     device: Device, ranks: RankGroup, *, memory_bytes: float, budget_ns: float
 ) -> dict[str, Any]:
-    """Return the rate between each two ranks, or why there is none, as the document has it."""
+    """Return the rate between each two ranks, or why there is none: ``links`` of the document.
+
+    ``why`` is the reason as a message, ``reason`` the same as an English text.
+    """
     if ranks.count == 1:
         why: Message | None = message("ceiling_one_process")
     else:
-        why = find_unsupported(device, ranks, "send_receive")
+        why = try_collective(device, ranks, "send_receive")
     if why is not None:
         return {"reason": render(why, "en"), "why": asdict(why), "pairs": None}
     if ranks.rank == 0:

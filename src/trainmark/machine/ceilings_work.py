@@ -72,6 +72,7 @@ class Point:
             "median": self.amount * 1e9 / median(times_ns),
             "max": self.amount * 1e9 / min(times_ns),
         }
+        # How much less time the faster half of the repetitions took, the first or the last ones.
         self.swing = rates.compute_swing(times_ns)
 
 
@@ -101,9 +102,10 @@ def sweep(
 ) -> list[Point]:
     """Measure candidates, given from small to large, within the budget.
 
-    Each gets the same part of the remaining time. A candidate is skipped if, at the best rate so
-    far, its first run and the least repetitions would not end within the budget, or if it needs
-    more memory. All ranks begin a size together and skip the same ones.
+    Each gets the same part of the remaining time. A candidate is skipped if it needs more memory
+    than ``memory_bytes``. It is also skipped if, at the best rate so far, its first run and
+    ``MIN_REPEATS`` repetitions would not end within the budget. All ranks begin a size together and
+    skip the same ones.
 
     Args:
         memory_bytes: the same on all ranks.
@@ -117,7 +119,8 @@ def sweep(
     for position, candidate in enumerate(candidates):
         point = candidate.point
         runs_amount = (1 + MIN_REPEATS) * point.amount  # of the first run and the repetitions
-        # Without a rate yet, the candidate is tried.
+        # All ranks must come to ``find_max`` and ``clock``, so both are called even for a size that
+        # is skipped. Without a rate yet, the candidate is tried.
         needed_ns = find_max(runs_amount / best_rate if best_rate else 0.0)
         remaining_ns = max(0.0, ends_ns - clock())
         why_skipped = None
@@ -179,7 +182,7 @@ class RankGroup:
     def join(cls, backend: str, device: Device, rank: int, count: int) -> Iterator[RankGroup]:
         """Join the other ranks at the address that the environment names.
 
-        The process must end by ``os._exit``, see ``leave_ranks``.
+        The process must end by ``os._exit``, without destructors: that of a group may hang.
         """
         from torch import distributed
 
@@ -188,7 +191,7 @@ class RankGroup:
             return
         join_ranks(backend, device)
         group = distributed.new_group(backend="gloo")
-        _gloo_groups.append(group)  # kept until the process ends: its destructor may hang
+        _gloo_groups.append(group)  # so that it is not destroyed before the process ends
         yield cls(rank, count, group)
         # Not after an error: the other ranks may never come here.
         distributed.barrier()
@@ -215,7 +218,8 @@ class RankGroup:
         """
         import torch.distributed
 
-        # Of the default group: through the backend of the device, as the measured collective.
+        # The barrier of the default group, which uses the same backend as the measured collective.
+        # ``find_max`` uses a group of its own, through the host.
         torch.distributed.barrier()
         return int(self.find_max(rates.measure_ns(device, run)))
 
@@ -238,7 +242,8 @@ def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch.distributed
 
     # The sums grow with each run, because they are in place: the result is checked after the first
-    # run only. With up to 4096 ranks every partial sum of that run is below 2**24, and so exact.
+    # run only. The pattern has numbers up to 1023, so with up to 4096 ranks every partial sum of
+    # that run is below 2**24: fp32 holds such whole numbers exactly.
     value = device.place(rates.make_pattern(size_bytes) + ranks.rank)
     count = ranks.count
     # Rank r adds r to each number: the sum over ranks of r is count (count - 1) / 2.
@@ -308,11 +313,11 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
 
 def _find_collective(name: str, earlier_name: str) -> Callable[..., Any]:
-    """Return a collective of torch.
+    """Return a function of ``torch.distributed`` that was renamed in torch 2.13.
 
     Args:
-        name: since torch 2.13.
-        earlier_name: before torch 2.13.
+        name: its name since torch 2.13.
+        earlier_name: its name before.
     """
     import torch.distributed
 
@@ -381,14 +386,15 @@ COLLECTIVES = {
 }
 
 
-def find_unsupported(device: Device, ranks: RankGroup, name: str) -> Message | None:
-    """Try a collective with a few bytes; return why the backend refuses it, None if it does not.
+def try_collective(device: Device, ranks: RankGroup, name: str) -> Message | None:
+    """Try a collective with a few bytes; return why the backend refuses it, None if it works.
 
     A backend refuses before it sends anything, and on all ranks alike. The result is not checked
     here, but at the first size that is measured.
     """
     try:
-        work = COLLECTIVES[name](device, ranks, _NUMBER_BYTES * ranks.count)  # a number a rank
+        # The smallest size: one number for each rank.
+        work = COLLECTIVES[name](device, ranks, _NUMBER_BYTES * ranks.count)
         work.run()
         device.synchronize()
     except (RuntimeError, NotImplementedError, ValueError) as error:

@@ -77,7 +77,7 @@ _SENTENCES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
 
 def render_sentence(sentence: Message | Text | str, lang: str) -> str:
-    """Return a sentence of the doctor as a text."""
+    """Return what a condition says, or its fix, as a text in the language ``lang``."""
     if isinstance(sentence, str):
         return sentence
     if isinstance(sentence, Text):
@@ -100,13 +100,16 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
     nproc = request.nproc
     if request.case != WITHOUT_CASE:
         choice = choose_work(request)
-        device = device or choice.hardware  # the device that a case key names
+        # A case may be named by a key that also names its device: ``gpt:pytorch:nvidia:1:8:1``.
+        device = device or choice.hardware
         nproc = choice.nproc
     elif request.recipe is not None:
         raise UsageError("--recipe needs a case", where="--recipe", fix="also name the case")
     with suppress(EnvironmentFault):  # ``check_device`` reports it
         vendor = devices.choose_vendor(device)
-    if nproc is None:  # all accelerators, but one rank on a processor, whatever its cores
+    # Without a number of ranks: one on each accelerator, but only one on a processor, whatever its
+    # cores.
+    if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
     request = request.model_copy(update={"device": device})
     return ExaminedMachine(request=request, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
@@ -135,7 +138,7 @@ def check_tested(machine: ExaminedMachine) -> Conditions:
     sentence = Text(
         f"{name}, tested on: {tested.en}", f"{name}，测试依据：{tested.in_language('zh')}"
     )
-    if tested == REAL_RUNS:
+    if tested == REAL_RUNS:  # else it was tested with less than real runs
         yield Condition(code="", severity="fine", what=sentence)
     else:
         # Nothing is wrong with this machine, but whether all works here is not known.
@@ -144,11 +147,14 @@ def check_tested(machine: ExaminedMachine) -> Conditions:
 
 
 def check_driver(machine: ExaminedMachine) -> Conditions:
-    """Find devices of this machine that cannot be used, and vendors' packages that do not work."""
+    """Find devices of this machine that cannot be used, and vendors' packages that do not work.
+
+    If there are none, the version of the driver is shown.
+    """
     _, load_faults = devices.load_all()
     faults = [*load_faults, *devices.list_device_faults()]
-    # These spoil figures only; ``check_device`` reports a fault of the requested device, which
-    # stops a run.
+    # These faults may be of devices that the run does not use, so they do not stop it.
+    # ``check_device`` reports a fault of the requested device, which does.
     for fault in faults:
         text = f"{fault.where}: {fault.what}"
         yield make_condition("text", "spoils", fix=fault.fix, text=text)
@@ -169,35 +175,31 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
     arguments = [machine.vendor.name, str(machine.nproc), str(os.getpid())]
     try:
         output = run_tool(build_code_command(_OPEN_DEVICES_CODE, *arguments), timeout_s=_OPENING_S)
-    except MonitorFault as fault:
+    except MonitorFault as fault:  # the process failed or hung; ``said`` is what it printed
         yield make_condition("no_torch", "stops", text=fault.said)
         return
     # The result of ``find_refusals`` is the last line; libraries may print others before it.
     refusals: dict[str, str] = json.loads(output.splitlines()[-1])
     precisions = [name for name in get_args(Precision) if name not in refusals]
     yield make_condition("torch", version=version("torch"), precisions=", ".join(precisions))
-    if machine.choice is None:
+    if machine.choice is None:  # no case is examined, so no recipe needs a precision
         return
     precision = machine.choice.recipe.precision
     if precision in refusals:
         yield make_condition("no_precision", "stops", precision=precision, text=refusals[precision])
 
 
-def find_refusals(name: str, ranks: int) -> dict[str, str]:
-    """Open the device of each rank, and return why a device refuses a precision, by precision.
-
-    Args:
-        name: of the vendor.
-        ranks: number of ranks.
+def find_refusals(vendor_name: str, num_ranks: int) -> dict[str, str]:
+    """Open the device of each rank; return for each refused precision why a device refuses it.
 
     Raises:
         TrainmarkError: a device does not open.
     """
     from trainmark.machine.ceilings import try_precision
 
-    vendor = devices.choose_vendor(name)
-    num_devices = 1 if vendor.counts_cores else ranks  # ranks on a processor share it
-    rank_devices = [vendor.open(rank, ranks) for rank in range(num_devices)]
+    vendor = devices.choose_vendor(vendor_name)
+    num_devices = 1 if vendor.counts_cores else num_ranks  # ranks on a processor share it
+    rank_devices = [vendor.open(rank, num_ranks) for rank in range(num_devices)]
     reasons: dict[str, str] = {}
     for device in rank_devices:
         for precision in get_args(Precision):
@@ -229,20 +231,21 @@ def check_monitor(machine: ExaminedMachine) -> Conditions:
     vendor = machine.vendor
     if vendor is None or vendor.counts_cores:  # ``check_load`` looks at the processor
         return
-    text = vendor.name  # becomes the monitor's name, or why it gave nothing
+    monitor_name = vendor.name  # the vendor's, if it has no monitor
+    fault_text = ""
     samples: list[DeviceSample] = []
     try:
         reader = vendor.monitor()
         if reader is not None:
             with closing(reader):
-                text = reader.name
+                monitor_name = reader.name
                 samples = list(reader.read())
     except MonitorFault as fault:
-        text = str(fault)
+        fault_text = str(fault)
     if not samples:
-        yield make_condition("monitor_silent", "unknown", text=text)
+        yield make_condition("monitor_silent", "unknown", text=fault_text or monitor_name)
         return
-    yield make_condition("monitor", name=text, count=len(samples))
+    yield make_condition("monitor", name=monitor_name, count=len(samples))
     by_index = {sample.index: sample for sample in samples}
     for index in vendor.monitored(machine.nproc):
         # A device that was not read has an empty sample, which meets no condition.
@@ -253,7 +256,8 @@ def _check_sample(sample: DeviceSample) -> Conditions:
     """Yield a condition if a device is busy, and one if its clocks are lowered."""
     busy_share = (sample.utilization_percent or 0) / 100
     if busy_share > BUSY_SHARE:
-        # A busy device has an occupant, even if no process could be listed.
+        # A busy device has an occupant, even if no process could be listed. So the condition is
+        # shown as one of the check ``occupants``.
         yield make_condition(
             "busy", "spoils", index=sample.index, share=busy_share, check_code="occupants"
         )
@@ -318,6 +322,7 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
         return
     if machine.quick and machine.request.data is None:
         return  # generating data takes too long
+    # What ``describe_machine`` has chosen takes the place of what the user left open.
     fields = {
         "case": choice.case.name,
         "recipe": choice.recipe_name,
@@ -331,7 +336,7 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
         text = "; ".join(part for part in (fault.where, fault.what, fault.rule) if part)
         check_code = "data" if isinstance(fault, DataError) else "recipe"
         yield make_condition("text", "stops", fix=fault.fix, text=text, check_code=check_code)
-        if check_code == "recipe":
+        if check_code == "recipe":  # planning may have ended before the check of the data
             yield from _check_data_alone(choice, machine.request.data)
         return
     yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, check_code="recipe")
@@ -361,6 +366,7 @@ def _check_data_alone(choice: Choice, folder: Path | None) -> Conditions:
     """
     if folder is None:
         return
+    # A folder that the user names has real data, even if the recipe is one for generated data.
     try:
         cases.check_data(choice.case.name, folder, replace(choice.recipe, data="real"))
     except DataError as fault:

@@ -107,6 +107,7 @@ def make_condition(
     if severity == "fine":
         return Condition(check_code, severity, what)
     if fix:
+        # The sentence ``own_fix`` shows a text as it is; in Chinese it says that it is English.
         return Condition(check_code, severity, what, message("own_fix", text=fix))
     return Condition(check_code, severity, what, Message(f"fix.{message_code}", values))
 
@@ -161,9 +162,12 @@ def check_other_runs(_: ExaminedMachine) -> Conditions:
 
 
 def _is_orphaned(pids: list[int]) -> bool:
-    """Tell whether the launcher of a run has ended: the first process has adopted its ranks.
+    """Tell whether the launcher of a run has ended: then process 1 has adopted its ranks.
 
-    In a container this program may itself be the first process; then a parent 1 shows nothing.
+    In a container this program may itself be process 1; then the parent 1 shows nothing.
+
+    Args:
+        pids: numbers of the run's processes.
     """
     try:
         # Parents outside the run: a rank may have started processes itself.
@@ -236,7 +240,8 @@ def check_numa(machine: ExaminedMachine) -> Conditions:
 def check_shared_memory(machine: ExaminedMachine) -> Conditions:
     """Compare the free shared memory with what ranks of accelerators exchange through it."""
     free = shutil.disk_usage(machine.root / "dev/shm").free
-    # Ranks on processors exchange through sockets, which need no shared memory.
+    # Ranks on a processor, whose cores are counted instead of devices, exchange through sockets,
+    # which need no shared memory. Without a vendor there are no ranks of accelerators either.
     uses_sockets = machine.vendor is None or machine.vendor.counts_cores
     needed = 0
     if machine.nproc > 1 and not uses_sockets:
