@@ -86,7 +86,7 @@ def run_plain(device_name: str) -> None:
     for _ in iterate_turns(device):
         sequences, layout = next(stream).tensors
         with job.stepper.autocast():
-            loss = layout.compute_loss_sum(model(*spread(sequences.inputs))) / layout.samples
+            loss = layout.compute_loss_sum(model(*spread(sequences.inputs))) / layout.num_samples
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), chosen.max_grad_norm)
         optimizer.step()

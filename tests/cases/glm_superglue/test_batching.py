@@ -60,7 +60,7 @@ def test_batch_holds_only_existing_candidates():
     """Sample 1 has one candidate of 7 tokens, sample 0 two of 5 and 4; all are padded to 10."""
     batch, counts = HELD.batch([1, 0])
     assert counts == Counts(samples=2, sequences=3, tokens=7 + 5 + 4, tokens_padded=3 * 10)
-    assert batch.samples == 2
+    assert batch.num_samples == 2
     assert batch.ids.tolist() == [
         [2, 4, 6, 0, 9, 7, 7, 0, 0, 0],
         [2, 4, 0, 9, 5, 0, 0, 0, 0, 0],
@@ -78,7 +78,7 @@ def test_batch_holds_only_existing_candidates():
     assert batch.target_rows.tolist() == [4, 5, 6, 13, 14, 23]
     assert batch.target_ids.tolist() == [7, 7, 8, 5, 8, 8]
     assert batch.sequence_of_target.tolist() == [0, 0, 0, 1, 1, 2]
-    arrays = [getattr(batch, name) for name in ChoiceBatch.__slots__ if name != "samples"]
+    arrays = [getattr(batch, name) for name in ChoiceBatch.__slots__ if name != "num_samples"]
     assert {array.dtype for array in arrays} == {np.dtype("i8"), np.dtype("?")}
 
 

@@ -36,7 +36,7 @@ def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
     layout = ScoreLayout(
         sample_of_sequence=torch.tensor([0, 0, 1, 2, 2, 2]),  # the sample of each sequence
         choice_of_sequence=torch.tensor([0, 1, 0, 0, 1, 2]),  # which candidate of its sample it is
-        samples=3,
+        num_samples=3,
         max_choices=3,
     )
     # The second tensor: the sequence of each of the eight targets, whose log-probabilities follow.

@@ -72,7 +72,7 @@ class SequenceTensors:
         Args:
             log_probs: of all targets of all sequences (K,).
         """
-        num_sequences = len(self.inputs[0])
+        num_sequences = len(self.inputs[0])  # the first input are the token ids (N, S)
         zeros = log_probs.new_zeros(num_sequences)
         return zeros.index_add(0, self.sequence_of_target, log_probs)
 
@@ -84,13 +84,13 @@ class ScoreLayout:
     Args:
         sample_of_sequence: index of each sequence's sample in the batch (N,).
         choice_of_sequence: index of each sequence's candidate in its sample (N,).
-        samples: B, number of samples in the batch.
+        num_samples: B, number of samples in the batch.
         max_choices: C, maximum number of candidates of a sample.
     """
 
     sample_of_sequence: Tensor
     choice_of_sequence: Tensor
-    samples: int
+    num_samples: int
     max_choices: int
 
     @classmethod
@@ -99,39 +99,45 @@ class ScoreLayout:
         return cls(
             sample_of_sequence=torch.from_numpy(batch.sample_of_sequence),
             choice_of_sequence=torch.from_numpy(batch.choice_of_sequence),
-            samples=batch.samples,
+            num_samples=batch.num_samples,
             max_choices=batch.max_choices,
         )
 
     def arrange_scores(self, scores: Tensor) -> Tensor:
-        """Return the scores of N sequences as a table of B samples and C candidates.
+        """Return a table with the score of each candidate of each sample (B, C).
 
-        A place without a candidate has -inf: such a sample has fewer than C candidates.
+        C is the number of candidates of the sample with the most. The rows of samples with fewer
+        candidates are filled with -inf.
+
+        Args:
+            scores: of each sequence, which is one candidate of one sample (N,).
         """
-        empty = scores.new_full((self.samples, self.max_choices), -torch.inf)
+        empty = scores.new_full((self.num_samples, self.max_choices), -torch.inf)
         return empty.index_put((self.sample_of_sequence, self.choice_of_sequence), scores)
 
     def compute_loss_sum(self, scores: Tensor) -> Tensor:
-        """Return the sum over samples of the cross-entropy.
+        """Return the sum over samples of the cross-entropy of the right candidate.
 
-        Used in training only, where candidate 0 of each sample is the right one.
+        The scores of a sample's candidates are the logits. Used in training only, where candidate 0
+        of each sample is the right one.
 
         Args:
-            scores: of each sequence (N,).
+            scores: of each sequence, which is one candidate of one sample (N,).
         """
-        right_choices = torch.zeros(self.samples, dtype=torch.long, device=scores.device)
+        right_choices = torch.zeros(self.num_samples, dtype=torch.long, device=scores.device)
         return F.cross_entropy(self.arrange_scores(scores), right_choices, reduction="sum")
 
     def count_right(self, scores: Tensor, is_right: Tensor) -> Tensor:
         """Return the number of samples whose best-scored candidate is right, as an integer tensor.
 
         Args:
-            scores: of each sequence (N,).
+            scores: of each sequence, which is one candidate of one sample (N,).
             is_right: whether the candidate of each sequence is right, bool (N,).
         """
-        # A place of the table without a candidate has the score -inf, so it is never the best.
+        # B rows of C candidates. A sample with fewer candidates has scores of -inf at the end of
+        # its row, which are never the best.
         best_candidates = self.arrange_scores(scores).argmax(1, keepdim=True)  # (B, 1)
-        # (B, C): 1.0 for right, 0.0 for wrong, -inf for no candidate.
+        # The same table for ``is_right``: 1.0 for right, 0.0 for wrong, -inf for no candidate.
         is_right_table = self.arrange_scores(is_right.float())
         return (is_right_table.gather(1, best_candidates) > 0).sum()
 
@@ -163,9 +169,10 @@ def load_data(context: JobContext) -> GlmData:
 
 
 def compute_lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
-    """Return the next step's learning rate over the peak.
+    """Return the learning rate of the next step as a fraction of the peak rate.
 
-    It rises linearly from 0 to 1, then falls linearly to ``lr_floor``.
+    The fraction rises linearly from 0 to 1 in the warm-up. Then it falls linearly to ``lr_floor``,
+    which it reaches after ``lr_decay_steps`` steps, warm-up included, and keeps.
     """
     warmup_steps = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     progress = compute_decay_progress(finished_steps, warmup_steps, recipe.lr_decay_steps)
@@ -183,7 +190,7 @@ class GlmJob:
         self.data = data
         self.recipe = recipe
         self.shape = recipe.shape
-        # Shapes vary, because samples have different numbers of candidates.
+        # Shapes vary between steps, because samples have different numbers of candidates.
         choose_attention_kernels(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
             self.shape,
@@ -192,8 +199,8 @@ class GlmJob:
             checkpoint_activations=recipe.checkpoint_activations,
         )
         pretrained = recipe.init == "pretrained"
-        # A fact of the record: what of the checkpoint was not copied as it is. None: there is no
-        # checkpoint, and the weights are random.
+        # For the record: the tensors of the checkpoint that the model does not use, and the tables
+        # whose number of rows differs. None: no checkpoint is loaded, and the weights are random.
         self.checkpoint_report = (
             load_checkpoint(self.model, context.data_dir) if pretrained else None
         )
@@ -211,22 +218,23 @@ class GlmJob:
             self.model,
             optimizer,
             self._compute_loss_sum,
-            schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
+            schedule_lr=lambda finished_steps: compute_lr_factor(recipe, finished_steps),
             max_grad_norm=recipe.max_grad_norm,
             loss_scale_window=recipe.loss_scale_window,
             loss_scale_hysteresis=recipe.loss_scale_hysteresis,
         )
-        # The stepper has these three methods of the ``Job`` protocol.
+        # These methods of the ``Job`` protocol, which this class implements, are the stepper's.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's micro-batches of an epoch; see ``Job.batches``."""
+        """Yield this rank's micro-batches of an epoch, on the host, in the order of training."""
         train, recipe = self.data.train, self.recipe
-        order = None  # ``training_batches`` permutes the samples by seed and epoch
+        order = None  # ``training_batches`` then permutes the samples at random, by seed and epoch
         if recipe.group_by_choices:
-            # Ranks get similar numbers of candidates at a time, so they wait less for each other.
+            # All ranks get similar numbers of candidates in a micro-batch, so they wait less for
+            # each other.
             order = order_by_choices(train.num_choices, self.sharding, epoch)
         return training_batches(
             train,
@@ -248,7 +256,8 @@ class GlmJob:
         The stepper calls it under autocast.
         """
         sequences, layout = batch.tensors  # ``SequenceTensors`` and ``ScoreLayout``
-        # The model returns the log-probability of each target; a sequence's score is their sum.
+        # The model returns the log-probability of each target; a sequence's score is their sum. The
+        # stepper's model is ``self.model`` as it is wrapped for training on several ranks.
         scores = sequences.sum_scores(self.stepper.model(*sequences.inputs))
         loss_sum: Tensor = layout.compute_loss_sum(scores)
         return loss_sum
@@ -257,12 +266,16 @@ class GlmJob:
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:
-        """Return the share of validation samples with a right answer; see ``Job.evaluate``."""
+        """Return the share of validation samples whose best-scored candidate is right.
+
+        Every rank evaluates a part of the samples and returns the share over all ranks.
+        """
         world_size = self.context.world_size
         total = len(self.data.validation)
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
         evaluation_sum = self.score(rows)
-        # Sums of the scores, of their weights (all 1, not needed here) and of the samples.
+        # Over all ranks: the number of samples with a right answer, the sum of the samples' weights
+        # (all 1, so not needed) and the number of samples.
         num_right, _, num_samples = evaluation_sum.sum_over_ranks(
             world_size=world_size, device=self.stepper.device
         )
@@ -271,50 +284,55 @@ class GlmJob:
             num_right / num_samples,
             num_samples,
             {"correct": num_right},
-            scores=evaluation_sum.scores(),
+            scores=evaluation_sum.scores(),  # of this rank, for the checks of the evaluation
         )
 
     @torch.no_grad()
     def score(self, rows: range) -> EvaluationSum:
-        """Return the sum of the results of the validation samples ``rows`` on this rank.
+        """Count the right answers among the validation samples ``rows``, which this rank evaluates.
 
-        A sample's result is 1 if the candidate with the highest score is right, else 0. All its
-        candidates are scored, in as many forward passes as necessary.
+        An answer is right if the candidate with the highest score is a right one. All candidates of
+        a sample are scored, in as many forward passes as necessary.
         """
         evaluation_sum = EvaluationSum()
         host_batches = self._read_scoring_batches(rows)
-        depth = self.recipe.read_ahead_batches
+        depth = self.recipe.read_ahead_batches  # number of batches
         self.model.eval()
+        # ``read_ahead`` yields the batches with their tensors on the device.
         for batch in read_ahead(host_batches, self.context.device, depth=depth):
+            # A chunk has the sequences of one forward pass.
             scores = torch.cat([self._compute_scores(sequences) for sequences in batch.chunks])
             num_right = batch.layout.count_right(scores, batch.is_right)
+            # ``scored_rows`` has the number of samples, and a key of each for the checks.
             evaluation_sum.add(batch.scored_rows, total=num_right)
         self.model.train()
         return evaluation_sum
 
     def _read_scoring_batches(self, rows: range) -> Iterator[ScoringBatch]:
-        """Yield the validation samples ``rows`` on the host, in batches as large as in training."""
-        size = self.recipe.micro_batch_size  # samples
-        for first in range(0, len(rows), size):
-            choice_batch, _counts = self.data.validation.batch(rows[first : first + size])
-            # A sample may have many candidates: limit the sequences of a forward pass.
-            chunks = choice_batch.split_sequences(CHOICES_PER_PASS * size)
+        """Yield the validation samples ``rows`` on the host, in batches of the training's size."""
+        batch_size = self.recipe.micro_batch_size  # in samples
+        for first in range(0, len(rows), batch_size):
+            choice_batch, _counts = self.data.validation.batch(rows[first : first + batch_size])
+            # A sample may have many more candidates than in training. So the sequences of a batch
+            # are split into chunks, one for each forward pass.
+            chunks = choice_batch.split_sequences(CHOICES_PER_PASS * batch_size)
             yield ScoringBatch(
                 chunks=[SequenceTensors.from_batch(chunk) for chunk in chunks],
                 layout=ScoreLayout.from_batch(choice_batch),
                 is_right=torch.from_numpy(choice_batch.correct),
                 # The check of the scored samples recognizes a sample by the token ids of its first
                 # sequence.
-                scored_rows=ScoredRows.of(choice_batch.first_ids, choice_batch.samples),
+                scored_rows=ScoredRows.of(choice_batch.first_ids, choice_batch.num_samples),
             )
 
     def _compute_scores(self, sequences: SequenceTensors) -> Tensor:
         """Return the score of each sequence: the sum of its targets' log-probabilities (N,)."""
         with self.stepper.autocast():
+            # The model returns the log-probability of each target.
             return sequences.sum_scores(self.model(*sequences.inputs))
 
     def model_flops(self, counts: Counts) -> float:
-        """Return the FLOPs of the blocks for the sequences that were run.
+        """Return the FLOPs of training the transformer blocks on the sequences of ``counts``.
 
         The result never exceeds the FLOPs that the device computed, for two reasons. All sequences
         are counted with their mean length, although the FLOPs of attention grow with the square of
@@ -322,19 +340,19 @@ class GlmJob:
         """
         if not counts.sequences:
             return 0.0
-        mean_length = counts.tokens_padded / counts.sequences
+        mean_length = counts.tokens_padded / counts.sequences  # including padding
         return self.shape.compute_flops_per_token(mean_length) * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts of the job for the record; see ``Job.facts``."""
+        """Return what the record reports about the model, its weights and its batches."""
         recipe = self.recipe
         return {
             "parameters": self.shape.parameters,
-            "trainable_parameters": self.shape.parameters,
+            "trainable_parameters": self.shape.parameters,  # all are trained
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
             "checkpoint": self.checkpoint_report,
-            # Whether ranks get samples with similar numbers of candidates at a time.
+            # Whether all ranks get similar numbers of candidates in a micro-batch.
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,
             # Number of samples whose passage is cut to fit the sequence length; None: not known.
@@ -342,7 +360,7 @@ class GlmJob:
                 "train": self.data.train.num_shortened,
                 "validation": self.data.validation.num_shortened,
             },
-            "skipped_steps": self.stepper.skipped_steps(),
+            "skipped_steps": self.stepper.skipped_steps(),  # because of an overflow in fp16
         }
 
 

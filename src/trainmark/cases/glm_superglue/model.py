@@ -29,16 +29,17 @@ def mask_prefix(prefix_lengths: Tensor, length: int) -> Tensor:
     """Return the attention mask: a token attends to its row's prefix, earlier tokens and itself.
 
     Args:
-        prefix_lengths: number of tokens at the start of each row, to which all its tokens attend
-            (N,).
+        prefix_lengths: number of tokens in the prefix of each row, the part to which all tokens of
+            the row attend (N,).
         length: S, number of tokens in a row.
 
     Returns:
-        (N, 1, S, S), bool: rows, heads, queries, keys.
+        Whether a query attends to a key, the same for all heads, bool (N, 1, S, S): rows, heads,
+        queries, keys.
     """
     positions = torch.arange(length, device=prefix_lengths.device)
-    is_not_later = positions <= positions[:, None]  # (S, S)
-    is_in_prefix = positions < prefix_lengths[:, None, None]  # (N, 1, S)
+    is_not_later = positions <= positions[:, None]  # (S, S): queries, keys
+    is_in_prefix = positions < prefix_lengths[:, None, None]  # (N, 1, S): rows, queries, keys
     return (is_not_later | is_in_prefix)[:, None]
 
 
@@ -48,15 +49,22 @@ class Attention(nn.Module):
     def __init__(self, shape: GlmShape, dropout: float) -> None:
         super().__init__()
         self.num_heads = shape.num_heads
-        self.dropout = dropout
+        self.dropout = dropout  # probability of dropping an attention weight
+        # The names of the layers are those of the original program.
         self.query_key_value = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
-        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)  # the output projection
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
-        """Map (N, S, D) to (N, S, D); ``visible`` is as ``mask_prefix`` returns it."""
+        """Return the output of self-attention (N, S, D).
+
+        Args:
+            x: N sequences of S tokens, each with D values (N, S, D).
+            visible: whether a query attends to a key, bool (N, 1, S, S): sequences, heads, queries,
+                keys.
+        """
         n, s, _ = x.shape
         query_key_value = self.query_key_value(x).view(n, s, 3, self.num_heads, -1)
-        query, key, value = query_key_value.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H)
+        query, key, value = query_key_value.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H), H heads
         dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(
             query, key, value, attn_mask=visible, dropout_p=dropout
@@ -69,11 +77,12 @@ class FeedForward(nn.Module):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
+        # The names of the layers are those of the original program; ``h`` is the hidden size.
         self.dense_h_to_4h = nn.Linear(hidden_size, 4 * hidden_size)
         self.dense_4h_to_h = nn.Linear(4 * hidden_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N, S, D) to (N, S, D)."""
+        """Map N sequences of S tokens with D values each, (N, S, D), to (N, S, D)."""
         wide = F.gelu(self.dense_h_to_4h(x), approximate="tanh")
         return self.dense_4h_to_h(wide)  # type: ignore[no-any-return]
 
@@ -90,7 +99,13 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
-        """Map (N, S, D) to (N, S, D); ``visible`` is as ``mask_prefix`` returns it."""
+        """Return the output of the layer (N, S, D).
+
+        Args:
+            x: N sequences of S tokens, each with D values (N, S, D).
+            visible: whether a query attends to a key, bool (N, 1, S, S): sequences, heads, queries,
+                keys.
+        """
         x = x + self.dropout(self.attention(self.input_layernorm(x), visible))
         return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))  # type: ignore[no-any-return]
 
@@ -101,9 +116,11 @@ class Transformer(nn.Module):
     def __init__(self, shape: GlmShape, *, dropout: float, checkpoint_activations: bool) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
-        rows = shape.max_positions + 1  # ids are 0 to ``max_positions``, as in the published model
+        # As in the published model, position ids go from 0 to ``max_positions``, both included.
+        rows = shape.max_positions + 1
+        # A row of tokens is a context with a gap, then the answer block that fills the gap. A token
+        # has two positions: one in the context, and one in the answer block.
         self.position_embeddings = nn.Embedding(rows, shape.hidden_size)
-        # Of the place of a token in the answer block, see ``forward``.
         self.block_position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.num_layers))
@@ -112,15 +129,18 @@ class Transformer(nn.Module):
     def forward(
         self, words: Tensor, positions: Tensor, block_positions: Tensor, visible: Tensor
     ) -> Tensor:
-        """Return the last hidden states (N, S, D).
+        """Return the last hidden states of N sequences of S tokens (N, S, D).
+
+        A sequence is a context with a gap, then the answer block that fills the gap.
 
         Args:
             words: embedded tokens (N, S, D).
-            positions: rows of the first position table (N, S): the place in the context; for all
-                tokens of the answer block, which fills a gap of the context, that of the gap.
-            block_positions: rows of the second position table (N, S): the place in the answer
-                block, from 1; 0 in the context.
-            visible: the attention mask, as ``mask_prefix`` returns it.
+            positions: the place of each token in its context (N, S). The tokens of the answer block
+                all have the place of the gap.
+            block_positions: the place of each token in its answer block, from 1; 0 in the context
+                (N, S).
+            visible: whether a query attends to a key, bool (N, 1, S, S): sequences, heads, queries,
+                keys.
         """
         position = self.position_embeddings(positions)
         block_position = self.block_position_embeddings(block_positions)
@@ -154,6 +174,7 @@ class Glm(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
+        # Also the weights of the head, which has no parameters.
         self.word_embeddings = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.transformer = Transformer(
             shape,
@@ -164,15 +185,18 @@ class Glm(nn.Module):
     def compute_hidden_states(
         self, ids: Tensor, positions: Tensor, block_positions: Tensor, prefix_lengths: Tensor
     ) -> Tensor:
-        """Return the last hidden states (N, S, D).
+        """Return the last hidden states of N sequences of S tokens (N, S, D).
+
+        A sequence is a context with a gap, then the answer block that fills the gap. All tokens
+        attend to the context.
 
         Args:
-            ids: token ids, int64 (N, S): in each row the context with a gap, then the answer block
-                that fills the gap.
-            positions: place in the context, int64 (N, S); in the answer block that of the gap.
-            block_positions: place in the answer block, from 1, int64 (N, S); 0 in the context.
-            prefix_lengths: number of tokens of each row's context, to which all its tokens attend
-                (N,).
+            ids: token ids, int64 (N, S).
+            positions: the place of each token in its context, int64 (N, S). The tokens of the
+                answer block all have the place of the gap.
+            block_positions: the place of each token in its answer block, from 1; 0 in the context,
+                int64 (N, S).
+            prefix_lengths: number of tokens of each context (N,).
         """
         words = self.word_embeddings(ids)
         visible = mask_prefix(prefix_lengths, ids.size(1))
@@ -187,22 +211,27 @@ class Glm(nn.Module):
         rows: Tensor,
         targets: Tensor,
     ) -> Tensor:
-        """Return the log-probability of each target, float32 (K,).
+        """Return the log-probability of each of K targets, float32 (K,).
 
-        The head runs only on the K hidden states that predict targets, not on all N x S.
+        A sequence is a context with a gap, then the answer block that fills the gap. All tokens
+        attend to the context. The targets are tokens of the answer blocks.
 
         Args:
-            ids: token ids (N, S): N sequences of S tokens.
-            positions, block_positions: ids of the two position tables (N, S); see
-                ``compute_hidden_states``.
-            prefix_lengths: number of tokens of each sequence before its answer block (N,).
-            rows: flat index into N x S of the position that predicts each target (K,).
+            ids: token ids of N sequences of S tokens (N, S).
+            positions: the place of each token in its context (N, S). The tokens of the answer block
+                all have the place of the gap.
+            block_positions: the place of each token in its answer block, from 1; 0 in the context
+                (N, S).
+            prefix_lengths: number of tokens of each context (N,).
+            rows: index among all N x S tokens, flattened, of the token whose output predicts each
+                target (K,).
             targets: token ids to be predicted (K,).
         """
         hidden = self.compute_hidden_states(ids, positions, block_positions, prefix_lengths)
+        # The head runs only on the K states that predict targets, not on all N x S.
         predicting = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
-        scores = F.linear(predicting, self.word_embeddings.weight)  # (K, V)
-        return torch.log_softmax(scores.float(), -1).gather(1, targets[:, None]).squeeze(1)
+        logits = F.linear(predicting, self.word_embeddings.weight)  # (K, size of the vocabulary)
+        return torch.log_softmax(logits.float(), -1).gather(1, targets[:, None]).squeeze(1)
 
     # DDP needs the model to be called itself.
     forward = compute_target_log_probs
@@ -216,10 +245,7 @@ def build_model(
     checkpoint_activations: bool = False,
     seed: int,
 ) -> Glm:
-    """Return the model on the host, initialized from ``seed``, in train mode.
-
-    The weights of norms stay 1.
-    """
+    """Return the model on the host, initialized from ``seed``, in train mode."""
     model = Glm(shape, dropout=dropout, checkpoint_activations=checkpoint_activations)
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -230,6 +256,7 @@ def build_model(
             parameter.zero_()
         elif parameter.dim() == 2:  # linear layers and embedding tables
             parameter.normal_(std=INIT_STD)
+        # The remaining parameters are weights of norms, which stay 1.
     return model.train()
 
 

@@ -52,15 +52,17 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     """
     layout = find_layout(raw, (JSONL, HDF5), FAULT)
     copies: dict[str, Path] = {}  # source of each file that is copied, by its path in ``data``
-    notes: list[str] = []
+    notes: list[str] = []  # lines that ``write_splits`` shows before it writes
     source_form = HDF5
     write = _write_matrices
     if layout.kind == JSONL.kind:
         source_form = JSONL
         write = _write_passages
-        vocabulary = find_vocabulary_file(raw / MODEL)  # HDF5 files have tokens: they need none
+        # HDF5 files contain tokens, so only text needs a vocabulary.
+        vocabulary = find_vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
-        settings = vocabulary.with_name(SETTINGS_FILES[0])  # the tokenizer's settings; optional
+        # The settings of the tokenizer, ``tokenizer_config.json``, are optional.
+        settings = vocabulary.with_name(SETTINGS_FILES[0])
         if settings.is_file():
             copies[f"{MODEL}/{settings.name}"] = settings
         notes.append(_describe_vocabulary(vocabulary))
@@ -79,20 +81,21 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         raw,
         say,
         case="glm_superglue",
-        form=FORMAT,
+        form=FORMAT,  # version of what is written
         layout=layout,
-        # The paths to write. A split may have several paths in ``raw``; the last has no subfolder.
+        # The path of each split in ``data``. The form lists several paths that a split may have in
+        # ``raw``; the last one has no subfolder.
         names={split: names[-1] for split, names in source_form.names.items()},
         write=write,
         copies=copies,
-        published=PUBLISHED_QUESTIONS,
+        published=PUBLISHED_QUESTIONS,  # to tell the user if the numbers of questions differ
         notes=notes,
     )
 
 
 def _describe_vocabulary(file: Path) -> str:
-    """Return a note on a vocabulary: its size, and whether that is the published one."""
-    tokenizer = open_vocabulary(file).library
+    """Return a note with the size of a vocabulary, and with the published size if it differs."""
+    tokenizer = open_vocabulary(file).tokenizer
     num_tokens = tokenizer.get_vocab_size()
     note = f"{file.name}: {num_tokens:,} tokens"
     if num_tokens != PUBLISHED_TOKENS:

@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 def find_sizes(recipe: GlmRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the facts that the job must report, and the formula of the model FLOPs.
 
-    There is no formula with trimmed padding: FLOPs are then not proportional to tokens.
+    With trimmed padding there is no formula. The length of sequences then varies, and with it the
+    FLOPs per token.
 
     Args:
-        facts: what the job reported; not used, because all sizes follow from the recipe.
+        facts: what the job reported. Not used here, because all sizes follow from the recipe; other
+            cases need it.
     """
     del facts
     shape = recipe.shape
 
     def compute_flops(counts: Counts) -> float:
+        # Without trimming, all sequences are padded to the recipe's length.
         return shape.compute_flops_per_token(recipe.seq_length) * counts.tokens_padded
 
     expected = {"parameters": shape.parameters, "trainable_parameters": shape.parameters}

@@ -82,29 +82,32 @@ class GptRecipe(Recipe):
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the token table: a multiple of ``128 x tensor_parallel``, as in Megatron."""
+        # Each of the ``tensor_parallel`` ranks then has a multiple of 128 rows.
         return round_up(self.vocab_size, VOCAB_MULTIPLE * self.tensor_parallel)
 
     @property
     def matmul_weights(self) -> int:
-        """Weights of matrix products: blocks and head, without look-up tables.
+        """Number of weights that take part in matrix products: those of the blocks and the head.
 
-        The head counts with the padding for one rank, whatever ``tensor_parallel`` is: so the FLOPs
-        do not depend on how the model is divided.
+        Embedding tables are only looked up, so they do not count. The head counts with the padding
+        that it has for ``tensor_parallel=1``, so the FLOPs do not depend on how the model is
+        divided.
         """
-        # Matrices of hidden_size x hidden_size in a block: query, key, value and result 4;
-        # feed-forward layers 4 + 4.
+        # A block has 12 times hidden_size x hidden_size weights: 1 each for query, key, value and
+        # output, and 4 for each of the two feed-forward layers.
         blocks = 12 * self.num_layers * self.hidden_size**2
-        return blocks + self.hidden_size * round_up(self.vocab_size, VOCAB_MULTIPLE)
+        head = self.hidden_size * round_up(self.vocab_size, VOCAB_MULTIPLE)
+        return blocks + head
 
     def check(self, world_size: int) -> None:
         """Refuse sizes that do not divide each other, and contradicting fields.
 
         Raises:
-            UsageError: a field is invalid; the fix lists valid values.
+            UsageError: a field is invalid; the error says how to correct it.
         """
         degree = self.tensor_parallel
         heads = self.num_heads
-        divisions = (  # the first number must divide the second
+        divisions = (  # the value of the field must divide the number after it
             Division("num_heads", heads, "hidden_size", self.hidden_size),
             Division("tensor_parallel", degree, "num_heads", heads),
             Division("tensor_parallel", degree, "the number of ranks", world_size),
@@ -112,6 +115,7 @@ class GptRecipe(Recipe):
         for division in divisions:
             if division.dividend % division.divisor:
                 raise self._make_division_error(division, world_size)
+        # Fewer ranks in a replica than ranks in total: there are several replicas.
         if 1 < degree < world_size and not self.fsdp:
             raise UsageError(
                 f"{world_size // degree} replicas with tensor_parallel={degree} need fsdp=true",
@@ -129,14 +133,17 @@ class GptRecipe(Recipe):
             )
 
     def _make_division_error(self, division: Division, world_size: int) -> UsageError:
-        """Return the error for a field that does not divide a number; it lists valid values."""
+        """Return the error for a field whose value does not divide the number that it must divide.
+
+        The error lists the values of the field that do.
+        """
         if division.field == "num_heads":
-            multiple = self.hidden_size
+            dividend = self.hidden_size
         else:
-            # tensor_parallel must divide both the heads and the ranks. The numbers that do are the
-            # divisors of their greatest common divisor.
-            multiple = gcd(self.num_heads, world_size)
-        valid_values = [str(number) for number in range(1, multiple + 1) if multiple % number == 0]
+            # tensor_parallel must divide both num_heads and the number of ranks. The numbers that
+            # divide both are the divisors of their greatest common divisor.
+            dividend = gcd(self.num_heads, world_size)
+        valid_values = [str(number) for number in range(1, dividend + 1) if dividend % number == 0]
         return UsageError(
             f"{division.field}={division.divisor} does not divide {division.dividend_name} "
             f"({division.dividend})",
@@ -147,9 +154,9 @@ class GptRecipe(Recipe):
         )
 
 
-def round_up(rows: int, multiple: int) -> int:
-    """Return ``rows``, rounded up to a multiple of ``multiple``."""
-    num_multiples = -(-rows // multiple)  # rounded up
+def round_up(number: int, multiple: int) -> int:
+    """Return ``number``, rounded up to a multiple of ``multiple``."""
+    num_multiples = -(-number // multiple)  # rounded up
     return num_multiples * multiple
 
 
@@ -157,9 +164,10 @@ SEED = 1234  # of the published runs
 
 
 def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
-    """Return a recipe that measures only speed: 200 steps, of which 20 are warm-up.
+    """Return a recipe that repeats a published speed measurement on V100 cards.
 
-    The settings are those of the published runs on V100 cards.
+    It takes 200 steps, of which 20 are warm-up, and does not evaluate. The settings are those of
+    the published runs.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.
@@ -174,9 +182,9 @@ def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world
         max_epochs=1_000_000,  # more than any run reaches: ``max_steps`` ends it
         max_steps=200,
         warmup_steps=20,
-        eval_every_epochs=None,
+        eval_every_epochs=None,  # no evaluation
         timeout_s=900.0,
-        data="generated",
+        data="generated",  # enough to measure speed; ``--data`` replaces it
     )
 
 

@@ -197,18 +197,21 @@ def _check_sequences(split: SparseExamples, cache_folder: Path) -> None:
 
 
 def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemory) -> int:
-    """Return the minimum of bytes that a rank needs; refuse a recipe that needs more than it has.
+    """Return the number of bytes that a rank needs at least in training.
+
+    Args:
+        memory: the memory that a rank can use.
 
     Raises:
-        EnvironmentFault: the memory is too small; the error names settings that fit, if any do.
+        EnvironmentFault: this memory is too small; the error names settings that fit, if any do.
     """
     train = load(folder, recipe).train
-    mean_choices = float(train.num_choices.mean())
-    # None: sequences are not trimmed, so all have the recipe's length.
+    mean_choices = float(train.num_choices.mean())  # candidates, and so sequences, per sample
+    # Of the longest sequence of each sample. None: all sequences are padded to the recipe's length.
     mean_tokens = train.compute_mean_tokens() if recipe.trim_padding else None
 
     def predict_for(tried_recipe: GlmRecipe) -> Prediction:
-        """Predict for the recipe, or for a smaller one that the error may propose."""
+        # ``tried_recipe`` is ``recipe``, or a smaller one that the error may propose.
         return predict(tried_recipe, world_size, choices=mean_choices, tokens=mean_tokens)
 
     return refuse_too_little_memory(predict_for, recipe, memory)
@@ -232,7 +235,7 @@ POSITION_EMBEDDINGS = (
     "transformer.position_embeddings.weight",
     "transformer.block_position_embeddings.weight",
 )
-LAYERS = "transformer.layers."
+LAYER_PREFIX = "transformer.layers."  # of the names of all layers' weights; a number follows
 
 
 def find_checkpoint(folder: Path) -> Path:
@@ -269,10 +272,13 @@ def find_checkpoint(folder: Path) -> Path:
 
 
 def compute_expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter of a model of these sizes, by name."""
+    """Return the shape of every parameter of a model of these sizes, by name.
+
+    The head has no parameters: it uses the word embeddings.
+    """
     hidden_size = shape.hidden_size
     shapes: dict[str, tuple[int, ...]] = {WORD_EMBEDDINGS: (shape.vocab_size, hidden_size)}
-    # GLM's position tables have one row more than positions.
+    # As in the published model, position ids go from 0 to ``max_positions``, both included.
     shapes |= dict.fromkeys(POSITION_EMBEDDINGS, (shape.max_positions + 1, hidden_size))
 
     def add_norm(name: str) -> None:
@@ -284,7 +290,7 @@ def compute_expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
         shapes[f"{name}.bias"] = (outputs,)
 
     for number in range(shape.num_layers):
-        layer = f"{LAYERS}{number}"
+        layer = f"{LAYER_PREFIX}{number}"
         add_norm(f"{layer}.input_layernorm")
         add_linear(
             f"{layer}.attention.query_key_value", inputs=hidden_size, outputs=3 * hidden_size
@@ -302,11 +308,15 @@ def match_weights(
 ) -> dict[str, StoredTensor]:
     """Return the stored tensor of every parameter, by the parameter's name.
 
-    A checkpoint may contain other tensors and position tables of another length, but no additional
-    layers.
+    Args:
+        stored_tensors: all tensors of the checkpoint.
+        shapes: shape of every parameter of the model, by name. The number of rows of a position
+            table may differ in the checkpoint.
+        file: the checkpoint, for errors.
 
     Raises:
-        DataError: a weight is missing, stored twice or of another shape, or there are more layers.
+        DataError: a parameter is missing, stored twice or of another shape, or the checkpoint has
+            more layers than the model. Other tensors without a parameter are ignored.
     """
     weights = ModelWeights(
         model="a GLM with the recipe's sizes",
@@ -314,8 +324,9 @@ def match_weights(
         fix=SIZES_FIX,
         wrappers=("module.", "model."),  # prefixes that names in the checkpoint may have
         any_rows=POSITION_EMBEDDINGS,  # whose number of rows may differ
-        # Whether a tensor without a parameter is ignored; that of an additional layer is refused.
-        unused=lambda name: not name.startswith(LAYERS),
+        # Called with the name of a tensor that is no parameter: true ignores the tensor, false
+        # refuses it. A layer that the model does not have shows that the model is another one.
+        unused=lambda name: not name.startswith(LAYER_PREFIX),
     )
     return weights.match(stored_tensors, where=file)
 

@@ -45,17 +45,19 @@ class ClozeSamples:
 
     @classmethod
     def draw_for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
-        """Make a sample of every right answer, with at most ``max_wrong_choices`` wrong entities.
+        """Make a sample for every right answer of every question.
 
-        The right answer is the sample's first candidate. If the passage has more wrong entities
-        than that, some are drawn at random.
+        The first candidate is the right answer. The other candidates are the entities of the
+        passage that are no answers to the question. If there are more than ``max_wrong_choices``,
+        this many of them are drawn at random.
         """
         # One generator for the whole split, with the seed of the published setup.
         generator = random.Random(DRAW_SEED)
         questions: list[int] = []
         choices: list[list[int]] = []
         for question in range(passages.num_questions):
-            # Answers and entities are numbers of rows of ``passages.names``.
+            # Answers and entities are numbers of rows of ``passages.names``. An answer need not be
+            # an entity.
             answers = passages.answers.get_row(question).tolist()
             wrong_entities = [
                 entity for entity in passages.list_entities(question) if entity not in answers
@@ -72,8 +74,9 @@ class ClozeSamples:
 
     @classmethod
     def list_for_evaluation(cls, passages: Passages) -> Self:
-        """Make one sample of every question, with all entities of its passage."""
+        """Make one sample for every question; its candidates are all entities of its passage."""
         questions = range(passages.num_questions)
+        # The candidates of each question, as numbers of rows of ``passages.names``.
         choices = Ragged.from_rows([passages.list_entities(question) for question in questions])
         return cls(np.arange(passages.num_questions), choices)
 
@@ -101,13 +104,13 @@ class ClozeExamples(Examples):
         file: Path,
         trim: bool = False,
     ) -> None:
-        self.passages = passages
-        self.samples = samples
-        self.tokens = passages.tokens
-        self.seq_length = seq_length
-        self.file = file
-        self.trim = trim  # pad only to the longest sequence of a batch
-        self.num_choices = samples.choices.lengths
+        self.passages = passages  # the tokens of passages, questions and names
+        self.samples = samples  # the question and the candidates of each sample
+        self.special_tokens = passages.tokens
+        self.seq_length = seq_length  # maximum number of tokens of a sequence
+        self.file = file  # for errors
+        self.trim = trim  # pad only to the longest sequence of a batch, not to ``seq_length``
+        self.num_choices = samples.choices.lengths  # number of candidates of each sample
         if not passages.num_questions:
             raise DataError(
                 "the split contains no questions",
@@ -120,8 +123,10 @@ class ClozeExamples(Examples):
     def _count_tokens_without_passage(self) -> NDArray[np.int64]:
         """Return the length of each sample's longest sequence without its passage (samples,)."""
         choices = self.samples.choices
+        # ``choices.values`` has the candidates of all samples, one sample after the other, as
+        # numbers of rows of ``names``. ``choices.starts`` has the index of each sample's first one.
         candidate_lengths = self.passages.names.lengths[choices.values]
-        # The maximum of each sample's candidates, of which there is always at least one.
+        # The maximum over each sample's candidates, of which there is always at least one.
         longest_candidates = np.maximum.reduceat(candidate_lengths, choices.starts[:-1])
         # A question is stored as two rows: the halves before and after its gap.
         question_lengths = self.passages.query_halves.lengths.reshape(-1, 2).sum(1)
@@ -139,11 +144,13 @@ class ClozeExamples(Examples):
     def _count_tokens_with_passage(self) -> NDArray[np.int64]:
         """Return the length of each sample's longest sequence with its whole passage (samples,)."""
         first_questions = self.passages.first_question_of_passage
-        # For each sample, the passage of its question: the last one whose first question is this
-        # question or one before it.
-        passages = np.searchsorted(first_questions, self.samples.questions, side="right") - 1
+        # Questions are numbered from passage to passage. So the passage of a question is the last
+        # one whose first question has the same or a lower number.
+        passage_of_sample = (
+            np.searchsorted(first_questions, self.samples.questions, side="right") - 1
+        )
         num_tokens: NDArray[np.int64] = (
-            self.passages.texts.lengths[passages] + self._count_tokens_without_passage()
+            self.passages.texts.lengths[passage_of_sample] + self._count_tokens_without_passage()
         )
         return num_tokens
 
@@ -166,8 +173,9 @@ class ClozeExamples(Examples):
     @property
     def num_shortened(self) -> int:
         """Number of samples whose passage is shortened, for at least one candidate."""
-        # (samples,): of each sample, the tokens with its longest candidate.
-        return int((self._count_tokens_with_passage() > self.seq_length).sum())
+        # The longest candidate of a sample needs most tokens, so its passage is shortened first.
+        num_tokens = self._count_tokens_with_passage()  # (samples,)
+        return int((num_tokens > self.seq_length).sum())
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one for each candidate."""
@@ -178,6 +186,7 @@ class ClozeExamples(Examples):
         return [
             self._build_sequence(
                 text=passages.texts.get_row(passages.find_passage(question)),
+                # Two rows for each question: the tokens before its gap and those after it.
                 left=passages.query_halves.get_row(2 * question),
                 right=passages.query_halves.get_row(2 * question + 1),
                 name=passages.names.get_row(choice),
@@ -195,7 +204,10 @@ class ClozeExamples(Examples):
         name: NDArray[np.int32],
         correct: bool,
     ) -> ChoiceSequence:
-        """Build the sequence of one candidate.
+        """Build the sequence of one candidate: a context, then an answer block.
+
+        The context is the passage and the question, with a mask in its gap. The answer block is a
+        start token and the candidate.
 
         Args:
             text: tokens of the passage; its end is cut off if the sequence would be too long.
@@ -203,11 +215,13 @@ class ClozeExamples(Examples):
             name: tokens of the candidate.
             correct: whether the candidate is a right answer.
         """
-        special = self.tokens
+        special = self.special_tokens
+        # ``BOUND_TOKENS`` is the number of special tokens in ``ids``: first, mask, end and start of
+        # the answer. Every sequence fits without its passage, so ``max_text`` is not negative.
         max_text = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
         text = text[:max_text]
-        mask_position = 1 + len(text) + len(left)
-        # Index of the answer's start token, after the mask, ``right`` and the end of the context.
+        mask_position = 1 + len(text) + len(left)  # after the first token
+        # Index at which the answer block begins: after the mask, ``right`` and the end token.
         separator = mask_position + 1 + len(right) + 1
         ids = np.concatenate(
             [
@@ -220,8 +234,9 @@ class ClozeExamples(Examples):
                 name,
             ]
         )
-        # GLM's two positions: the answer's tokens all have the position of the gap that they fill,
-        # and are counted within the answer block.
+        # A token has two positions in GLM. The first is its index in the context; all tokens of the
+        # answer block have that of the gap. The second is its place in the answer block, from 1; it
+        # is 0 in the context.
         positions = np.arange(len(ids))
         positions[separator:] = mask_position
         block_positions = np.zeros(len(ids), np.int64)
@@ -231,7 +246,8 @@ class ClozeExamples(Examples):
             positions=positions,
             block_positions=block_positions,
             separator=separator,
+            # Each token of the answer block predicts the next one, the last one the end token.
             target_rows=np.arange(separator, len(ids)),
-            target_ids=np.append(name, special.piece_end),  # each token predicts the next one
+            target_ids=np.append(name, special.piece_end),
             correct=correct,
         )

@@ -53,7 +53,7 @@ class ChoiceBatch:
     """B samples with N sequences of S tokens in total, and K targets.
 
     Args:
-        samples: B.
+        num_samples: B.
         ids, positions, block_positions: int64 (N, S); 0 where padded.
         prefix_lengths: number of tokens before each answer block, int64 (N,).
         lengths: number of tokens without padding, int64 (N,).
@@ -65,7 +65,7 @@ class ChoiceBatch:
         sequence_of_target: index of the target's sequence, ascending, int64 (K,).
     """
 
-    samples: int
+    num_samples: int
     ids: NDArray[np.int64]
     positions: NDArray[np.int64]
     block_positions: NDArray[np.int64]
@@ -80,22 +80,22 @@ class ChoiceBatch:
 
     @property
     def max_choices(self) -> int:
-        """Maximum number of candidates of a sample, to which scores are padded."""
-        return int(self.choice_of_sequence.max()) + 1
+        """Number of candidates of the sample with the most."""
+        return int(self.choice_of_sequence.max()) + 1  # a sample's candidates are counted from 0
 
     @property
     def first_ids(self) -> NDArray[np.int64]:
-        """Token ids of each sample's first sequence (B, S), by which samples are told apart."""
+        """Token ids of the first sequence of each of B samples (B, S): they identify the sample."""
         first_ids: NDArray[np.int64] = self.ids[self.choice_of_sequence == 0]
         return first_ids
 
     def split_sequences(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield batches of at most ``max_sequences`` consecutive sequences.
 
-        The candidates of a sample may be in several batches. The number ``samples`` and the indices
-        of samples in ``sample_of_sequence`` still refer to the whole batch.
+        The candidates of a sample may be in several batches. ``num_samples`` and the indices of
+        samples in ``sample_of_sequence`` still refer to the whole batch.
         """
-        width = self.ids.shape[1]
+        width = self.ids.shape[1]  # tokens of a sequence, including padding
         for first in range(0, len(self.ids), max_sequences):
             end = first + max_sequences
             part = slice(first, end)
@@ -103,7 +103,7 @@ class ChoiceBatch:
             first_target, end_target = np.searchsorted(self.sequence_of_target, (first, end))
             targets = slice(first_target, end_target)
             yield ChoiceBatch(
-                samples=self.samples,
+                num_samples=self.num_samples,
                 ids=self.ids[part],
                 positions=self.positions[part],
                 block_positions=self.block_positions[part],
@@ -112,7 +112,8 @@ class ChoiceBatch:
                 sample_of_sequence=self.sample_of_sequence[part],
                 choice_of_sequence=self.choice_of_sequence[part],
                 correct=self.correct[part],
-                # Tokens and sequences are counted from the first one of the part.
+                # ``target_rows`` are indices of tokens in the flattened batch. Tokens and sequences
+                # are now counted from the first one of the part.
                 target_rows=self.target_rows[targets] - first * width,
                 target_ids=self.target_ids[targets],
                 sequence_of_target=self.sequence_of_target[targets] - first,
@@ -134,10 +135,9 @@ class Examples(ABC):
 
     @property
     def num_shortened(self) -> int | None:
-        """Number of samples with a shortened passage; None: not known.
-
-        A subclass that shortens passages itself returns the number.
-        """
+        """Number of samples with a shortened passage; None: not known."""
+        # A subclass that shortens passages itself overrides this. Sequences that are read from a
+        # file may have been shortened by the program that wrote it.
         return None
 
     def __len__(self) -> int:
@@ -159,12 +159,11 @@ class Examples(ABC):
         """Return the batch of the samples ``rows`` and its counts."""
         samples = [self.build_sequences(int(row)) for row in rows]
         batch = _lay_out_sequences(samples, self.seq_length, trim=self.trim)
-        num_tokens = int(batch.lengths.sum())
         counts = Counts(
             samples=len(samples),
             sequences=len(batch.ids),
-            tokens=num_tokens,
-            tokens_padded=batch.ids.size,
+            tokens=int(batch.lengths.sum()),  # without padding
+            tokens_padded=batch.ids.size,  # including padding
         )
         return batch, counts
 
@@ -172,10 +171,11 @@ class Examples(ABC):
 def _lay_out_sequences(
     samples: list[list[ChoiceSequence]], seq_length: int, *, trim: bool
 ) -> ChoiceBatch:
-    """Return the batch of ``samples``, each given by its sequences.
+    """Return the batch of ``samples``, padded with zeros.
 
     Args:
-        seq_length: number of tokens that every sequence is padded to.
+        samples: the sequences of each sample, one for each candidate.
+        seq_length: number of tokens that every sequence is padded to without ``trim``.
         trim: pad only to the longest sequence, rounded up to a multiple of ``LENGTH_MULTIPLE``.
     """
     sequences = [sequence for sample in samples for sequence in sample]
@@ -183,7 +183,8 @@ def _lay_out_sequences(
     width = seq_length
     if trim:
         longest = int(lengths.max())
-        width = min(seq_length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+        num_multiples = -(-longest // LENGTH_MULTIPLE)  # rounded up
+        width = min(seq_length, num_multiples * LENGTH_MULTIPLE)
     ids = np.zeros((len(sequences), width), np.int64)
     positions = np.zeros_like(ids)
     block_positions = np.zeros_like(ids)
@@ -197,11 +198,11 @@ def _lay_out_sequences(
     target_rows = np.concatenate([item.target_rows for item in sequences]).astype(np.int64)
     num_choices = [len(sample) for sample in samples]
     return ChoiceBatch(
-        samples=len(samples),
+        num_samples=len(samples),
         ids=ids,
         positions=positions,
         block_positions=block_positions,
-        # The index at which the answer block begins is the number of tokens before it.
+        # The answer block begins at the separator, so this is also the number of tokens before it.
         prefix_lengths=np.fromiter(
             (item.separator for item in sequences), np.int64, len(sequences)
         ),
@@ -210,7 +211,7 @@ def _lay_out_sequences(
         sample_of_sequence=np.repeat(np.arange(len(samples)), num_choices),
         choice_of_sequence=np.concatenate([np.arange(count) for count in num_choices]),
         correct=np.fromiter((item.correct for item in sequences), np.bool_, len(sequences)),
-        # Counted from the batch's first token.
+        # A target's index in its sequence becomes its index in the flattened batch.
         target_rows=target_rows + sequence_of_target * width,
         target_ids=np.concatenate([item.target_ids for item in sequences]).astype(np.int64),
         sequence_of_target=sequence_of_target,
@@ -225,11 +226,10 @@ def order_by_choices(
     The cost of a step on a rank depends on the number of candidates of its samples, and the slowest
     rank determines the step time.
 
-    A group is the samples of all ranks in one micro-batch. Groups are consecutive samples in an
-    order by number of candidates, with random order of ties. Then the groups, and the samples
-    within a group, are shuffled. The samples that do not fill a group are drawn at random before
-    the others are sorted, and come last. So every sample occurs once, and any place in the epoch is
-    equally likely for it.
+    A group is the samples that all ranks process in one micro-batch. The samples are sorted by
+    their number of candidates and cut into groups. Then the groups are shuffled, and the samples
+    within each group. Every sample occurs once, and every place in the epoch is equally likely for
+    it.
 
     Args:
         num_choices: number of candidates of each sample, int64 (samples,).
@@ -242,9 +242,12 @@ def order_by_choices(
     num_groups = len(num_choices) // group_size
     shuffled = rng.permutation(len(num_choices))
     grouped = shuffled[: num_groups * group_size]
+    # The samples that do not fill a group. They are drawn before the sort, so that they are not
+    # those with the most candidates.
     ungrouped = shuffled[num_groups * group_size :]
-    # A stable sort of shuffled samples leaves ties in random order.
+    # A stable sort of shuffled samples leaves those with equal numbers in random order.
     ordered = grouped[np.argsort(num_choices[grouped], kind="stable")]
+    # Shuffle within each group, then shuffle the groups.
     groups = rng.permuted(ordered.reshape(num_groups, group_size), axis=1)
     groups = groups[rng.permutation(num_groups)]
     return np.concatenate([_order_by_rank(groups, sharding), ungrouped])
@@ -256,18 +259,19 @@ def _order_by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.
     ``Sharding`` gives each rank a contiguous share of a step and divides this share into
     micro-batches. So the samples of each step are ordered by rank, then by micro-batch.
 
-    Groups that do not fill a step stay as they are. The caller appends the samples that do not fill
-    a group, and both are the last step of the epoch. The shares of its ranks need not begin where a
-    group does, so no order would make its groups micro-batches: the last step is not balanced.
+    The groups at the end that do not fill a step are not reordered. They are in the last step of
+    the epoch, to which the caller adds the samples that do not fill a group. In that step a rank's
+    share may begin inside a group, so no order would make each group a micro-batch.
 
     Args:
-        groups: the samples of all ranks in each micro-batch (groups, samples of a group).
+        groups: the samples that all ranks process in each micro-batch (groups, samples of a group).
     """
     num_full_steps = len(groups) // sharding.grad_accum_steps
     num_in_full_steps = num_full_steps * sharding.grad_accum_steps
     full_steps = groups[:num_in_full_steps].reshape(
         num_full_steps, sharding.grad_accum_steps, sharding.world_size, sharding.micro_batch_size
     )
-    full_steps = full_steps.swapaxes(1, 2)  # (steps, ranks, micro-batches, samples)
+    # From (steps, micro-batches, ranks, samples) to (steps, ranks, micro-batches, samples).
+    full_steps = full_steps.swapaxes(1, 2)
     last_step = groups[num_in_full_steps:]
     return np.concatenate([full_steps.reshape(-1), last_step.reshape(-1)])

@@ -58,16 +58,22 @@ PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # names that 
 
 
 def list_tokens() -> list[str]:
-    """Return the tokens in the order of their ids: special tokens, signs, then words."""
+    """Return the tokens in the order of their ids: special tokens, signs, then words.
+
+    Words are in lower case, because the tokenizer converts texts to lower case.
+    """
     words = ["is", "the", "winner", *ROLES]
     for name in (*FIRST_NAMES, *LAST_NAMES):
-        # A name in ``PIECES`` is not a token, but its pieces are.
+        # A name in ``PIECES`` is not a token itself: the tokenizer splits it into these pieces.
         words += PIECES[name] if name in PIECES else [name.lower()]
     return [*SPECIAL_TOKENS, *SIGNS, *words]
 
 
 def draw_passage(rng: Any, number: int) -> dict[str, Any]:
     """Draw one line of a split: a passage with its question, in ReCoRD's form.
+
+    The text gives a role to each of several people. Its last sentence, the highlight, names one of
+    them as the winner. The question has a gap, ``@placeholder``, which this name fills.
 
     Args:
         rng: numpy's generator.
@@ -80,12 +86,12 @@ def draw_passage(rng: Any, number: int) -> dict[str, Any]:
     names = [f"{first} {last}" for first, last in zip(first_names, last_names, strict=True)]
     winner = int(rng.integers(num_people))  # index of the person that the highlight names
     text = ""
-    entities = []  # the places of the names in the text; ``end`` is the last character
+    entities = []  # the places of the names in the text; ``end`` is the index of the last character
     for name, role in zip(names, roles, strict=True):
         entities.append({"start": len(text), "end": len(text) + len(name) - 1})
         text += f"{name} is the {role}. "
     answer = {**entities[winner], "text": names[winner]}
-    text = text.rstrip() + "\n@highlight\n"
+    text = text.rstrip() + "\n@highlight\n"  # the mark that ReCoRD has before a highlight
     entities.append({"start": len(text), "end": len(text) + len(names[winner]) - 1})
     text += f"{names[winner]} is the winner."
     return {
@@ -112,6 +118,7 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
     for split_number, (split, num_passages) in enumerate(PASSAGES.items()):
         # The split's number is part of the seed, so that the splits differ.
         rng = np.random.default_rng([recipe.seed, split_number])
+        # ``split`` is the name of the split, which is also that of its file.
         lines = (json.dumps(draw_passage(rng, number)) + "\n" for number in range(num_passages))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "model").mkdir()

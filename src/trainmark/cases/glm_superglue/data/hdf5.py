@@ -59,33 +59,39 @@ class SparseFile:
     def __init__(self, file: Path, *, evaluation: bool) -> None:
         self.file = file
         hdf5_file = _open_file(file)
-        self.text = _Matrix(hdf5_file, "text")  # token ids, 0 after the end
-        # Two rows for each sequence: its positions, then its block positions.
+        # Each row is a sequence: the context with a gap, then the answer block that fills the gap.
+        self.text = _Matrix(hdf5_file, "text")  # token ids, 0 after the end of the sequence
+        # Two rows for each sequence: the place of each token in the context, then its place in the
+        # answer block.
         self.position = _Matrix(hdf5_file, "position")
         self.target = _Matrix(hdf5_file, "target")  # the token id to predict at each position
         self.logit_mask = _Matrix(hdf5_file, "logit_mask")  # 1 where ``target`` counts, else 0
-        # The index in each sequence at which its answer block begins.
+        # The file calls ``mask`` what the other modules call separator: the index in each sequence
+        # at which its answer block begins.
         self.separators = _Matrix(hdf5_file, "mask").read_all_rows().reshape(-1)
-        # First sequence of each sample, and the one after its last: (samples, 2).
+        # A sample is consecutive sequences, one for each candidate: the first sequence of each
+        # sample, and the one after its last (samples, 2).
         self.sample_bounds = _Matrix(hdf5_file, "choice_start_end").read_all_rows()
         self._refuse_contradictions()
         self.num_choices: Numbers = np.diff(self.sample_bounds).reshape(-1)
         # The indices of each sample's right candidates, which only the file of the evaluation split
-        # lists. In training the first candidate is right.
+        # lists. None: the file is that of the training split, where the first candidate is right.
         self.answers = self._read_answers(hdf5_file, self.num_choices) if evaluation else None
 
     def _refuse_contradictions(self) -> None:
         """Refuse arrays that contradict each other.
 
-        All must have the same number of sequences, a separator must be inside its sequence, and
-        each sequence must belong to exactly one sample.
+        All must have the shape that the number of sequences in ``text`` requires. A separator, the
+        index at which the answer block begins, must not be behind the end of its sequence. Each
+        sequence must belong to exactly one sample.
         """
         sequences, columns = self.text.shape
         for name, shape, expected in (
             ("target", self.target.shape, (sequences, columns)),
             ("logit_mask", self.logit_mask.shape, (sequences, columns)),
-            ("position", self.position.shape, (2 * sequences, columns)),
+            ("position", self.position.shape, (2 * sequences, columns)),  # two rows per sequence
             ("mask", self.separators.shape, (sequences,)),
+            # The number of samples is not known otherwise: only the number of columns is checked.
             ("choice_start_end", self.sample_bounds.shape, (len(self.sample_bounds), 2)),
         ):
             if shape != expected:
@@ -96,7 +102,7 @@ class SparseFile:
                 )
         outside = (self.separators < 0) | (self.separators > columns)
         if outside.any():
-            number = int(outside.argmax())
+            number = int(outside.argmax())  # the first one
             raise _make_fault(
                 f"sequence {number} (counted from 0) has its separator at "
                 f"{self.separators[number]}",
@@ -105,28 +111,29 @@ class SparseFile:
             )
         _refuse_gaps_and_overlaps(self.sample_bounds, sequences, f"{self.file}, choice_start_end")
 
-    def _read_answers(self, hdf5_file: Any, counts: Numbers) -> list[Numbers]:
+    def _read_answers(self, hdf5_file: Any, num_choices: Numbers) -> list[Numbers]:
         """Return the indices of each sample's right candidates.
 
         Args:
             hdf5_file: the open file.
-            counts: number of candidates of each sample (samples,).
+            num_choices: number of candidates of each sample (samples,).
         """
-        # The answers of all samples, one after the other, and the range of each sample's answers.
+        # The answers of all samples, one after the other, and the range of each sample's answers:
+        # its begin and the index after its end.
         answers = _Matrix(hdf5_file, "answer_idx").read_all_rows().reshape(-1)
         bounds = _Matrix(hdf5_file, "answer_start_end").read_all_rows()
-        if bounds.shape != (len(counts), 2):
+        if bounds.shape != (len(num_choices), 2):
             raise _make_fault(
-                f"the shape is {bounds.shape} for {len(counts)} samples",
+                f"the shape is {bounds.shape} for {len(num_choices)} samples",
                 where=f"{self.file}, answer_start_end",
             )
         _refuse_gaps_and_overlaps(bounds, len(answers), f"{self.file}, answer_start_end")
         answer_lists = [answers[first:end] for first, end in bounds.tolist()]
-        # No list is empty: the bounds have just been checked.
-        for sample, (right, count) in enumerate(zip(answer_lists, counts, strict=True)):
-            if right.min() < 0 or right.max() >= count:
+        # No list is empty, because no range is: that has just been checked.
+        for sample, (indices, count) in enumerate(zip(answer_lists, num_choices, strict=True)):
+            if indices.min() < 0 or indices.max() >= count:
                 raise _make_fault(
-                    f"sample {sample} (counted from 0) has the answers {right.tolist()}",
+                    f"sample {sample} (counted from 0) has the answers {indices.tolist()}",
                     where=f"{self.file}, answer_idx",
                     rule=(
                         f"an answer must be one of the {count} candidates of the sample, counted "
@@ -136,16 +143,18 @@ class SparseFile:
         return answer_lists
 
     def scan_sequences(self) -> dict[str, Extremes]:
-        """Check every sequence; return the extremes of token ids and of position ids.
+        """Check every sequence; return the smallest and largest token id and position id.
 
-        Their names are ``text``, which includes the targets, and ``position``.
+        Returns:
+            ``text``: the extremes of the token ids, which include those to be predicted.
+            ``position``: the extremes of the position ids.
 
         Raises:
-            DataError: a sequence has no target or its separator behind it, or a row of a matrix is
-                invalid.
+            DataError: a sequence has no target, or its answer block begins behind its last target,
+                or a row of a matrix is invalid.
         """
         with translate_read_errors(self.file, _make_fault), self.file.open("rb") as stream:
-            # ``Extremes`` needs a digest of what was scanned: that of the file, for both results.
+            # ``Extremes`` has a digest of what was scanned: that of the file, for both results.
             digest = hash_stream(stream).hexdigest()
         token_extremes: list[int] = []  # minima and maxima of all blocks
         position_extremes: list[int] = []
@@ -159,7 +168,9 @@ class SparseFile:
                     where=f"{self.file}, logit_mask",
                     rule="every sequence must have a target",
                 )
+            # ``argmax`` returns the first target in the reversed row, which is the last in the row.
             last_targets = is_target.shape[1] - 1 - is_target[:, ::-1].argmax(1)
+            # A separator is the index at which the answer block of a sequence begins.
             is_behind = self.separators[first:end] > last_targets
             if is_behind.any():
                 number = first + int(is_behind.argmax())
@@ -196,11 +207,11 @@ class SparseExamples(Examples):
 
     def __init__(self, file: Path, recipe: GlmRecipe, *, evaluation: bool) -> None:
         self.file = file
-        self.seq_length = recipe.seq_length
-        self.trim = recipe.trim_padding
+        self.seq_length = recipe.seq_length  # number of tokens that sequences are padded to
+        self.trim = recipe.trim_padding  # pad only to the longest sequence of a batch
         self.vocab_size = recipe.vocab_size
         self.stored = SparseFile(file, evaluation=evaluation)
-        columns = self.stored.text.shape[1]
+        columns = self.stored.text.shape[1]  # number of tokens of a stored sequence
         if columns > self.seq_length:
             raise DataError(
                 f"the sequences have {columns} tokens",
@@ -209,8 +220,8 @@ class SparseExamples(Examples):
                 fix=f"set seq_length={columns}",
             )
         self.num_choices = self.stored.num_choices
-        # In training, a sample's first candidate is right. The recipe limits the number of wrong
-        # candidates after it.
+        # A training sample is its first candidate, which is right, and as many of the wrong ones
+        # after it as the recipe allows. An evaluation sample is all candidates.
         if not evaluation:
             self.num_choices = np.minimum(self.num_choices, 1 + recipe.max_wrong_choices)
 
@@ -218,11 +229,13 @@ class SparseExamples(Examples):
         """Refuse ids that are outside the embedding tables of the recipe's model.
 
         Args:
-            extremes_by_name: the result of ``scan_sequences``.
+            extremes_by_name: the smallest and largest token id (``text``) and position id
+                (``position``) of the file, as ``scan_sequences`` returns them.
 
         Raises:
-            DataError: an array has such an id; the error has its smallest and largest number.
+            DataError: there is such an id; the error has the smallest and the largest id.
         """
+        # Of each kind of ids: its name, the number of rows of its table, and the rule.
         for name, limit, rule in (
             (
                 "text",
@@ -232,7 +245,7 @@ class SparseExamples(Examples):
             ),
             (
                 "position",
-                self.seq_length + 1,  # rows of the model's position tables
+                self.seq_length + 1,  # position ids go from 0 to ``seq_length``, both included
                 "position ids must be at least 0 and at most the recipe's seq_length "
                 f"({self.seq_length})",
             ),
@@ -249,13 +262,14 @@ class SparseExamples(Examples):
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one for each candidate."""
         stored = self.stored
-        # In training, ``num_choices`` may be less than the file has: the further ones are not read.
+        # The sequences of the sample's candidates. In training, ``num_choices`` may be less than
+        # the number in the file: then the last ones are not read.
         first = int(stored.sample_bounds[row, 0])
         end = first + int(self.num_choices[row])
         text = stored.text.read_rows(first, end)
         target = stored.target.read_rows(first, end)
         positions = stored.position.read_rows(2 * first, 2 * end)  # two rows per sequence
-        is_target = stored.logit_mask.read_rows(first, end)
+        is_target = stored.logit_mask.read_rows(first, end)  # 1 where ``target`` counts, else 0
         # The file of the training split lists no answers: the first candidate is right.
         right_candidates = [0] if stored.answers is None else stored.answers[row].tolist()
         # The check before the run has scanned the file, but a rank reads it later, when it may have
@@ -272,11 +286,12 @@ class SparseExamples(Examples):
             )
         sequences = []
         for number in range(end - first):
-            target_rows = np.flatnonzero(is_target[number])
+            target_rows = np.flatnonzero(is_target[number])  # positions in the sequence
             length = int(target_rows[-1]) + 1  # what follows the last target is padding
             sequences.append(
                 ChoiceSequence(
                     ids=text[number, :length],
+                    # Of the two rows, one is the place in the context, one in the answer block.
                     positions=positions[2 * number, :length],
                     block_positions=positions[2 * number + 1, :length],
                     separator=int(stored.separators[first + number]),
@@ -289,10 +304,16 @@ class SparseExamples(Examples):
 
 
 def _open_file(file: Path) -> Any:
-    """Open an HDF5 file for reading; raise DataError if it is unreadable."""
+    """Open an HDF5 file for reading.
+
+    Raises:
+        DataError: the file is unreadable.
+        EnvironmentFault: the optional package ``h5py`` is not installed.
+    """
     h5py = import_extra("h5py", where=file)
     try:
-        return h5py.File(file, "r", locking="best-effort")  # some file systems have no locks
+        # best-effort: also open a file on a file system without locks.
+        return h5py.File(file, "r", locking="best-effort")
     except OSError as error:
         what = f"not readable as HDF5: {str(error).splitlines()[0]}"
         raise _make_fault(what, where=str(file)) from None
@@ -322,12 +343,13 @@ class _Matrix:
                 self.data = stored["data"]
                 self.indices = stored["indices"]
                 self.starts = stored["indptr"][()].astype(np.int64)
-                # Rows of a CSC group, stored by columns, could not be read on demand.
+                # Such a matrix has the format CSR. Rows of a CSC matrix, which is stored by
+                # columns, could not be read on demand.
                 is_valid = _read_format(stored) == "csr" and len(self.shape) == 2
             else:
                 self.shape = stored.shape
                 self.data = stored
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError) as error:  # something is absent, or is not made of numbers
             where = f"{file.filename} ({error}), {name}"
             raise _make_fault("the matrix cannot be read by rows", where=where) from None
         if not is_valid:
@@ -349,6 +371,8 @@ class _Matrix:
         """Return rows ``first`` to ``end - 1`` as int64; elements that are not stored are 0."""
         if not self.is_sparse:
             return np.asarray(self.data[first:end], np.int64)
+        # CSR: ``data`` has the stored elements of all rows, one row after the other, ``indices``
+        # the column of each, and ``starts`` the index in both at which each row begins.
         starts = self.starts[first : end + 1]
         elements = slice(int(starts[0]), int(starts[-1]))  # those of all these rows
         dense = np.zeros((len(starts) - 1, self.shape[1]), np.int64)
@@ -364,10 +388,12 @@ class _Matrix:
 def _refuse_invalid_starts(
     starts: Numbers, *, num_parts: int, num_data: int, num_indices: int, place: str
 ) -> None:
-    """Refuse an ``indptr`` that does not divide ``data`` and ``indices`` into parts.
+    """Refuse an ``indptr`` that does not divide ``data`` and ``indices`` into rows or columns.
+
+    A part is a row of a CSR matrix or a column of a CSC matrix. The errors say "row" in both cases.
 
     Args:
-        starts: the ``indptr``.
+        starts: the ``indptr``: the index at which each part begins, and the end of the last part.
         num_parts: number of rows of a CSR matrix, or of columns of a CSC matrix.
         num_data, num_indices: lengths of ``data`` and ``indices``.
         place: file and matrix, for the error.
@@ -387,10 +413,11 @@ def _refuse_invalid_starts(
     if starts[0] != 0 or starts[-1] != num_data:
         what = f"indptr goes from {starts[0]} to {starts[-1]}, but data has {num_data} entries"
         raise _make_fault(what, where=place, rule=rule)
-    falling = np.diff(starts) < 0
-    if falling.any():
-        row = int(falling.argmax())  # the first one
-        what = f"row {row} (counted from 0) begins at {starts[row]} and ends at {starts[row + 1]}"
+    ends_before_begin = np.diff(starts) < 0
+    if ends_before_begin.any():
+        part = int(ends_before_begin.argmax())  # the first one
+        begin, end = starts[part], starts[part + 1]
+        what = f"row {part} (counted from 0) begins at {begin} and ends at {end}"
         raise _make_fault(what, where=place, rule=rule)
 
 
@@ -413,8 +440,10 @@ def _refuse_invalid_columns(
         row = first_row + rows[element]
         what = f"row {row} (counted from 0) has an entry in column {columns[element]}"
         raise _make_fault(what, where=place, rule=rule)
-    cells = rows * num_columns + columns
-    if (np.diff(cells) <= 0).any():  # unsorted columns are rare, and valid if none repeats
+    cells = rows * num_columns + columns  # a number for each pair of row and column
+    # If the numbers ascend, none repeats. Otherwise count each number, which takes longer: columns
+    # that are only unsorted are valid.
+    if (np.diff(cells) <= 0).any():
         distinct_cells, counts = np.unique(cells, return_counts=True)
         if counts.max() > 1:
             row, column = divmod(int(distinct_cells[counts.argmax()]), num_columns)
@@ -426,7 +455,7 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
     """Refuse ranges that do not cover each of 0 to ``total - 1`` once; they may be in any order.
 
     Args:
-        bounds: begin and end of each range (ranges, 2).
+        bounds: begin of each range, and the number after its end (ranges, 2).
         place: file and array, for the error.
     """
     rule = f"the parts must cover each number from 0 to {total - 1} once, and none may be empty"
@@ -434,8 +463,11 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
         raise _make_fault("there are no parts", where=place, rule=rule)
     ascending = bounds[np.argsort(bounds[:, 0], kind="stable")]
     begins, ends = ascending[:, 0], ascending[:, 1]
-    expected_begins = np.append(0, ends[:-1])  # each range begins where the one before it ends
+    # The first range must begin at 0, each other one where the one before it ends, and none may be
+    # empty.
+    expected_begins = np.append(0, ends[:-1])
     is_wrong = (begins != expected_begins) | (ends <= begins)
+    # The last range must end at ``total``.
     if ends[-1] != total:
         is_wrong[-1] = True
     if is_wrong.any():
@@ -454,14 +486,15 @@ def _read_format(group: Any) -> str:
 
 
 def copy_as_csr(source: Path, target: Path) -> None:
-    """Write a copy of a file with CSC groups converted to CSR.
+    """Write a copy of a file with CSC matrices converted to CSR, which can be read by rows.
 
     One matrix at a time is in memory, which takes about 10 GB for the published training split.
     """
     h5py = import_extra("h5py", where=source)
     with _open_file(source) as raw, h5py.File(target, "w") as output:
         for name, matrix in raw.items():
-            # Plain data sets, which have no keys, and CSR groups are copied as they are.
+            # A sparse matrix is a group of data sets, which has keys. Plain data sets and CSR
+            # groups are copied as they are.
             if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":
                 raw.copy(name, output)
                 continue
@@ -469,15 +502,19 @@ def copy_as_csr(source: Path, target: Path) -> None:
 
 
 def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
-    """Write the elements of a CSC group into the empty group ``output`` as CSR.
+    """Convert a matrix that is stored by columns (CSC) to one that is stored by rows (CSR).
 
     Args:
+        matrix: the HDF5 group of the CSC matrix. ``data`` has the elements of all columns, one
+            column after the other, ``indices`` the row of each, and ``indptr`` the index in both at
+            which each column begins.
+        output: the empty HDF5 group for the CSR matrix.
         place: file and matrix, for errors.
     """
     num_rows, num_columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
     output.attrs["h5sparse_format"] = "csr"
     output.attrs["h5sparse_shape"] = (num_rows, num_columns)
-    rows = matrix["indices"][()]  # row of each element
+    rows = matrix["indices"][()]  # row of each element; ``[()]`` reads the whole array
     starts = matrix["indptr"][()].astype(np.int64)
     _refuse_invalid_starts(
         starts,
@@ -492,6 +529,7 @@ def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
             where=place,
             rule=f"rows must be in [0, {num_rows})",
         )
+    # Column of each element.
     columns = np.repeat(np.arange(num_columns, dtype=np.int32), np.diff(starts))
     order = np.argsort(rows, kind="stable")  # stable: the columns of a row stay sorted
     output["data"] = matrix["data"][()][order]

@@ -68,18 +68,18 @@ class Vocabulary:
 
     Args:
         file: the vocabulary file.
-        library: turns text into ids. A special token that is spelled out in a text is encoded as
+        tokenizer: turns text into ids. A special token that is spelled out in a text is encoded as
             ordinary characters, so no passage can forge a gap.
         tokens: the special tokens around context and answer.
     """
 
     file: Path
-    library: Tokenizer
+    tokenizer: Tokenizer
     tokens: BlockTokens
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of every text, without special tokens."""
-        encodings = self.library.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
 
@@ -101,12 +101,12 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         DataError: the file cannot be read, or its number of tokens does not fit ``vocab_size``.
     """
     # plain: special tokens that are spelled out in a text are encoded as ordinary characters.
-    library = open_wordpiece(file, FAULT, plain=True)
-    size = library.get_vocab_size(with_added_tokens=True)
+    tokenizer = open_wordpiece(file, FAULT, plain=True)
+    size = tokenizer.get_vocab_size(with_added_tokens=True)  # including added special tokens
     piece_ids = []
     for token in (PIECE_START, PIECE_END):
-        token_id = library.token_to_id(token)
-        if token_id is None:  # append the token
+        token_id = tokenizer.token_to_id(token)
+        if token_id is None:  # the file does not contain it: it follows the last token
             token_id = size
             size += 1
         piece_ids.append(token_id)
@@ -124,18 +124,18 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             entries=size,
             vocab_size=vocab_size,
             size_source="the recipe",
-            multiple=PADDED_TO,  # the rows of the model's table may be rounded up to it
+            multiple=PADDED_TO,  # the model may pad its table to a multiple of this
             fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or {FIX}",
         )
-    ids = library.get_vocab()
+    ids = tokenizer.get_vocab()
     tokens = BlockTokens(
         first=ids["[CLS]"],
         mask=ids["[MASK]"],
-        end=ids["[PAD]"],  # GLM ends the context with it
+        end=ids["[PAD]"],  # GLM ends the context with the padding token
         piece_start=piece_start,
         piece_end=piece_end,
     )
-    return Vocabulary(file, library, tokens)
+    return Vocabulary(file, tokenizer, tokens)
 
 
 BLOCK_PASSAGES = 512  # number of passages that are in memory as text at a time
@@ -173,7 +173,7 @@ class Passages:
     @property
     def num_questions(self) -> int:
         """Number of questions of all passages."""
-        # After the first question of the last passage, the array ends with the total.
+        # The array has the number of each passage's first question, and the total at the end.
         return int(self.first_question_of_passage[-1])
 
     def find_passage(self, question: int) -> int:
@@ -239,6 +239,7 @@ def read_jsonl(file: Path, vocabulary: Vocabulary, cache_folder: Path) -> Passag
     Raises:
         DataError: a line of the file is invalid.
     """
+    # Another split or vocabulary has another digest, so its tokens are in another folder.
     folder = cache_folder / f"{file.stem}-{compute_digest(file, vocabulary.file)[:16]}"
     arrays = load_or_build_arrays(
         folder, lambda: tokenize(read_passages(file), vocabulary).list_arrays()
@@ -247,13 +248,17 @@ def read_jsonl(file: Path, vocabulary: Vocabulary, cache_folder: Path) -> Passag
 
 
 def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
-    """Tokenise the passages of a split; at most ``BLOCK_PASSAGES`` are in memory as text."""
-    # One item for each block of passages.
+    """Tokenise the passages of a split; at most ``BLOCK_PASSAGES`` are in memory as text.
+
+    Args:
+        passages: at least one passage.
+    """
+    # Each has one item for each block of passages, with the rows of this block.
     texts: list[Ragged] = []
     names: list[Ragged] = []
     query_halves: list[Ragged] = []
     answers: list[Ragged] = []
-    # One item for each passage.
+    # Each has one item for each passage.
     num_names: list[int] = []
     num_entities: list[int] = []
     num_questions: list[int] = []
@@ -261,7 +266,7 @@ def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
     remaining_passages = iter(passages)
     while block := list(islice(remaining_passages, BLOCK_PASSAGES)):
         questions = [question for passage in block for question in passage.questions]
-        halves: list[str] = []
+        halves: list[str] = []  # of each question, the text before its gap and that after it
         for question in questions:
             halves += [question.left, question.right]
         names_of_block = [name for passage in block for name in passage.names]
@@ -280,8 +285,9 @@ def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
         texts=_concatenate(texts),
         names=_concatenate(names),
         query_halves=_concatenate(query_halves),
-        # Here the answers are still counted from the first name of their passage.
-        answers=_number_answers(_concatenate(answers), first_name_of_passage, num_questions),
+        # So far the answers are indices into the names of their passage. They become indices into
+        # the names of the whole split.
+        answers=_renumber_answers(_concatenate(answers), first_name_of_passage, num_questions),
         first_name_of_passage=first_name_of_passage,
         first_question_of_passage=compute_starts(np.array(num_questions, np.int64)),
         num_entities=np.array(num_entities, np.int64),
@@ -296,15 +302,17 @@ def _concatenate(blocks: list[Ragged]) -> Ragged:
     return Ragged(np.concatenate([block.values for block in blocks]), compute_starts(lengths))
 
 
-def _number_answers(
+def _renumber_answers(
     answers: Ragged, first_name_of_passage: NDArray[np.int64], num_questions: list[int]
 ) -> Ragged:
-    """Return the answers of Q questions as indices into the list of all names of the split.
+    """Return the answers of Q questions as indices into the names of the whole split.
+
+    The names of the split are the names of its P passages, one passage after the other.
 
     Args:
         answers: the answers of each question, as indices into the names of its passage, Q rows.
-        first_name_of_passage: index in the list of all names of the first name of each of P
-            passages, then the number of all names (P + 1,).
+        first_name_of_passage: index of each passage's first name among the names of the split, then
+            their total (P + 1,).
         num_questions: number of questions of each passage (P,).
     """
     passage_of_question = np.repeat(np.arange(len(num_questions)), num_questions)

@@ -113,12 +113,12 @@ def read_passages(file: Path) -> Iterator[Passage]:
             has_passage = True
             try:
                 yield _parse_passage(number, _Row.model_validate_json(line, strict=True))
-            except ValidationError as error:
+            except ValidationError as error:  # the line is not JSON, or has other fields or types
                 raise _make_line_error(describe_error(error), file, number) from None
-            except ValueError as error:
+            except ValueError as error:  # ``_parse_passage`` refuses the content
                 raise _make_line_error(str(error), file, number) from None
     if not has_passage:
-        # The error must name a line.
+        # The error must name a line: the first one.
         raise _make_line_error("the file contains no passages", file, 1)
 
 
@@ -133,8 +133,8 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     Args:
         line: number of the line, from 1.
     """
-    # Typographic quotes and dashes become plain ones: one character for one, so the offsets of the
-    # entities stay valid.
+    # Typographic quotes and dashes become plain ones. Each is one character before and after, so
+    # the offsets of the entities stay valid.
     text = row.passage.text.translate(PLAIN_SIGNS)
     entities = set()
     for span in row.passage.entities:
@@ -145,11 +145,12 @@ def _parse_passage(line: int, row: _Row) -> Passage:
             )
         entities.add(text[span.start : span.end + 1])  # ``end`` is the last character
     names = sorted(entities)
-    # Appends the answers that are not entities to ``names``.
+    # ``_parse_question`` appends the answers that are not entities to ``names``.
     questions = tuple(_parse_question(item, names, len(entities)) for item in row.qas)
     return Passage(
         line=line,
-        # The mark before each highlight of the passage becomes a dash, as in the published setup.
+        # A passage ends with highlights, sentences that summarize it. The mark before each becomes
+        # a dash, as in the published setup. This comes last, because it changes offsets.
         text=text.replace(HIGHLIGHT, DASH),
         names=tuple(names),
         num_entities=len(entities),
@@ -161,7 +162,8 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     """Return a question; append its answers that are not entities to ``names``.
 
     Args:
-        names: the entities of the passage, then the answers of earlier questions that are none.
+        names: the entities of the passage, then the answers of its earlier questions that are not
+            entities.
         num_entities: number of entities, with which ``names`` begins.
 
     Raises:
@@ -175,7 +177,7 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     answers = dict.fromkeys(answer.text.translate(PLAIN_SIGNS) for answer in item.answers)
     if not any(answer in names[:num_entities] for answer in answers):
         raise ValueError(f"no answer is among the candidates: {', '.join(map(repr, answers))}")
-    # In training each answer is a candidate, also one that is no entity of the passage.
+    # In training each answer is a candidate, even if it is not an entity of the passage.
     names.extend(answer for answer in answers if answer not in names)
     return Question(
         left=parts[0].rstrip(),  # without the space before the gap
