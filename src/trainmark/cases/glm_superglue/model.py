@@ -273,7 +273,8 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
         DataError: there is no checkpoint, it is unreadable, or it does not fit the model.
     """
     file = find_checkpoint(folder)
-    state = read_state(file, CHECKPOINT_FAULT)  # raises this error if the file is unreadable
+    # The tensors by their keys. If the file is unreadable, ``CHECKPOINT_FAULT`` makes the error.
+    state = read_state(file, CHECKPOINT_FAULT)
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     # Key and shape in the checkpoint of each parameter, by the parameter's name.
@@ -281,6 +282,7 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
     for name, description in descriptions.items():
         # The number of rows differs only for position tables: copy the rows that both have.
         rows = min(shapes[name][0], description.shape[0])
+        # ``copy_`` converts the values to the parameter's precision.
         parameters[name][:rows].copy_(state[description.key][:rows])
     used_keys = {description.key for description in descriptions.values()}
     additional_rows = {

@@ -111,7 +111,7 @@ def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
 
 
 def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split with its matrices stored by rows, and check every number.
+    """Write a split with its matrices stored by rows, and check every sequence.
 
     Returns:
         An empty dictionary: the caller compares the number of questions with the published one, but

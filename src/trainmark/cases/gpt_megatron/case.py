@@ -107,7 +107,8 @@ class GptRecipe(Recipe):
         """
         degree = self.tensor_parallel
         heads = self.num_heads
-        divisions = (  # the value of the field must divide the number after it
+        # Of each: a field and its value, then the name and the value of what it must divide.
+        divisions = (
             Division("num_heads", heads, "hidden_size", self.hidden_size),
             Division("tensor_parallel", degree, "num_heads", heads),
             Division("tensor_parallel", degree, "the number of ranks", world_size),
@@ -164,10 +165,9 @@ SEED = 1234  # of the published runs
 
 
 def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
-    """Return a recipe that repeats a published speed measurement on V100 cards.
+    """Return a recipe with the settings of a published speed measurement, which ran on V100 cards.
 
-    It takes 200 steps, of which 20 are warm-up, and does not evaluate. The settings are those of
-    the published runs.
+    It takes 200 steps, of which 20 are warm-up, and does not evaluate.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.

@@ -217,7 +217,8 @@ class ClozeExamples(Examples):
         """
         special = self.special_tokens
         # ``BOUND_TOKENS`` is the number of special tokens in ``ids``: first, mask, end and start of
-        # the answer. Every sequence fits without its passage, so ``max_text`` is not negative.
+        # the answer. ``__init__`` has checked that every sequence fits without its passage, so
+        # ``max_text`` is not negative.
         max_text = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
         text = text[:max_text]
         mask_position = 1 + len(text) + len(left)  # after the first token

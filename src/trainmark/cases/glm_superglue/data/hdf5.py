@@ -349,7 +349,7 @@ class _Matrix:
             else:
                 self.shape = stored.shape
                 self.data = stored
-        except (KeyError, ValueError) as error:  # something is absent, or is not made of numbers
+        except (KeyError, ValueError) as error:  # absent, or ``indptr`` does not contain numbers
             where = f"{file.filename} ({error}), {name}"
             raise _make_fault("the matrix cannot be read by rows", where=where) from None
         if not is_valid:

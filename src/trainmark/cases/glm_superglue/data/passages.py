@@ -119,13 +119,14 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             fix=f"set vocab_size to at least {size}, or {FIX}",
         )
     if vocab_size is not None:
+        padded_size = -(-size // PADDED_TO) * PADDED_TO  # rounded up to a multiple
         refuse_short_vocabulary(
             file,
             entries=size,
             vocab_size=vocab_size,
             size_source="the recipe",
             multiple=PADDED_TO,  # the model may pad its table to a multiple of this
-            fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or {FIX}",
+            fix=f"set vocab_size to at most {padded_size}, or {FIX}",
         )
     ids = tokenizer.get_vocab()
     tokens = BlockTokens(

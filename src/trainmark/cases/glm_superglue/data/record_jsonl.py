@@ -150,7 +150,7 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     return Passage(
         line=line,
         # A passage ends with highlights, sentences that summarize it. The mark before each becomes
-        # a dash, as in the published setup. This comes last, because it changes offsets.
+        # a dash, as in the published setup. It moves characters, so it comes after the entities.
         text=text.replace(HIGHLIGHT, DASH),
         names=tuple(names),
         num_entities=len(entities),
