@@ -82,33 +82,11 @@ def run(
     from trainmark.plan.plan_file import is_plan_file
     from trainmark.plan.recipes import parse_assignments
 
-    if attach is not None:
-        if case:
-            raise UsageError(
-                f"{case} and --attach cannot be used together",
-                where="--attach",
-                rule="--attach waits for a run that was already submitted, so it takes no case",
-                fix="remove the case and its settings, or remove --attach",
-            )
-        if detach or dry_run or fields.keys() - {"follow"}:
-            raise UsageError(
-                "--attach was given with options of a new run",
-                where="--attach",
-                rule="only --cancel, --follow, --json, --lang and --quiet go with --attach",
-                fix="remove all other options, or remove --attach",
-            )
-    if attach is None and cancel:
-        raise UsageError(
-            "--cancel cannot be used without --attach",
-            where="--cancel",
-            rule="--cancel cancels the job of a run that was submitted",
-            fix="add --attach RUN",
-        )
-    if attach is None and not case:
-        raise UsageError(
-            "run needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
-            where="CASE",
-        )
+    if attach is None:
+        _check_new_run(case, cancel=cancel)
+    else:
+        has_run_options = detach or dry_run or bool(fields.keys() - {"follow"})
+        _check_attach(case, has_run_options=has_run_options)
     followers = select_followers(fields.get("follow"))
     if attach is not None:
         _attach(attach, followers, lang, cancel=cancel, as_json=as_json, quiet=quiet)
@@ -129,6 +107,44 @@ def run(
     _run_case(
         request, followers, lang, dry_run=dry_run, detach=detach, as_json=as_json, quiet=quiet
     )
+
+
+def _check_new_run(case: str, *, cancel: bool) -> None:
+    """Refuse a command without --attach that names nothing to run, or that is to cancel a job."""
+    if cancel:
+        raise UsageError(
+            "--cancel cannot be used without --attach",
+            where="--cancel",
+            rule="--cancel cancels the job of a run that was submitted",
+            fix="add --attach RUN",
+        )
+    if not case:
+        raise UsageError(
+            "run needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
+            where="CASE",
+        )
+
+
+def _check_attach(case: str, *, has_run_options: bool) -> None:
+    """Refuse what only a new run can take, in a command with --attach.
+
+    Args:
+        has_run_options: whether the command has options for a new run.
+    """
+    if case:
+        raise UsageError(
+            f"{case} and --attach cannot be used together",
+            where="--attach",
+            rule="--attach waits for a run that was already submitted, so it takes no case",
+            fix="remove the case and its settings, or remove --attach",
+        )
+    if has_run_options:
+        raise UsageError(
+            "--attach cannot be used with options for a new run",
+            where="--attach",
+            rule="only --cancel, --follow, --json, --lang and --quiet can be added to --attach",
+            fix="remove all other options, or remove --attach",
+        )
 
 
 def _attach(

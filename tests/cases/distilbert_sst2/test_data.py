@@ -230,7 +230,7 @@ def write_npz(folder, split, **changes):
             {"attention_mask": np.ones((3, 24), int), "input_ids": np.tile([-7, 3], (3, 12))},
             "input_ids, row 1: input_ids is not valid: -7",
         ),
-        ({"input_ids": np.zeros((3, 7), int)}, "input_ids (3, 7)"),
+        ({"input_ids": np.zeros((3, 7), int)}, "input_ids: int64 (3, 7)"),
         # An array of objects would need pickle, which may run code.
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),
         # The mask is one token shorter than the ids.

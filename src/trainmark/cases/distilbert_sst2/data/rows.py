@@ -87,8 +87,8 @@ def pad_rows(
 MEMBERS = ("label", "attention_mask", "input_ids")
 EXTRA_MEMBERS = ("idx", "sentence")  # of the published files: number and text of each row
 RULE = (
-    "input_ids and attention_mask must have shape (rows, tokens), each mask row must be ones "
-    "followed by zeros, and label must be 0 or 1 in each row"
+    "all arrays must be integers; input_ids and attention_mask must have shape (rows, tokens), "
+    "each mask row must be one or more ones followed by zeros, and label must be 0 or 1 in each row"
 )
 NPZ_FIX = "use the model folder and the recipe that the data was made for, or a complete file"
 
@@ -186,8 +186,11 @@ def _read_members(file: Path) -> _NpzMembers:
     are_integers = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
     shapes_agree = ids.ndim == 2 and mask.shape == ids.shape and labels.shape == ids.shape[:1]
     if not are_integers or not shapes_agree or not len(ids):
-        what = f"label has shape {labels.shape}, input_ids {ids.shape}, attention_mask {mask.shape}"
-        raise DataError(what, where=str(file), rule=RULE, fix=NPZ_FIX)
+        forms = (
+            f"{name}: {array.dtype} {array.shape}"
+            for name, array in zip(MEMBERS, (labels, mask, ids), strict=True)
+        )
+        raise DataError(", ".join(forms), where=str(file), rule=RULE, fix=NPZ_FIX)
     return _NpzMembers(labels, mask, ids, extra)
 
 

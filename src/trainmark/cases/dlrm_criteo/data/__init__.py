@@ -141,10 +141,11 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
             value_types[file] = row_type.base  # of one value: a numerical row has several
     extremes_by_file = read_content(folder, value_types)
     for files in spec.files.values():
-        _refuse_outside(files.label, extremes_by_file[files.label], limit=2)  # 0 or 1
+        _refuse_outside(files.label, extremes_by_file[files.label], limit=2, fix=PREPARE)
         _refuse_infinite(files.numerical, extremes_by_file[files.numerical])
         for file, cardinality in zip(files.categories, spec.cardinalities, strict=True):
-            _refuse_outside(file, extremes_by_file[file], limit=cardinality)
+            fix = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
+            _refuse_outside(file, extremes_by_file[file], limit=cardinality, fix=fix)
     test_labels = spec.files["test"].label
     label = extremes_by_file[test_labels]
     if label.smallest == label.largest:
@@ -190,14 +191,14 @@ def _compute_content_id(spec: FeatureSpec, extremes_by_file: dict[Path, Extremes
     return sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
-def _refuse_outside(file: Path, extremes: Extremes, *, limit: int) -> None:
-    """Refuse a file with a label or a category outside [0, limit)."""
+def _refuse_outside(file: Path, extremes: Extremes, *, limit: int, fix: str) -> None:
+    """Refuse a file of labels, or of the categories of one table, with one outside [0, limit)."""
     if extremes.smallest < 0 or extremes.largest >= limit:
         raise DataError(
             f"the values range from {extremes.smallest} to {extremes.largest}",
             where=str(file),
-            rule=f"labels, and the categories of this table, must be in [0, {limit})",
-            fix=f"correct the cardinality in feature_spec.yaml, or {PREPARE}",
+            rule=f"all values in this file must be in [0, {limit})",
+            fix=fix,
         )
 
 
