@@ -8,7 +8,7 @@ import pytest
 
 from support.fakes import launch_event, make_event, make_window, measure, write_run
 from trainmark.cases.dlrm_criteo import figures as case_figures
-from trainmark.cases.dlrm_criteo.figures import RESOURCES, find_bound
+from trainmark.cases.dlrm_criteo.figures import RESOURCES, describe_limit
 from trainmark.events.timeline import read_run
 from trainmark.record.figures import compute_figures
 from trainmark.spec import message
@@ -137,7 +137,7 @@ def test_longest_part_limits_the_run(
     tmp_path: Path, parts_ns: dict[str, int], resource: str
 ) -> None:
     values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
-    sentence = find_bound({name: figure.value for name, figure in values.items()})
+    sentence = describe_limit({name: figure.value for name, figure in values.items()})
     assert sentence is not None
     # Whether near its limit or far from it.
     assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
@@ -147,6 +147,6 @@ def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
     values = compute_case_figures(tmp_path, JOB, parts_ns={"embedding": S})
     exchange_share = values["exchange_share"]
     assert (exchange_share.value, exchange_share.reason) == (None, message("one_rank_no_exchange"))
-    sentence = find_bound({name: figure.value for name, figure in values.items()})
+    sentence = describe_limit({name: figure.value for name, figure in values.items()})
     assert sentence is not None
     assert sentence.args["exchange_share"] == 0.0  # the text needs a number

@@ -138,7 +138,7 @@ def raw_days(tmp_path):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Make batches and column groups so small that few rows need many of them."""
-    monkeypatch.setattr(stages, "BUCKET_ROWS", 150)
+    monkeypatch.setattr(stages, "ROWS_PER_RANGE", 150)
     monkeypatch.setattr(prepare_tables, "BATCH_ROWS", 64)
     # Of a category: so many that the memory for joins holds only few categories at once.
     monkeypatch.setattr(prepare_tables, "ENTRY_BYTES", 1 << 24)

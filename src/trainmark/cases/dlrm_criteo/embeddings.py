@@ -80,10 +80,10 @@ def _mix_seed(seed: int, table: int, block: int) -> int:
     mixed into all bits.
     """
     mixed = seed & (2**63 - 1)
-    for part in (table, block):
+    for number in (table, block):
         # One step of the generator splitmix64, with its constants: a change of one input bit flips
         # about half of the output bits. Python's integers have no limit: ``&`` keeps 64 bits.
-        mixed = (mixed + 0x9E3779B97F4A7C15 * (part + 1)) & (2**64 - 1)
+        mixed = (mixed + 0x9E3779B97F4A7C15 * (number + 1)) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
         mixed ^= mixed >> 31
@@ -120,8 +120,8 @@ class FusedTables(nn.Module):
         time_part: PartTimer = skip_timing,
     ) -> None:
         super().__init__()
-        self.time_part = time_part
-        self.cardinalities = tuple(cardinalities)
+        self.time_part = time_part  # times a part of the step, given the name of the part
+        self.cardinalities = tuple(cardinalities)  # number of rows of each table
         self.dim = dim
         # The caller sets both before a step; the backward pass updates the rows with them. The
         # gradients contain the factor ``grad_scale``, a tensor if it is on the device.
@@ -147,7 +147,11 @@ class FusedTables(nn.Module):
         return tables
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows of ``ids`` (T, B), int32 or int64, as (B, T, dim)."""
+        """Return the rows of ``ids`` as (B, T, dim).
+
+        Args:
+            ids: a row number of each of T tables for each of B samples (T, B), int32 or int64.
+        """
         # Autograd calls the backward pass, which updates the rows, only because this scalar
         # requires a gradient.
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
@@ -156,10 +160,14 @@ class FusedTables(nn.Module):
 
     @torch.no_grad()
     def look_up(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids (T, B) as (B, T, dim); autograd does not see it."""
+        """Return the rows of ids (T, B) as (B, T, dim); autograd does not see it.
+
+        Args:
+            ids: a row number of each of T tables for each of B samples.
+        """
         num_tables, batch_size = ids.shape
-        # ``_find_rows`` lists them sample by sample.
-        rows = cast("Tensor", self.weight).index_select(0, self._find_rows(ids))
+        row_numbers = self._find_rows(ids)  # in the weight, sample by sample (B x T,)
+        rows = cast("Tensor", self.weight).index_select(0, row_numbers)
         return rows.view(batch_size, num_tables, self.dim)
 
     def _find_rows(self, ids: Tensor) -> Tensor:
@@ -170,7 +178,8 @@ class FusedTables(nn.Module):
     def update(self, ids: Tensor, grads: Tensor) -> None:
         """Take the SGD step for the rows of ids (T, B) with gradients (B, T, dim).
 
-        The gradients of a row that occurs several times add up.
+        T is the number of tables, B of samples. The gradients contain the factor ``grad_scale``.
+        Those of a row that occurs several times add up.
         """
         factor = -self.learning_rate / self.grad_scale
         if isinstance(factor, Tensor):
@@ -179,7 +188,8 @@ class FusedTables(nn.Module):
             grads = scale_or_zero(grads, factor)
             factor = 1.0
         weight = cast("Tensor", self.weight)
-        rows = self._find_rows(ids)  # sample by sample, like the gradients
+        # Row numbers in the weight, sample by sample like the gradients (B x T,).
+        rows = self._find_rows(ids)
         grads = grads.reshape(-1, self.dim)
         if weight.device.type == "cpu":
             # On a CPU, ``index_add_`` uses one thread. ``scatter_add_`` with an expanded index
@@ -194,10 +204,11 @@ class _LookUp(Function):
 
     @staticmethod
     def forward(ctx: Any, _anchor: Tensor, tables: FusedTables, ids: Tensor) -> Tensor:
-        """Return the rows of ids (T, B) as (B, T, dim).
+        """Return the rows of ids as (B, T, dim).
 
         Args:
             _anchor: a scalar that requires a gradient, so that ``backward`` is called.
+            ids: a row number of each of T tables for each of B samples (T, B).
         """
         ctx.tables = tables
         ctx.save_for_backward(ids)
@@ -207,7 +218,7 @@ class _LookUp(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """Update the rows, given their gradients (B, T, dim).
+        """Update the rows, given their gradients (B, T, dim); B samples, T tables.
 
         The anchor, a scalar input that only causes this call, gets the gradient 0.
         """
@@ -222,7 +233,8 @@ def _allocate_rows(rows: int, dim: int) -> Tensor:
 
     Rows are read in random order; with pages of 4 KiB, nearly every row costs a page-table walk.
     """
-    on_cpu = torch.get_default_device().type == "cpu"  # the device for which the caller builds
+    # The caller has made the device on which it builds the tables the default device.
+    on_cpu = torch.get_default_device().type == "cpu"
     is_empty = rows * dim == 0  # no memory can be mapped
     if not on_cpu or is_empty or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(rows, dim)
@@ -232,7 +244,10 @@ def _allocate_rows(rows: int, dim: int) -> Tensor:
 
 
 def scale_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
-    """Return ``grads x factor``, or only zeros if an element overflowed; does not synchronize."""
+    """Return ``grads x factor``, or only zeros if an element overflowed.
+
+    All of this runs on the device: the host does not wait for the result of the check.
+    """
     scaled = grads * factor
-    # The sum is inf or nan if any element is.
+    # One check for all elements: the sum is inf or nan if any of them is.
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))

@@ -31,7 +31,7 @@ _NS_PER_S = 1e9
 
 
 def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
-    """Return the figures of the tables and a note on what limits the steps.
+    """Return the figures of the tables, the MFU (absent), and a note on what limits the steps.
 
     All figures cover the windows after the warm-up. Rates are per device, shares are means over
     the ranks. The result is empty if a rank ended before its job reported its facts.
@@ -44,8 +44,8 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     # No MFU, because most of the work is look-ups, not matmuls.
     computed = {"MFU": Figure(None, message("no_headline_mfu"))} | _compute_traffic(ranks)
     all_figures = dict(known) | computed
-    bound = find_bound({name: figure.value for name, figure in all_figures.items()})
-    notes = () if bound is None else (bound,)
+    note = describe_limit({name: figure.value for name, figure in all_figures.items()})
+    notes = () if note is None else (note,)
     return OwnFigures(computed, notes)
 
 
@@ -66,9 +66,11 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     embedding_bytes = samples * ranks[0].facts["embedding_bytes_per_sample"]
     # A rank's fact is the bytes that this rank sends for each sample of the global batch.
     exchanged_bytes = samples * sum(rank.facts["exchanged_bytes_per_sample"] for rank in ranks)
+    # The rate of a large copy within a device's memory, for comparison with the embedding part.
     copy_rate = sum(rank.facts["copy_bytes_per_second"] for rank in ranks) / len(ranks)
     total_ns = sum(rank.windows_ns for rank in ranks)
     input_ns = sum(rank.wait_ns for rank in ranks)
+    # ``parts_ns`` is the time of each part of the steps that the job times.
     embedding_ns = sum(rank.parts_ns.get(EMBEDDING_PART, 0) for rank in ranks)
     exchange_ns = sum(rank.parts_ns.get(EXCHANGE_PART, 0) for rank in ranks)
     dense_ns = total_ns - (embedding_ns + exchange_ns + input_ns)  # the rest of the time
@@ -93,7 +95,7 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     return traffic | {"embedding_bandwidth_share": bandwidth}
 
 
-def find_bound(values: dict[str, float | None]) -> Message | None:
+def describe_limit(values: dict[str, float | None]) -> Message | None:
     """Return a message on the resource that limits the steps; None if no share is known.
 
     This is the resource of the part that takes the largest share of the time. If that part uses its
@@ -107,8 +109,8 @@ def find_bound(values: dict[str, float | None]) -> Message | None:
     if not known_shares:
         return None
     largest = max(known_shares, key=lambda name: known_shares[name])
-    # The rates at which the embedding and the dense part use memory and matmul units, in percent of
-    # what the device can do; None: not known.
+    # The rate at which the embedding part uses memory, and that at which the dense part uses matmul
+    # units, in percent of the device's rate; None: not known.
     embedding_rate = values.get("embedding_bandwidth_share")
     dense_rate = None
     mamfu = values.get("MAMFU")  # matmul FLOPs per second of whole steps over the device's rate
@@ -121,7 +123,8 @@ def find_bound(values: dict[str, float | None]) -> Message | None:
         largest_rate = embedding_rate
     elif largest == "dense_share":
         largest_rate = dense_rate
-    # For the text alone: one rank exchanges nothing, so it has no such figure.
+    # A single rank exchanges nothing, so its share is None, but the message needs a number. It is
+    # set only now, so that it is not among the known shares above.
     if shares["exchange_share"] is None:
         shares["exchange_share"] = 0.0
     percents = shares | {"embedding_rate": embedding_rate, "dense_rate": dense_rate}

@@ -103,17 +103,18 @@ class HybridTables(nn.Module):
 
     def iterate_parts(self) -> Iterator[tuple[TablePart, Tensor]]:
         """Yield this rank's parts, each with a view of its rows (rows, dim)."""
-        first = 0  # row of the local weight
+        # The weight has the rows of all parts, one part after the other.
+        first_row = 0
         for part in self.parts:
-            yield part, self.local.weight.detach()[first : first + part.rows]
-            first += part.rows
+            yield part, self.local.weight.detach()[first_row : first_row + part.rows]
+            first_row += part.rows
 
     def start(self, ids: Tensor) -> TableExchange:
         """Look up rows and begin to send them; ``wait`` of the result returns the embeddings.
 
         Args:
-            ids: for each part of this rank the row numbers, in the whole table, of the global batch
-                (parts, B_global).
+            ids: (parts, B_global): for each part of this rank and each sample of the global batch,
+                the row number in the whole table.
         """
         exchange = TableExchange(self, samples=ids.shape[1])
         # Autograd calls the backward pass of a rank without tables only because this scalar
@@ -128,24 +129,29 @@ class HybridTables(nn.Module):
             # But the gradients of rows are summed over ranks, so they are divided by it.
             self.local.grad_scale = self.grad_scale * self.world_size
             embeddings = self.local(self._find_local_rows(ids, exchange))
-        # ``wait`` passes the token to the node that ends this exchange. So autograd calls the
-        # backward pass of that node, which sends gradients, before that of this one, which receives
+        # ``wait`` passes the token to ``_EndExchange``. So autograd calls the backward pass of
+        # ``_EndExchange``, which sends gradients, before that of ``_StartExchange``, which receives
         # them.
         exchange.token = _StartExchange.apply(embeddings, anchor, exchange)  # type: ignore[no-untyped-call]
         return exchange
 
     def count_exchanged_bytes(self, samples: int) -> int:
-        """Return the bytes this rank sends to other ranks in a step of ``samples`` over all ranks.
+        """Return the bytes that this rank sends to other ranks in a step.
 
-        These are embeddings of its parts and gradients of its samples.
+        These are embeddings of its parts for the samples of other ranks, and gradients of its
+        samples for the parts of other ranks.
+
+        Args:
+            samples: of the step, over all ranks.
         """
         begin, end = self.find_sample_bounds(samples, self.rank)
         local_samples = end - begin
         remote_samples = samples - local_samples
         remote_parts = sum(len(parts) for parts in self.placement.parts) - len(self.parts)
-        embeddings = remote_samples * len(self.parts)
-        gradients = local_samples * remote_parts
-        return (embeddings + gradients) * self.placement.dim * self.exchange_dtype.itemsize
+        num_embeddings = remote_samples * len(self.parts)
+        num_gradients = local_samples * remote_parts
+        num_vectors = num_embeddings + num_gradients
+        return num_vectors * self.placement.dim * self.exchange_dtype.itemsize
 
     def find_sample_bounds(self, samples: int, rank: int) -> tuple[int, int]:
         """Return begin and end of the samples of ``rank`` in a global batch."""
@@ -162,7 +168,7 @@ class HybridTables(nn.Module):
         hold.
         """
         if not any(self.placement.is_cut(part) for part in self.parts):
-            return ids
+            return ids  # whole tables have the same row numbers on this rank
         first_rows, num_rows = cast("Tensor", self._row_ranges).unbind(1)  # both (parts, 1)
         local_rows = ids - first_rows
         exchange.is_foreign = (local_rows < 0) | (local_rows >= num_rows)
@@ -205,11 +211,13 @@ class TableExchange:
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def wait(self) -> Tensor:
-        """Wait for the embeddings of all tables for this rank's samples; return (B_local, T, dim).
+        """Return the embeddings (B_local, T, dim) of all T tables for this rank's samples.
 
-        The token, which the autograd node of the start returned, is an input of the node of this
-        end. So autograd runs the backward pass of this end before that of the start.
+        Waits until they have arrived.
         """
+        # ``_StartExchange`` returned this scalar. As an input of ``_EndExchange`` it connects both
+        # autograd nodes: the backward pass of ``_EndExchange``, which sends gradients, runs before
+        # that of ``_StartExchange``, which receives them.
         token = self.token
         # The token's autograd node refers to this object, so keeping the token would make a
         # reference cycle, which Python frees late.
@@ -218,13 +226,19 @@ class TableExchange:
         return embeddings
 
     def send_embeddings(self, embeddings: Tensor) -> None:
-        """Begin to send rows (B_global, parts, dim) to the ranks that train their samples."""
-        # If the type is the same, ``sent`` is ``embeddings`` itself. It may be changed in place,
-        # because nothing else reads ``embeddings``.
+        """Begin to send embeddings to the ranks that train their samples.
+
+        Args:
+            embeddings: of this rank's parts for the global batch (B_global, parts, dim). They may
+                be changed in place.
+        """
+        # If the type is the same, ``sent`` is ``embeddings`` itself.
         sent = embeddings.to(self.tables.exchange_dtype).contiguous()
         # If another rank holds the row of a sample, this rank has looked up an arbitrary row, and
         # sends zeros in its place: the receiver adds the vectors of all parts of a table.
         self._clear_foreign_rows(sent)
+        # Sent: this rank's parts, for the samples of each rank. Received: the parts of each rank,
+        # for this rank's samples.
         self._begin_exchange(
             sent.view(-1),
             sizes_sent=self._sizes_of_local_parts,
@@ -232,16 +246,16 @@ class TableExchange:
         )
 
     def receive_embeddings(self) -> Tensor:
-        """Return the embeddings (B_local, T, dim) of all tables, summed over a table's parts."""
+        """Return the embeddings (B_local, T, dim) of all T tables for this rank's samples."""
         received = self._end_exchange()
         placement = self.tables.placement
         shape = (self._local_samples, len(placement.cardinalities), placement.dim)
         embeddings = received.new_zeros(shape)
-        # Each block: the embeddings of an owner's parts, (B_local, parts, dim).
+        # Each block has the embeddings of the parts of one rank, the owner (B_local, parts, dim).
         for owner, block in enumerate(self._split_by_owner(received)):
             tables = self.tables.get_table_numbers(owner)
-            # Only cut tables have several owners. For each sample, all but one of them send zeros,
-            # so the sum is exact.
+            # A cut table has several owners, and the embedding is their sum. For each sample, all
+            # but one of them send zeros, so the sum is exact.
             if any(placement.is_cut(part) for part in placement.parts[owner]):
                 embeddings[:, tables] = embeddings[:, tables] + block
             else:
@@ -249,15 +263,20 @@ class TableExchange:
         return embeddings
 
     def send_gradients(self, grad: Tensor) -> None:
-        """Begin to send gradients (B_local, T, dim) to the ranks that hold parts of the tables.
+        """Begin to send gradients to the ranks that hold parts of the tables, the owners.
 
         The gradients of a table that is cut go to all ranks that hold a part of it. Each of them
         ignores those of rows that it does not hold.
+
+        Args:
+            grad: of the embeddings of all T tables, for this rank's samples (B_local, T, dim).
         """
         sent = grad.new_empty(sum(self._sizes_of_local_samples))
         for owner, block in enumerate(self._split_by_owner(sent)):
             # ``block`` is a view of ``sent``, which this fills.
             torch.index_select(grad, 1, self.tables.get_table_numbers(owner), out=block)
+        # Sent: gradients of this rank's samples, for the parts of each rank. Received: gradients of
+        # the samples of each rank, for this rank's parts.
         self._begin_exchange(
             sent, sizes_sent=self._sizes_of_local_samples, sizes_received=self._sizes_of_local_parts
         )
@@ -271,7 +290,7 @@ class TableExchange:
         return grad.float()  # sent in ``exchange_dtype``, but the tables are float32
 
     def _clear_foreign_rows(self, rows: Tensor) -> None:
-        """Set vectors of rows that other ranks hold to 0, in place.
+        """Set the vectors whose rows other ranks hold to 0, in place.
 
         Args:
             rows: vectors of this rank's parts (B_global, parts, dim).
@@ -283,20 +302,28 @@ class TableExchange:
                 rows[:, column].masked_fill_(self.is_foreign[column, :, None], 0.0)
 
     def _split_by_owner(self, flat: Tensor) -> Iterator[Tensor]:
-        """Yield a view of a flat buffer for each rank: its parts' vectors (B_local, parts, dim).
+        """Yield, for each rank, the block (B_local, parts, dim) of its parts: a view of ``flat``.
 
-        The buffer has the vectors of all ranks' parts for this rank's samples, rank by rank.
+        Args:
+            flat: embeddings that were received, or gradients to send. It has the vectors of all
+                ranks' parts for this rank's samples, rank by rank.
         """
         placement = self.tables.placement
-        for parts, piece in zip(
-            placement.parts, flat.split(self._sizes_of_local_samples), strict=True
-        ):
-            yield piece.view(self._local_samples, len(parts), placement.dim)
+        # The sizes: for each rank, the number of elements of its parts for this rank's samples.
+        blocks = flat.split(self._sizes_of_local_samples)
+        for parts, block in zip(placement.parts, blocks, strict=True):
+            yield block.view(self._local_samples, len(parts), placement.dim)
 
     def _begin_exchange(
         self, sent: Tensor, *, sizes_sent: list[int], sizes_received: list[int]
     ) -> None:
-        """Begin to exchange a flat buffer; the sizes are numbers of elements for each rank."""
+        """Begin an all-to-all exchange.
+
+        Args:
+            sent: flat; the elements for each rank, rank by rank.
+            sizes_sent: number of elements for each rank.
+            sizes_received: number of elements from each rank.
+        """
         received = sent.new_empty(sum(sizes_received))
         self._buffers = sent, received  # both must live until the exchange ends
         self._work = dist.all_to_all_single(
@@ -353,7 +380,7 @@ class _EndExchange(Function):
 
     @staticmethod
     def forward(ctx: Any, _token: Tensor, exchange: TableExchange) -> Tensor:
-        """Return the embeddings of all tables for this rank's samples (B_local, T, dim).
+        """Return the embeddings (B_local, T, dim) of all T tables for this rank's samples.
 
         Args:
             _token: the result of ``_StartExchange``. As an input it only makes autograd run the

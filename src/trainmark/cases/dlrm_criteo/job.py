@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 def compute_roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Return the share of pairs in which the positive row scores higher; ties count half.
+    """Return the area under the ROC curve.
+
+    It is the share of pairs of a positive and a negative row in which the positive row scores
+    higher; ties count half.
 
     Args:
         scores: (rows,), real numbers; only their order matters.
@@ -85,7 +88,10 @@ def load_data(context: JobContext) -> DlrmData:
 
 
 def compute_lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
-    """Return the next step's learning rate over the peak: linear rise, plateau, square decay."""
+    """Return the next step's learning rate, divided by that of the plateau.
+
+    It rises linearly, stays on the plateau, and decays quadratically to 0.
+    """
     if finished_steps < recipe.warmup_lr_steps:
         return (finished_steps + 1) / recipe.warmup_lr_steps
     # 0 in the last step of the decay already, not only after it.
@@ -104,13 +110,14 @@ class DlrmJob:
         self.recipe = recipe
         spec = data.spec
         self.num_numerical = spec.num_numerical
-        # All ranks must place tables alike, so the worker gives each the smallest memory of any
-        # rank. A job without a worker, as in tests, asks its device.
+        # All ranks must place tables alike, so ``context.memory`` is the smallest of all ranks. It
+        # is None if a test creates the job alone; then its device is asked.
         memory = context.memory or read_rank_memory(context.device, context.world_size)
         assert memory is not None, "every supported device reports its memory"
         self.placement = place_tables(
             memory, spec.cardinalities, recipe.embedding_dim, context.world_size
         )
+        # A rank reads the category ids only of the tables of which it holds rows.
         tables = self.placement.list_tables(context.rank)
         self.readers = {
             split: SplitReader(spec, split, tables=tables) for split in ("train", "test")
@@ -140,8 +147,8 @@ class DlrmJob:
             optimizer,
             self._compute_loss_sum,
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
-            # Steps without overflow after which fp16's loss scale doubles. As published, it never
-            # does.
+            # Number of steps without overflow after which fp16's loss scale doubles: as in the
+            # published runs, it never does.
             loss_scale_window=1_000_000_000,
         )
         # Two methods of ``Job``, the protocol of this class, are the stepper's.
@@ -154,6 +161,8 @@ class DlrmJob:
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank; a single rank has all of them."""
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
+        # Ranks exchange embeddings in the type of the matmuls: fp32 without autocast.
+        exchange_dtype = AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32)
         if self.context.world_size == 1:
             return FusedTables(
                 self.placement.cardinalities, dim, seed=seed, time_part=self._time_part
@@ -162,7 +171,7 @@ class DlrmJob:
             self.placement,
             rank=self.context.rank,
             seed=seed,
-            exchange_dtype=AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32),
+            exchange_dtype=exchange_dtype,
             time_part=self._time_part,
         )
 
@@ -178,7 +187,7 @@ class DlrmJob:
         return self.stepper.step(batches)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's parts of the global batches, one for each step; see ``Job.batches``."""
+        """Yield this rank's part of each global batch of an epoch; each is a step."""
         order = None  # ascending
         if self.recipe.shuffle_batches:
             rng = np.random.default_rng([self.recipe.seed, epoch])
@@ -193,7 +202,7 @@ class DlrmJob:
     def _read_batches(
         self, split: str, order: NDArray[np.int64] | None = None
     ) -> Iterator[RawBatch]:
-        """Yield this rank's parts of a split's batches; see ``SplitReader.read_batches``.
+        """Yield this rank's part of each global batch of a split.
 
         Args:
             order: batch numbers in the order of reading; None: ascending.
@@ -219,7 +228,7 @@ class DlrmJob:
         return logits.float()
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum of the losses of this rank's samples, for the stepper."""
+        """Return the sum of the losses of this rank's samples; the stepper makes it a mean."""
         numerical, labels, ids = batch.tensors
         logits = self._compute_logits(self.stepper.model, numerical, ids)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
@@ -244,12 +253,13 @@ class DlrmJob:
         world_size = self.context.world_size
         scores: list[Tensor] = []  # of each batch
         labels: list[Tensor] = []
-        # Collects the number of scored rows and a key of each, which the harness compares with the
-        # test data. It sums no scores, because AUC is not their mean.
+        # Collects the number of scored rows and a key of each row, which equal rows share.
+        # Trainmark's core detects by the keys that rows were scored twice, or trained on. No scores
+        # are summed, because the AUC is not their mean.
         evaluation_sum = EvaluationSum()
         # The model stays in train mode: it has no layer that depends on the mode.
         host_batches = ((_make_tensors(raw), len(raw.labels)) for raw in self._read_batches("test"))
-        # ``rows``: the number of a batch's rows and their keys, which ``scored_rows`` adds.
+        # ``scored_rows`` adds ``rows`` to each batch: the number of its rows, and their keys.
         for (numerical, batch_labels, ids), rows in read_ahead(
             scored_rows(host_batches), self.context.device, depth=self.recipe.read_ahead_batches
         ):
@@ -267,6 +277,7 @@ class DlrmJob:
         (auc,) = add_over_ranks(auc, world_size=world_size, device=self.stepper.device)
         total = self.readers["test"].num_rows
         assert len(all_scores) == total, f"{len(all_scores)} of {total} test rows were scored"
+        # Without any sum, ``scores`` returns this rank's number of rows and their keys.
         return Evaluation(auc, total, scores=evaluation_sum.scores())
 
     def model_flops(self, counts: Counts) -> float:

@@ -51,11 +51,15 @@ class Interaction(nn.Module):
         self.register_buffer("_feature_of_product", feature.view(-1), persistent=False)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
-        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim).
+        """Return features (B, num_features) of B samples: the input of the top MLP.
 
         These are the dense vector, the dot products of all pairs of vectors, and zeros as padding.
+
+        Args:
+            dense: the dense vector, the output of the bottom MLP (B, dim).
+            embedded: the embeddings of T tables (B, T, dim).
         """
-        # Under autocast the dense vector has the lower precision, which both then use.
+        # Under autocast the dense vector has the lower precision, so the products have it too.
         embedded = embedded.to(dense.dtype)
         features: Tensor = _Interact.apply(dense, embedded, self)  # type: ignore[no-untyped-call]
         return features
@@ -69,9 +73,13 @@ class _Interact(Function):
 
     @staticmethod
     def forward(ctx: Any, dense: Tensor, embedded: Tensor, interaction: Interaction) -> Tensor:
-        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim).
+        """Return features (B, num_features) of B samples.
 
         These are the dense vector, the dot products of all pairs of vectors, and zeros as padding.
+
+        Args:
+            dense: the dense vector (B, dim).
+            embedded: the embeddings of T tables (B, T, dim).
         """
         dim = interaction.dim
         vectors = torch.cat([dense[:, None], embedded], 1)  # (B, num_vectors, dim)
@@ -134,13 +142,16 @@ class Dlrm(nn.Module):
         self.top = build_mlp([self.interaction.num_features, *top], last_is_linear=True)
 
     def forward(self, numerical: Tensor, embedded: Any) -> Tensor:
-        """Return logits (B,) of ``numerical`` (B, num_numerical), ``embedded`` (B, T, dim).
+        """Return the logits (B,) of B samples.
 
-        ``embedded`` may be a ``TableExchange``; its ``wait`` returns the embeddings.
+        Args:
+            numerical: (B, num_numerical).
+            embedded: the embeddings of T tables (B, T, dim). If ranks exchange them, a
+                ``TableExchange`` under way, whose ``wait`` returns them.
         """
         dense = self.bottom(numerical)
         if not isinstance(embedded, Tensor):
-            embedded = embedded.wait()  # only now: the exchange ran during the bottom MLP
+            embedded = embedded.wait()  # only now, so that the bottom MLP ran during the exchange
         return cast("Tensor", self.top(self.interaction(dense, embedded)).squeeze(1))
 
     @property
@@ -149,22 +160,29 @@ class Dlrm(nn.Module):
 
         ``torch.utils.flop_counter`` counts the same for an unpadded model of ``nn.Linear`` and
         ``torch.bmm``: 6 per weight of a linear layer (4 for the first layer, whose input needs no
-        gradient), and 6 per product of the interaction.
+        gradient), and 6 per multiplication of two numbers in the interaction.
         """
         linear_layers = [module for module in self.modules() if isinstance(module, nn.Linear)]
         first_of_top = cast("nn.Linear", self.top[0])
         weights = sum(layer.weight.numel() for layer in linear_layers)
+        # Padding features are inputs of the top MLP: the weights of these inputs do not count.
         weights -= self.interaction.padding * first_of_top.out_features
-        products = self.interaction.num_vectors**2 * self.interaction.dim
-        return 6 * (weights + products) - 2 * linear_layers[0].weight.numel()
+        # The interaction computes the dot product of every vector with every vector.
+        multiplications = self.interaction.num_vectors**2 * self.interaction.dim
+        first_layer = linear_layers[0]  # of the bottom MLP
+        return 6 * (weights + multiplications) - 2 * first_layer.weight.numel()
 
 
 def build_mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequential:
-    """Return linear layers with a ReLU after each, except after the last if ``last_is_linear``."""
+    """Return linear layers with a ReLU after each, except after the last if ``last_is_linear``.
+
+    Args:
+        widths: of the input, then of the output of each layer.
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layer = nn.Linear(inputs, outputs)
-        # As in NVIDIA's DLRM.
+        # Initial weights are distributed as in NVIDIA's DLRM.
         nn.init.normal_(layer.weight, std=math.sqrt(2 / (inputs + outputs)))
         nn.init.normal_(layer.bias, std=math.sqrt(1 / outputs))
         layers += [layer, nn.ReLU(inplace=True)]

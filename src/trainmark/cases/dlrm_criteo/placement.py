@@ -68,8 +68,9 @@ class Placement:
         return part.rows < self.cardinalities[part.table]
 
     def describe(self) -> list[dict[str, object]]:
-        """Return a dict for each rank; ``lookups_share`` is its share of all look-ups."""
-        num_lookups = sum(len(parts) for parts in self.parts)  # of a sample, on all ranks
+        """Return the tables of each rank, their rows and GiB, and its share of all look-ups."""
+        # Of a sample, on all ranks: one row of each part is looked up.
+        num_lookups = sum(len(parts) for parts in self.parts)
         descriptions: list[dict[str, object]] = []
         for rank, parts in enumerate(self.parts):
             rows = sum(part.rows for part in parts)
@@ -97,13 +98,15 @@ def place_tables(
 ) -> Placement:
     """Place tables of ``cardinalities`` rows of ``dim`` numbers on ``world_size`` ranks.
 
-    Tables are placed by size, the largest first. Each goes to the rank with the fewest look-ups
-    and, among those, the most free memory: a look-up takes the same time in a large table as in a
-    small one, so look-ups are balanced and memory only has to suffice. A table that does not fit on
-    any rank is cut by rows over as few ranks as possible.
+    Tables are placed by size, the largest first. Of the ranks on which a table fits, it goes to the
+    one with the fewest parts and, among those, the most free memory. A rank looks up one row of
+    each of its parts for every sample, which takes the same time in a large table as in a small
+    one. So the numbers of parts are balanced, and memory only has to suffice. A table that does not
+    fit on any rank is cut by rows over as few ranks as possible.
 
     Args:
-        memory: of a rank; tables may take ``TABLES_SHARE`` of it.
+        memory: of each rank; tables may take ``TABLES_SHARE`` of it.
+        cardinalities: number of rows of each table.
 
     Raises:
         EnvironmentFault: the tables do not fit; the fix names the smallest number of ranks.
@@ -112,7 +115,8 @@ def place_tables(
     row_budget = _count_rows_that_fit(memory.rank_bytes, dim)
     free_rows = [row_budget] * world_size
     parts: list[list[TablePart]] = [[] for _ in range(world_size)]
-    # The last element of each key breaks ties, so that every rank computes the same placement.
+    # The last element of the two sort keys breaks ties, so that the placement is unique: every rank
+    # computes it by itself.
     largest_first = sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t))
     for table in largest_first:
         rows = cardinalities[table]
@@ -124,6 +128,7 @@ def place_tables(
             parts[rank].append(TablePart(table, first_row, num_rows))
             free_rows[rank] -= num_rows
             first_row += num_rows
+    # A placement has the parts of each rank in the order of their tables.
     ordered_parts = (tuple(sorted(rank_parts, key=lambda part: part.table)) for rank_parts in parts)
     return Placement(tuple(cardinalities), dim, tuple(ordered_parts))
 
@@ -138,17 +143,18 @@ def _refuse_large_tables(
 ) -> None:
     """Raise EnvironmentFault if the tables do not fit on the ranks.
 
-    The comparison is exact, because any table may be cut at any row.
+    Comparing the numbers of all rows is enough, because any table may be cut at any row.
     """
     row_bytes = dim * FLOAT_BYTES
     rows = sum(cardinalities)
-    row_budget = _count_rows_that_fit(memory.rank_bytes, dim)
+    row_budget = _count_rows_that_fit(memory.rank_bytes, dim)  # of each rank
     if rows <= row_budget * world_size:
         return
-    # What the user needs more of, and the memory of one.
+    # The fix names how many of this unit the tables need; ``unit_bytes`` is the memory of one.
     unit = "ranks"
     unit_bytes = memory.rank_bytes
-    if memory.machine_bytes is not None:  # more ranks on one machine would not add memory
+    # Not None: the ranks of a machine share its memory, so only more machines add memory.
+    if memory.machine_bytes is not None:
         unit = "machines like this one, whose ranks share its memory"
         unit_bytes = memory.machine_bytes
     rows_per_unit = max(1, _count_rows_that_fit(unit_bytes, dim))  # 1: avoid a division by 0
@@ -214,12 +220,19 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
 def _predict_rank(
     recipe: DlrmRecipe, placement: Placement, rank: int, num_numerical: int
 ) -> Prediction:
-    """Return the predicted peak memory of one rank; see ``predict``."""
+    """Return the predicted peak memory of one rank in a step.
+
+    Args:
+        placement: of the tables on all ranks.
+        num_numerical: number of numerical values of a sample.
+    """
     dim = placement.dim
     parts = placement.parts[rank]
     num_tables = len(placement.cardinalities)  # of all ranks: each sample needs all embeddings
+    num_vectors = num_tables + 1  # the embeddings of a sample, and the output of the bottom MLP
     has_several_ranks = placement.world_size > 1
-    number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES  # in matmuls
+    # A number in matmuls, and in an exchange between ranks.
+    number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
     # Width of the input and of each layer's output.
     bottom, top = parse_layer_widths(recipe)
     bottom_widths = [num_numerical, *bottom]
@@ -229,22 +242,22 @@ def _predict_rank(
     dense_bytes = FP32_BYTES * sum((inputs + 1) * outputs for inputs, outputs in layers)
     rows_held = sum(part.rows for part in parts)
 
-    # In the names below, bytes per sample of this rank:
-    # the embeddings, from the look-up or the exchange;
-    embedded = num_tables * dim * (number_bytes if has_several_ranks else FP32_BYTES)
-    # what MLPs and interaction save for the backward pass;
-    num_vectors = num_tables + 1
-    saved = (sum(bottom_widths) + sum(top_widths) + num_vectors * dim) * number_bytes
-    # in the interaction's backward pass, the bottom MLP's saved tensors, the vectors and their
-    # gradient, the features, and the pairs in both orders;
-    interaction = (
+    # All sizes from here to ``peak_bytes`` are for one sample of this rank.
+    # The embeddings are looked up as fp32; several ranks exchange them in the type of matmuls.
+    embedding_bytes = num_tables * dim * (number_bytes if has_several_ranks else FP32_BYTES)
+    # What MLPs and interaction save for the backward pass.
+    saved_bytes = (sum(bottom_widths) + sum(top_widths) + num_vectors * dim) * number_bytes
+    # In the interaction's backward pass: the bottom MLP's saved tensors, the vectors and their
+    # gradient, the features, and the products of all vectors with all vectors.
+    interaction_bytes = (
         sum(bottom_widths) + 2 * num_vectors * dim + top_widths[0] + num_vectors**2
     ) * number_bytes
-    # one copy of the rows that the rank looks up, which it does for the samples of all ranks.
+    # One copy of the rows that the rank looks up, which it does for the samples of all ranks.
     row_bytes = placement.world_size * len(parts) * dim * FP32_BYTES
     # Copies of them in an update: rows and gradient; fp16 adds the unscaled gradient and zeros.
     row_copies = 4 if recipe.precision == "fp16" else 2
-    peak_bytes = max(embedded + saved, interaction, row_copies * row_bytes)
+    # At the end of the forward pass, in the interaction's backward pass, and in the update.
+    peak_bytes = max(embedding_bytes + saved_bytes, interaction_bytes, row_copies * row_bytes)
 
     # Freed memory that the allocator keeps: rows that were looked up, and tensors that were sent.
     # Up to torch 2.13 the allocator keeps received tensors too; with torch 2.15 it does not, so
@@ -255,7 +268,7 @@ def _predict_rank(
     return Prediction(
         weights=FP32_BYTES * dim * rows_held + dense_bytes,
         # DDP keeps the gradients in buckets between steps. A single rank frees them after a step,
-        # so it has none at the end of the forward pass; those of its backward pass do not count.
+        # so it has none at the end of the forward pass; those of its backward pass are not counted.
         gradients=dense_bytes if has_several_ranks else 0,
         optimizer=0,  # plain SGD
         activations=recipe.micro_batch_size * peak_bytes,
@@ -267,7 +280,8 @@ def count_features(num_tables: int, dim: int) -> int:
     """Return the width of the top MLP's input, padded to a multiple of ``FEATURE_MULTIPLE``.
 
     The input is the dense vector of ``dim`` numbers, and the dot product of each pair of vectors:
-    the dense one and an embedding of each table.
+    the dense one and an embedding of each table. The published model has 26 tables of 128 numbers
+    and pads 479 features to 480.
     """
     num_vectors = num_tables + 1
     num_pairs = num_vectors * (num_vectors - 1) // 2

@@ -42,16 +42,17 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     # Rows of all embedding tables: every row is on one rank.
     rows = sum(rank["rows"] for rank in facts["placement"])
     parameters = weights + biases + rows * dim
-    # FLOPs: 6 for each weight and each product of the interaction, but 4 for a weight of the first
-    # layer, whose input needs no gradient. Features that only pad do not count.
+    # FLOPs: 6 for each weight, and 6 for each multiplication of two numbers in the interaction, but
+    # 4 for a weight of the first layer, whose input needs no gradient. Padding does not count.
     num_vectors = num_tables + 1  # an embedding of each table, and the output of the bottom MLP
     num_pairs = num_tables * (num_tables + 1) // 2  # of different vectors
     # The features are the output of the bottom MLP (``dim``), the dot product of each pair, and the
     # padding.
     padding_weights = (num_features - dim - num_pairs) * top[0]
     # The interaction computes the dot products of every vector with every vector.
-    products = num_vectors**2 * dim
-    flops_per_sample = 6 * (weights - padding_weights + products) - 2 * num_numerical * bottom[0]
+    multiplications = num_vectors**2 * dim
+    first_layer_weights = num_numerical * bottom[0]
+    flops_per_sample = 6 * (weights - padding_weights + multiplications) - 2 * first_layer_weights
 
     def compute_flops(counts: Counts) -> float:
         return float(flops_per_sample * counts.samples)

@@ -38,9 +38,9 @@ class GlmShape:
 
     @property
     def parameters(self) -> int:
-        """All parameters, including biases and norms; the tied table counts once."""
-        # The weights of the head are the token table. Each of the two position tables has one row
-        # more than positions.
+        """All parameters, including biases and norms; weights that the head shares count once."""
+        # The head's weights are the table of token embeddings. Each of the two position tables has
+        # one row more than positions.
         tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
         # Biases have 3 + 1 (attention) and 4 + 1 (feed-forward) times the hidden size, and the two
         # norms 2 times each.
@@ -133,7 +133,7 @@ class GlmRecipe(Recipe):
         """Refuse a number of heads that does not divide the hidden size.
 
         Raises:
-            UsageError: it does not.
+            UsageError: ``num_heads`` does not divide ``hidden_size``.
         """
         del world_size  # the check does not depend on it
         if self.hidden_size % self.num_heads:
@@ -152,10 +152,12 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
     """Return the published training: AdamW 1e-5, 8 samples per device, accuracy 0.80.
 
     The published program ends after at most 40 epochs and recomputes every block. Its learning rate
-    schedule has 4,338 steps for any number of devices, the default of ``lr_decay_steps``.
+    schedule has 4,338 steps for any number of devices, the default of ``lr_decay_steps``. It was
+    designed for 64 samples per step.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.
+        grad_accum_steps: micro-batches per step; a single device needs 8 for 64 samples.
     """
     return GlmRecipe(
         seed=SEED,
@@ -165,7 +167,7 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
         learning_rate=1e-5,
         weight_decay=0.1,
         max_epochs=40,
-        eval_every_epochs=None,
+        eval_every_epochs=None,  # but after these numbers of samples
         eval_every_samples=19_200,  # as the published program
         eval_from_sample=100,  # a fault of the evaluation shows soon after the start
         target_value=0.80,
@@ -189,7 +191,7 @@ def _make_throughput_recipe(world: str, precision: Precision) -> GlmRecipe:
         precision=precision,
         max_steps=320,
         warmup_steps=20,
-        eval_every_epochs=None,
+        eval_every_epochs=None,  # no evaluation
         group_by_choices=True,  # or most ranks would wait for the one with the most candidates
     )
 

@@ -13,7 +13,7 @@ from trainmark.data.splits import find_layout
 from trainmark.data.tokenizer import SETTINGS_FILES
 from trainmark.errors import DataError
 
-from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
+from .data import HDF5, JSONL, LATEST, MODEL_FOLDER, find_checkpoint
 from .data.hdf5 import SparseFile, copy_as_csr
 from .data.passages import find_vocabulary_file, open_vocabulary
 from .data.record_jsonl import read_passages
@@ -59,12 +59,12 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         source_form = JSONL
         write = _write_passages
         # HDF5 files contain tokens, so only text needs a vocabulary.
-        vocabulary = find_vocabulary_file(raw / MODEL)
-        copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
+        vocabulary = find_vocabulary_file(raw / MODEL_FOLDER)
+        copies[f"{MODEL_FOLDER}/{vocabulary.name}"] = vocabulary
         # The settings of the tokenizer, ``tokenizer_config.json``, are optional.
         settings = vocabulary.with_name(SETTINGS_FILES[0])
         if settings.is_file():
-            copies[f"{MODEL}/{settings.name}"] = settings
+            copies[f"{MODEL_FOLDER}/{settings.name}"] = settings
         notes.append(_describe_vocabulary(vocabulary))
     # A checkpoint has two files: ``LATEST`` has the name of a folder beside it, and this folder has
     # the weights. A checkpoint is optional, but ``find_checkpoint``, which returns the file with
@@ -72,8 +72,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     if (raw / LATEST).exists() or any(raw.glob(f"*/{LATEST}")):
         checkpoint = find_checkpoint(raw)
         folder = checkpoint.parent
-        copies[f"{MODEL}/{LATEST}"] = folder.parent / LATEST
-        copies[f"{MODEL}/{folder.name}/{checkpoint.name}"] = checkpoint
+        copies[f"{MODEL_FOLDER}/{LATEST}"] = folder.parent / LATEST
+        copies[f"{MODEL_FOLDER}/{folder.name}/{checkpoint.name}"] = checkpoint
     else:
         notes.append("no checkpoint: this data only works with init=random")
     prepared.write_splits(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .sources import RowRange
 
 FORMAT = 2  # version of the format that is written, noted in the manifest
-BUCKET_ROWS = 1 << 22  # rows that are sorted and written at once
+ROWS_PER_RANGE = 1 << 22  # rows that are sorted and written at once
 
 
 def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **options: Any) -> None:
@@ -65,7 +65,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     ) as partial_folder:
         if partial_folder is None:  # ``data`` is complete already
             return
-        # Finished stages have their tables in the database: without it they must run again.
+        # Finished stages have their tables in the scratch database: without it they must run again.
         if not (partial_folder.work / tables.SCRATCH).exists():
             partial_folder.discard_results()
         with tables.open_database(partial_folder.work, threads) as db:
@@ -81,6 +81,7 @@ def _read_logs(
 
     Args:
         db: the scratch database, in which the rows of the logs become tables.
+        sources: the logs by name.
         partial_folder: the data folder that is being written; it stores the results of stages.
         threads: maximum number of logs that are read at the same time.
     """
@@ -96,7 +97,7 @@ def _read_logs(
     }
     for number, num_rows in tables.read_logs(db, unread_logs, threads):
         name = names[number]
-        partial_folder.save_result(f"read {name}", num_rows)
+        partial_folder.save_result(f"read {name}", num_rows)  # adds it to ``results``
         report.advance(sizes[name])
     return {path: results[f"read {name}"] for name, path in sources.items()}
 
@@ -108,7 +109,9 @@ def _run_stages(
     partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> FeatureSpec:
-    """Run every stage after reading that no earlier call has finished; return the spec.
+    """Run the stages that follow the reading of the logs; return the spec of the data folder.
+
+    Stages that an earlier call has finished do not run again.
 
     Args:
         db: the scratch database, in which stages leave their tables.
@@ -121,9 +124,9 @@ def _run_stages(
     # Consecutive rows of one log that belong to one split, by the number of the part.
     parts = dict(enumerate(split_rows(rows)))
     # ``run_stage`` returns the stored result if an earlier call has finished the stage.
-    assign_numbers = partial(tables.assign_category_numbers, db, len(rows), rules)
+    assign_ids = partial(tables.assign_category_ids, db, len(rows), rules)
     # Of each categorical column, the number of ids: the rows of its embedding table.
-    cardinalities = partial_folder.run_stage("number categories", assign_numbers)
+    cardinalities = partial_folder.run_stage("number categories", assign_ids)
     report(f"tables of {', '.join(f'{cardinality:,}' for cardinality in cardinalities)} rows")
     report.begin("encoding rows", sum(rows.values()))
     for source, (name, path) in enumerate(sources.items()):
@@ -144,11 +147,12 @@ def _write_splits(
     partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> None:
-    """Write every split that no earlier call has written; put the counts into the manifest.
+    """Write every split that no earlier call has written; put their row counts into the manifest.
 
     Args:
         db: the scratch database, with the encoded rows of each part.
         parts: of all splits, by number.
+        spec: describes the files of a split.
         partial_folder: the data folder that is being written; it stores the results of stages.
         rules: options of ``prepare``.
     """
@@ -169,7 +173,7 @@ def _write_splits(
         files[0].parent.mkdir(exist_ok=True)
         # Rows are written in the order of their keys. The keys of training rows are hashes, which
         # shuffle them; those of other rows are row numbers within the split, which keep the order.
-        num_keys = tables.KEYS if split == "train" else num_rows
+        num_keys = tables.NUM_HASH_KEYS if split == "train" else num_rows
         # Rows are sorted one range of keys after the other, which bounds the memory.
         key_ranges = _divide_keys(num_keys, num_rows)
         batches = (
@@ -183,15 +187,15 @@ def _write_splits(
 
 
 def _divide_keys(num_keys: int, num_rows: int) -> list[range]:
-    """Divide the possible keys of a split into ranges that about ``BUCKET_ROWS`` rows belong to.
+    """Divide the possible keys of a split into ranges, each with the keys of few enough rows.
 
-    The caller sorts the rows of one range at a time.
+    The caller sorts the rows of one range at a time; these are about ``ROWS_PER_RANGE`` or fewer.
 
     Args:
         num_keys: the keys of the rows are evenly distributed in [0, num_keys); if they are hashes,
             there are many more possible keys than rows.
         num_rows: number of rows of the split, at least 1.
     """
-    num_buckets = -(-num_rows // BUCKET_ROWS)  # rounded up
-    bounds = [num_keys * bucket // num_buckets for bucket in range(num_buckets + 1)]
+    num_ranges = -(-num_rows // ROWS_PER_RANGE)  # rounded up
+    bounds = [num_keys * number // num_ranges for number in range(num_ranges + 1)]
     return [range(begin, end) for begin, end in pairwise(bounds)]

@@ -21,16 +21,20 @@ if TYPE_CHECKING:
     from threading import Event
 
 SPLITS = ("train", "test", "validation")
-SINGLE = "train.txt"
-LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
+SINGLE_LOG = "train.txt"
+LOG_NAME = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
 LOG_RULE = (
     "logs must be day_0, day_1 and so on without gaps, or train.txt, each plain or gzip (.gz)"
 )
 NUM_DAYS = 7  # of Kaggle's single log; the last day is the test split
 NUM_CATEGORIES = 26
 # Patterns of a row's fields: label, numbers, categories.
-FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
-ROW = "\t".join(FIELDS)  # valid both for Python's `re` and for the database's RE2
+FIELD_PATTERNS = [
+    "[01]",
+    *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL,
+    *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES,
+]
+ROW_PATTERN = "\t".join(FIELD_PATTERNS)  # valid both for Python's `re` and for the database's RE2
 ROW_RULE = (
     "a row must have a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
     "hexadecimal digits, separated by tabs; numbers and categories may be empty; a newline ends "
@@ -57,9 +61,9 @@ class RowRange(NamedTuple):
 
 
 def find_sources(raw: Path) -> dict[str, Path]:
-    """Return the logs by name, in order: at least two days, or a single log.
+    """Return the logs by name, in order: those of at least two days, or a single log.
 
-    If a folder has days and a single log, the single log is ignored.
+    If a folder has logs of days and a single log, the single log is ignored.
 
     Raises:
         DataError: there is no log, a day is missing, or a log exists twice.
@@ -70,10 +74,12 @@ def find_sources(raw: Path) -> dict[str, Path]:
         fix = "set --from to a folder of logs, or to one log"
         raise DataError("no such file or folder", where=str(raw), rule=LOG_RULE, fix=fix)
     candidates = sorted(raw.iterdir())
-    logs = {file.name: file for file in candidates if LOG.fullmatch(file.name) and file.is_file()}
+    logs = {
+        file.name: file for file in candidates if LOG_NAME.fullmatch(file.name) and file.is_file()
+    }
     stems = [name.removesuffix(".gz") for name in logs]
-    days = [int(stem.removeprefix("day_")) for stem in stems if stem != SINGLE]
-    expected_stems = [SINGLE]
+    days = [int(stem.removeprefix("day_")) for stem in stems if stem != SINGLE_LOG]
+    expected_stems = [SINGLE_LOG]  # without days
     if days:
         last_day = max([*days, 1])  # there must be at least two days
         expected_stems = [f"day_{day}" for day in range(last_day + 1)]
@@ -101,7 +107,7 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
     its last seventh is the test split, and there is no validation split.
 
     Args:
-        rows: number of rows of each source, in order.
+        rows: number of rows of each source (a log), in order.
 
     Raises:
         DataError: there are too few rows.
@@ -112,6 +118,7 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
     sizes = dict.fromkeys(SPLITS, 0)  # rows of each split so far
 
     def add_part(split: str, source: int, start: int, end: int) -> None:
+        # ``first``: number within the split of the part's first row.
         parts.append(RowRange(split, source, start, end, first=sizes[split]))
         sizes[split] += end - start
 
@@ -178,20 +185,20 @@ def describe_first_fault(path: Path) -> DataError:
 
     The log must have such a line.
     """
-    row_pattern = re.compile(ROW.encode() + rb"\r?\n")
+    line_pattern = re.compile(ROW_PATTERN.encode() + rb"\r?\n")
     with open_log(path) as stream:
         number, line = next(
             (number, line)
             for number, line in enumerate_lines(stream)
-            if not row_pattern.fullmatch(line)
+            if not line_pattern.fullmatch(line)
         )
     fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     noun = "field" if len(fields) == 1 else "fields"
-    what = f"the row has {len(fields)} {noun}, not {len(FIELDS)}"
-    if len(fields) == len(FIELDS):
+    what = f"the row has {len(fields)} {noun}, not {len(FIELD_PATTERNS)}"
+    if len(fields) == len(FIELD_PATTERNS):
         is_valid = [
             re.fullmatch(pattern.encode(), field) is not None
-            for pattern, field in zip(FIELDS, fields, strict=True)
+            for pattern, field in zip(FIELD_PATTERNS, fields, strict=True)
         ]
         column = is_valid.index(False)  # the first invalid field
         # At most 40 bytes are shown: a faulty field may be of any length.

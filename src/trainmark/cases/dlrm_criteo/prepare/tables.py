@@ -28,7 +28,14 @@ from trainmark.errors import EnvironmentFault
 from trainmark.extras import import_extra
 
 from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
-from .sources import NUM_CATEGORIES, ROW, RowRange, count_rows, describe_first_fault, is_gzip
+from .sources import (
+    NUM_CATEGORIES,
+    ROW_PATTERN,
+    RowRange,
+    count_rows,
+    describe_first_fault,
+    is_gzip,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +46,7 @@ if TYPE_CHECKING:
 SCRATCH = "scratch.duckdb"
 THREAD_BYTES = 1 << 30  # memory of the database for each core
 ENTRY_BYTES = 256  # memory of a category in a join, rounded up generously
-KEYS = 1 << 64  # keys of shuffled rows are below it
+NUM_HASH_KEYS = 1 << 64  # keys of shuffled rows are hashes of 8 bytes
 BATCH_ROWS = 1 << 17  # rows of an Arrow batch, which are written to the files at once
 INTEGERS = [f"i{number}" for number in range(NUM_NUMERICAL)]
 CATEGORIES = [f"c{number}" for number in range(NUM_CATEGORIES)]
@@ -70,6 +77,9 @@ def choose_memory_limit() -> int:
 @contextmanager
 def open_database(folder: Path, threads: int) -> Iterator[Any]:
     """Open the scratch database in ``folder``, which contains nothing else.
+
+    Args:
+        threads: maximum number of threads of the database.
 
     Raises:
         EnvironmentFault: memory or disk space is not sufficient, or the database is damaged.
@@ -120,7 +130,7 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
         DataError: a file is damaged, or a row is invalid; the error names file and row.
     """
     num_gzip = sum(is_gzip(path) for path in logs.values())
-    stop = Event()
+    stop = Event()  # tells the threads that no result is needed any more
     cursors = {number: db.cursor() for number in logs}  # each is used by one thread at a time
     num_readers = max(1, min(threads, num_gzip))  # 1: plain logs are read one after the other
     pool = ThreadPoolExecutor(num_readers, "dlrm-read")
@@ -168,7 +178,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     # Here and below, REPLACE: an interrupted call may have left the table.
     query = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(columns)} FROM {LINES}"
     packing = "gzip" if is_gzip(path) else "none"
-    db.execute(query, {"row": ROW, "file": str(path), "packing": packing})
+    db.execute(query, {"row": ROW_PATTERN, "file": str(path), "packing": packing})
     db.execute(f"SELECT count(*), count(label) FROM read_{number}")  # of labels that are not null
     if db.fetchone() != (rows, rows):
         raise describe_first_fault(path)
@@ -179,7 +189,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     return rows
 
 
-def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int]:
+def assign_category_ids(db: Any, num_sources: int, rules: Rules) -> list[int]:
     """Give ids from 1 to the frequent categories of each column; return the cardinalities.
 
     Ids ascend by descending frequency, then by value; they are stored in the tables ``ids_``. Rare
@@ -187,8 +197,10 @@ def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int
     including 0.
 
     Args:
+        num_sources: number of logs.
         rules: options of ``prepare``, of which ``frequency_threshold`` decides what is frequent.
     """
+    # The table ``counts_`` of a log has the frequency ``n`` of each value of each column ``col``.
     counts = " UNION ALL ".join(f"FROM counts_{number}" for number in range(num_sources))
     cardinalities = []
     for column in range(NUM_CATEGORIES):
@@ -222,17 +234,21 @@ def build_row_key(part: RowRange, rules: Rules) -> str:
 
 
 def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
-    """Group neighbouring columns so that the categories of a group about fit in memory.
+    """Group neighbouring categorical columns for joins with the tables of their ids.
 
-    Without its last column, a group always fits. If it does not fit with this column, joining the
-    group spills to disk.
+    One statement joins the columns of a group, with the categories of all of them in memory.
+    Without its last column, a group always fits. If it does not fit with its last column, the
+    statement spills to disk.
+
+    Args:
+        cardinalities: number of ids of each column.
     """
     max_entries = choose_memory_limit() // ENTRY_BYTES  # categories that fit into the memory
     groups: list[list[int]] = []
-    num_entries = 0  # of all columns before this one
+    num_entries = 0  # categories of all columns before this one
     previous_slot: int | None = None
     for column, cardinality in enumerate(cardinalities):
-        # The entries of all columns, one after the other, are cut into slots of ``max_entries``.
+        # The categories of all columns, one after the other, are cut into slots of ``max_entries``.
         # The columns that begin in the same slot are a group.
         slot = num_entries // max_entries
         if slot != previous_slot:
@@ -248,11 +264,11 @@ def encode_rows(
 ) -> None:
     """Copy the rows of a log, with ids instead of categories, into the table of each of its parts.
 
-    The table ``read_`` of the log before is dropped: that log is already encoded, so its space can
-    be used again.
+    Categorical columns are named ``c0``, ``c1`` and so on. The table ``read_`` of the log before is
+    dropped: that log is already encoded, so its space can be used again.
 
     Args:
-        number: of the log among the sources.
+        number: of the log among the sources, with which the names of its tables end.
         parts: those of this log, by their number, with which the names of their tables end.
         cardinalities: number of ids of each categorical column.
         rules: options of ``prepare``, of which ``seed`` decides the keys of training rows. Rows are
@@ -262,6 +278,7 @@ def encode_rows(
     db.execute(f'DROP TABLE IF EXISTS "read_{number - 1}"')
     # Each group is joined by a statement of its own: all joins at once may exceed the memory.
     groups = group_columns(cardinalities)
+    # ``rowid`` is the database's number of a row, from 0.
     for part_number, part in parts.items():
         source = (
             f"(SELECT {build_row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "

@@ -52,12 +52,13 @@ def predict(
 
     Args:
         choices: mean number of candidates per sample. Every micro-batch is assumed to have this
-            mean; in fact at least one reaches or exceeds it.
-        tokens: mean length of a sample's longest sequence; None or 0: ``seq_length``.
+            mean; in fact at least one reaches or exceeds it, so the prediction is a lower bound.
+        tokens: mean length of a sample's longest sequence, for data whose padding is trimmed; None
+            or 0: not trimmed or not known, so every sequence has the length ``seq_length``.
     """
     num_sequences = int(choices * recipe.micro_batch_size)
     length: float = recipe.seq_length
-    if tokens:  # known
+    if tokens:
         length = min(tokens, recipe.seq_length)
     sizes = Transformer(
         parameters=recipe.shape.parameters,
@@ -67,7 +68,8 @@ def predict(
         ffn_width=4 * recipe.hidden_size,
         vocab_size=recipe.vocab_size,
         tokens=int(num_sequences * length),
-        scores=num_sequences * recipe.vocab_size,  # at least one token of each candidate
+        # The head runs at target positions alone, of which each candidate has at least one.
+        scores=num_sequences * recipe.vocab_size,
         tied_head=True,
         dropout=recipe.dropout > 0,
         checkpoint_activations=recipe.checkpoint_activations,
@@ -81,7 +83,8 @@ def predict(
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 
-MODEL, TOKENS = "model", "tokens"  # subfolders: vocabulary and weights; cached tokens
+MODEL_FOLDER = "model"  # subfolder with the vocabulary and the weights
+CACHE_FOLDER = "tokens"  # subfolder with tokens and scans of the data, which are cached
 SPARSE = "glm_train_eval_hdf5_sparse"
 JSONL = Form("jsonl", {"train": ("train.jsonl",), "validation": ("val.jsonl",)}, (".", "ReCoRD"))
 HDF5 = Form(
@@ -111,7 +114,9 @@ class GlmData:
 
 
 def load(folder: Path, recipe: GlmRecipe) -> GlmData:
-    """Return both splits; text is tokenised once, and the tokens are cached in the folder.
+    """Return the training and the validation samples of a data folder.
+
+    Text is tokenised once, and the tokens are cached in the folder.
 
     Raises:
         DataError: a line, a token, the vocabulary or a sample is invalid.
@@ -120,21 +125,27 @@ def load(folder: Path, recipe: GlmRecipe) -> GlmData:
 
 
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
-    """Return both splits of ``folder``, whose files ``layout`` lists.
+    """Return the training and the validation samples of ``folder``.
+
+    Args:
+        layout: has the files of each split, and their kind: HDF5 files with token ids, or
+            ``.jsonl`` files with text, which is tokenised with the folder's vocabulary.
 
     Raises:
         DataError: a line, a token, the vocabulary or a sample is invalid.
     """
+    # Each split has one file.
     (train_file,) = layout.files["train"]
     (validation_file,) = layout.files["validation"]
     if layout.kind == HDF5.kind:
+        # ``evaluation``: the file lists the right candidates. For training the first is right.
         return GlmData(
             train=SparseExamples(train_file, recipe, evaluation=False),
             validation=SparseExamples(validation_file, recipe, evaluation=True),
         )
-    vocabulary = open_vocabulary(find_vocabulary_file(folder / MODEL), recipe.vocab_size)
-    train_passages = read_jsonl(train_file, vocabulary, folder / TOKENS)
-    validation_passages = read_jsonl(validation_file, vocabulary, folder / TOKENS)
+    vocabulary = open_vocabulary(find_vocabulary_file(folder / MODEL_FOLDER), recipe.vocab_size)
+    train_passages = read_jsonl(train_file, vocabulary, folder / CACHE_FOLDER)
+    validation_passages = read_jsonl(validation_file, vocabulary, folder / CACHE_FOLDER)
     return GlmData(
         train=ClozeExamples(
             train_passages,
@@ -154,7 +165,7 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
 
 
 def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads; return the sizes and the digest of the content.
+    """Check every file that ``recipe`` reads; return the sizes of the splits and a digest of all.
 
     Raises:
         DataError: the first fault, with file, line or sample, rule and fix.
@@ -164,10 +175,10 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     for split in (loaded.train, loaded.validation):
         # Sequences of HDF5 files are read on demand. .jsonl files were checked when they were read.
         if isinstance(split, SparseExamples):
-            _check_sequences(split, folder / TOKENS)
+            _check_sequences(split, folder / CACHE_FOLDER)
     files = [file for (file,) in layout.files.values()]  # each split has one file
     if layout.kind == JSONL.kind:
-        files.append(find_vocabulary_file(folder / MODEL))
+        files.append(find_vocabulary_file(folder / MODEL_FOLDER))
     digest = sha256(compute_digest(*files).encode())
     pretrained = recipe.init == "pretrained"
     if pretrained:
@@ -178,18 +189,20 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
         eval_samples=len(loaded.validation),
         content_id=digest.hexdigest()[:16],
         layout=layout.kind,
+        # The best quality that any model can reach; it is known only for generated data.
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,  # a run from random weights measures only speed
     )
 
 
 def _check_sequences(split: SparseExamples, cache_folder: Path) -> None:
-    """Scan all sequences of a file; refuse ids outside the model's tables, and a missing target.
+    """Refuse a file with a sequence without target, or with ids outside the model's tables.
 
     The scan is slow, so its result is cached in ``cache_folder`` until the file changes.
     """
     cache_file = cache_folder / f"{split.file.stem}.json"
     with translate_read_errors(split.file, FAULT):
+        # The scan refuses a missing target; it returns the smallest and the largest ids.
         extremes = load_or_scan(
             cache_file, {split.file.name: split.file}, split.stored.scan_sequences
         )
