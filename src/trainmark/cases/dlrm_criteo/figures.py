@@ -113,7 +113,8 @@ def describe_limit(values: dict[str, float | None]) -> Message | None:
     # units, in percent of the device's rate; None: not known.
     embedding_rate = values.get("embedding_bandwidth_share")
     dense_rate = None
-    mamfu = values.get("MAMFU")  # matmul FLOPs per second of whole steps over the device's rate
+    # Matmul FLOPs per second of whole steps, in percent of the device's matmul rate.
+    mamfu = values.get("MAMFU")
     dense_share = shares["dense_share"]
     if mamfu is not None and dense_share:
         # The matmuls run only in the dense part, which takes a share of the step's time.

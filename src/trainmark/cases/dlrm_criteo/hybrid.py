@@ -189,13 +189,14 @@ class TableExchange:
         self.samples = samples  # of the global batch
         # (parts, B_global): True if another rank holds the row; None: no local table is cut.
         self.is_foreign: Tensor | None = None
-        # A scalar that connects the autograd node of the start of the exchange of embeddings with
-        # that of its end. ``HybridTables.start`` sets it, and ``wait`` takes it away.
+        # A scalar that connects the autograd nodes ``_StartExchange``, whose result it is, and
+        # ``_EndExchange``, whose input it is. ``HybridTables.start`` sets it, and ``wait`` takes it
+        # away.
         self.token: Any = None
         dim = tables.placement.dim
         bounds = [tables.find_sample_bounds(samples, rank) for rank in range(tables.world_size)]
-        first, end = bounds[tables.rank]
-        self._local_samples = end - first
+        begin, end = bounds[tables.rank]
+        self._local_samples = end - begin
         # For each rank, the number of elements of this rank's parts for the samples of that rank:
         # embeddings that this rank sends to it, gradients that it receives from it.
         self._sizes_of_local_parts = [
@@ -232,7 +233,7 @@ class TableExchange:
             embeddings: of this rank's parts for the global batch (B_global, parts, dim). They may
                 be changed in place.
         """
-        # If the type is the same, ``sent`` is ``embeddings`` itself.
+        # If the type does not change, ``sent`` is ``embeddings`` itself.
         sent = embeddings.to(self.tables.exchange_dtype).contiguous()
         # If another rank holds the row of a sample, this rank has looked up an arbitrary row, and
         # sends zeros in its place: the receiver adds the vectors of all parts of a table.

@@ -161,12 +161,12 @@ class DlrmJob:
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank; a single rank has all of them."""
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
-        # Ranks exchange embeddings in the type of the matmuls: fp32 without autocast.
-        exchange_dtype = AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32)
         if self.context.world_size == 1:
             return FusedTables(
                 self.placement.cardinalities, dim, seed=seed, time_part=self._time_part
             )
+        # Ranks exchange embeddings in the type of the matmuls: fp32 without autocast.
+        exchange_dtype = AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32)
         return HybridTables(
             self.placement,
             rank=self.context.rank,
@@ -253,8 +253,8 @@ class DlrmJob:
         world_size = self.context.world_size
         scores: list[Tensor] = []  # of each batch
         labels: list[Tensor] = []
-        # Collects the number of scored rows and a key of each row, which equal rows share.
-        # Trainmark's core detects by the keys that rows were scored twice, or trained on. No scores
+        # Collects the number of scored rows and a key of each row; equal rows have equal keys. From
+        # the keys, Trainmark's core detects rows that were scored twice or trained on. No scores
         # are summed, because the AUC is not their mean.
         evaluation_sum = EvaluationSum()
         # The model stays in train mode: it has no layer that depends on the mode.
@@ -284,7 +284,7 @@ class DlrmJob:
         return float(self.model.flops_per_sample * counts.samples)
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts of the job for the record; see ``Job.facts``."""
+        """Return what the job reports for the record: sizes, traffic and measured rates."""
         cardinalities = self.placement.cardinalities
         dim = self.recipe.embedding_dim
         parameters = self.dense_parameters + sum(cardinalities) * dim

@@ -278,7 +278,7 @@ def encode_rows(
     db.execute(f'DROP TABLE IF EXISTS "read_{number - 1}"')
     # Each group is joined by a statement of its own: all joins at once may exceed the memory.
     groups = group_columns(cardinalities)
-    # ``rowid`` is the database's number of a row, from 0.
+    # In SQL, ``rowid`` is the number of a row in the log, from 0.
     for part_number, part in parts.items():
         source = (
             f"(SELECT {build_row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
