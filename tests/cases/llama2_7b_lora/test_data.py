@@ -201,7 +201,7 @@ def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
     assert (
         facts.train_samples == len(loaded.train) == -(-loaded.train.tokens.sum() // TINY.seq_length)
     )
-    assert facts.eval_samples == 57 * generating.ITEMS  # MMLU has 57 subjects
+    assert facts.eval_samples == 57 * generating.TEST_ROWS  # MMLU has 57 subjects
     assert (facts.best_quality, facts.layout, facts.quality_comparable) == (1.0, "jsonl", True)
     assert loaded.train.num_documents == generating.DIALOGUES["train"]
     assert loaded.config.vocab_size == 256

@@ -35,7 +35,7 @@ def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
         file.truncate(1 << 40)  # no file of a subject: it must not be copied
     prepare(raw, tmp_path / "out", progress_lines.append)
     facts = data.check(tmp_path / "out", TINY)
-    assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generating.ITEMS)
+    assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generating.TEST_ROWS)
     assert "train: 30 dialogues; NOT the published 14,732" in progress_lines
     assert progress_lines[-1] == f"done: {tmp_path / 'out'}"
     assert len(list((tmp_path / "out" / "mmlu").rglob("*.csv"))) == 114  # 57 subjects, dev and test

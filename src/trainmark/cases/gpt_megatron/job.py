@@ -32,7 +32,7 @@ def load_data(context: JobContext) -> Splits:
 
 
 def compute_lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
-    """Return the next step's learning rate over the peak: linear rise, then cosine."""
+    """Return the next step's learning rate divided by the peak: linear rise, then cosine."""
     warmup_steps = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     min_factor = recipe.min_learning_rate / recipe.learning_rate
     progress = compute_decay_progress(finished_steps, warmup_steps, recipe.lr_decay_steps)

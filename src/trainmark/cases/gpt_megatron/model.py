@@ -36,6 +36,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
         b, t, _ = x.shape
+        # Query, key and value of a head lie together, so that tensor parallelism can divide the
+        # columns of ``self.qkv`` by heads. H is then the number of this rank's heads.
         qkv = self.qkv(x).view(b, t, -1, 3, self.head_dim)  # (B, T, H, 3, D/H)
         query, key, value = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D/H)
         dropout = self.dropout if self.training else 0.0
@@ -71,6 +73,7 @@ class Gpt(nn.Module):
         self.cross_entropy = kernels.cross_entropy
         # The token table, which is also the weight of the head.
         self.wte = nn.Embedding(recipe.padded_vocab_size, recipe.hidden_size)
+        # The position table.
         self.wpe = nn.Embedding(recipe.seq_length, recipe.hidden_size)
         self.dropout = nn.Dropout(recipe.dropout)
         self.blocks = nn.ModuleList(Block(recipe) for _ in range(recipe.num_layers))

@@ -81,13 +81,13 @@ class GptOssRecipe(LanguageRecipe):
 
     @property
     def attention_weights(self) -> int:
-        """Weights of the matrix products in a block's attention."""
+        """Number of weights of the matrix products in a block's attention."""
         # Query and result have ``num_heads`` heads, key and value ``num_kv_heads``.
         return 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
 
     @property
     def expert_weights(self) -> int:
-        """Weights of one expert's matrix products: gate, up and down."""
+        """Number of weights of one expert's matrix products: gate, up and down."""
         return 3 * self.hidden_size * self.ffn_size
 
     @property
@@ -98,18 +98,20 @@ class GptOssRecipe(LanguageRecipe):
 
     @property
     def matmul_weights(self) -> int:
-        """Weights of the matrix products of a token, which runs only through its experts."""
+        """Number of weights in the matrix products of a token, which uses ``top_k`` experts."""
         router = self.hidden_size * self.num_experts
         block = self.attention_weights + router + self.top_k * self.expert_weights
-        return self.num_layers * block + self.hidden_size * self.vocab_size
+        head = self.hidden_size * self.vocab_size
+        return self.num_layers * block + head
 
     @property
     def parameters(self) -> int:
         """Number of all parameters."""
         hidden = self.hidden_size
+        # Of queries, of keys and values, and of the output projection.
         attention_biases = self.head_dim * (self.num_heads + 2 * self.num_kv_heads) + hidden
-        router = self.num_experts * (hidden + 1)
-        norms_and_sinks = 2 * hidden + self.num_heads
+        router = self.num_experts * (hidden + 1)  # with biases
+        norms_and_sinks = 2 * hidden + self.num_heads  # two norms, and a sink for each head
         block = self.attention_weights + attention_biases + norms_and_sinks
         block += router + self.num_experts * self.expert_parameters
         table_and_head = 2 * self.vocab_size * hidden
@@ -126,7 +128,8 @@ class GptOssRecipe(LanguageRecipe):
     def flops_per_token(self) -> tuple[float, float]:
         """Model FLOPs of training a token, and the part of them that is full attention.
 
-        The part is for MFU figures that count only half of it, because of the causal mask.
+        Full attention is that of layers without a sliding window. MFU figures that take the causal
+        mask into account count only half of this part.
 
         PaLM, appendix B: 6 for each weight that the token uses, and in each layer 12 x width of all
         heads x number of positions attended to. That is the sequence length, but the window in
@@ -141,7 +144,9 @@ class GptOssRecipe(LanguageRecipe):
         return 6.0 * self.matmul_weights + full_attention + window_attention, full_attention
 
     def check(self, world_size: int) -> None:
-        """Refuse experts that cannot be divided over ranks, and sizes that do not divide.
+        """Refuse numbers of experts, heads and ranks that do not fit each other.
+
+        Also refuse ranks that share experts without FSDP2.
 
         Raises:
             UsageError: a field is invalid; the fix names valid values.
@@ -221,9 +226,8 @@ def _make_standard_recipe(world: str) -> GptOssRecipe:
 def make_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the additional keys of a log that MLPerf's ruleset requires.
 
-    ``closed_gpt_oss_20b.yaml`` of mlperf-logging defines keys and values. As the number of decay
-    steps, the reference logs the step in which its cosine ends, including the warm-up (run logs,
-    ``rcp_logs``).
+    ``closed_gpt_oss_20b.yaml`` of mlperf-logging defines keys and values. The decay steps include
+    those of the warm-up, as in the run logs of the reference (its folder ``rcp_logs``).
     """
     return {**list_mlperf_keys(recipe), "opt_learning_rate_decay_steps": recipe["lr_decay_steps"]}
 

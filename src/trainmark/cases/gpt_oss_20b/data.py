@@ -50,9 +50,9 @@ class _PeakBytes(NamedTuple):
 def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     """Return the predicted peak memory of one rank of ``world_size`` in a step.
 
-    Equal loads of the experts are assumed; a busier rank needs more. The peak is at the end of the
-    forward pass, or in the backward pass of the last block, or in that of the first block, when all
-    gradients exist.
+    Equal loads of the experts are assumed; a busier rank needs more. Of four moments, that with the
+    largest need counts: the end of the forward pass, the backward passes of the last and of the
+    first block, and the end of the backward pass.
     """
     num_shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
     # All sizes are in bytes. The token table and the head are two tables of the same size.
@@ -94,12 +94,12 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
 def _predict_gathered_bytes(recipe: GptOssRecipe, weights_of_block: int, world_size: int) -> int:
     """Return the bytes of weights that FSDP2 gathers at a time.
 
-    These are both tables, the current block and the next one.
+    These are the token table, the head, the current block and the next one.
 
     Args:
         weights_of_block: bytes of a whole block's weights, with all its experts.
     """
-    table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES
+    table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES  # the head is as large
     experts = recipe.num_experts * recipe.expert_weights * FP32_BYTES
     gathered_experts = experts // recipe.expert_parallel
     if recipe.expert_parallel == world_size:
@@ -114,7 +114,9 @@ def _find_peak(
     """Return the bytes at the moment of a step when gradients and activations need most.
 
     Args:
-        block: bytes of one block's activations.
+        block: bytes of one block's activations: ``saved`` until its backward pass; ``computed``
+            when its forward pass ends, also if it is recomputed; ``temporary`` in its backward
+            pass; and ``stream``, those of the residual stream.
         local_weights: bytes of the weights that the rank holds; their gradients are as large.
         is_sharded: FSDP2 shards the weights.
     """
@@ -130,24 +132,27 @@ def _find_peak(
     else:
         # The gradient of the token table is computed only afterwards.
         late_gradients = max(early_gradients, local_weights - table)
-    # In the backward pass of a block, a gradient of the residual stream exists too.
+    # Activations in the backward pass of a block; a gradient of the residual stream exists too.
     in_block = block.computed + block.temporary + block.stream
     head = _predict_head_bytes(recipe, block.stream)  # activations of head and last norm
     peaks = (
         # At the end of the forward pass.
-        _PeakBytes(early_gradients, layers * block.saved + head),
+        _PeakBytes(gradients=early_gradients, activations=layers * block.saved + head),
         # In the backward pass of the last block, when the head's gradient exists.
-        _PeakBytes(max(early_gradients, table), (layers - 1) * block.saved + in_block),
+        _PeakBytes(
+            gradients=max(early_gradients, table),
+            activations=(layers - 1) * block.saved + in_block,
+        ),
         # In the backward pass of the first block.
-        _PeakBytes(late_gradients, in_block),
+        _PeakBytes(gradients=late_gradients, activations=in_block),
         # At the end of the backward pass.
-        _PeakBytes(local_weights, block.stream),
+        _PeakBytes(gradients=local_weights, activations=block.stream),
     )
-    return max(peaks, key=sum)
+    return max(peaks, key=lambda peak: peak.gradients + peak.activations)
 
 
 def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
-    """Return the bytes of the head's temporary tensors, and of those it and the last norm save.
+    """Return the bytes of the last norm's and the head's activations, with temporary tensors.
 
     Args:
         stream: bytes of the residual stream.
@@ -161,19 +166,19 @@ def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
     return saved + (num_head_weights + min(num_scores, SCORES_AT_ONCE)) * FP32_BYTES
 
 
-def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
+def _predict_block(recipe: GptOssRecipe, weight_copies: int) -> _BlockBytes:
     """Return the bytes of a block's activations on a rank.
 
     They are those of a block with a sliding window, which needs more memory than full attention.
 
     Args:
-        copies: bytes of autocast's copies of a block's weights.
+        weight_copies: bytes of the half-precision copies of a block's weights that autocast makes.
     """
     is_half = recipe.precision in AUTOCAST
     number_bytes = HALF_BYTES if is_half else FP32_BYTES  # of a number in matmuls
     tokens = recipe.micro_batch_size * recipe.seq_length
     stream = tokens * recipe.hidden_size * FP32_BYTES  # bytes of the residual stream
-    result = tokens * number_bytes * recipe.head_dim * recipe.num_heads  # of attention
+    attention_result = tokens * number_bytes * recipe.head_dim * recipe.num_heads
     # Autocast copies a layer's input for each matrix: query, key, value, router and experts. In
     # fp32 there are no copies, and one stream is counted as a reserve.
     inputs = 5 * tokens * recipe.hidden_size * HALF_BYTES if is_half else stream
@@ -181,9 +186,9 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     # Attention by windows saves queries and result once, but keys and values twice, because the
     # queries of a window attend to its keys and to those of the window before. Keys and values are
     # repeated for all heads that share them, so they are as large as the queries.
-    windows = (2 + 2 * 2) * result
+    windows = (2 + 2 * 2) * attention_result
     # The output projection saves its input: a copy of the result in another layout.
-    output_input = result
+    output_input = attention_result
     attention = norms + inputs + windows + output_input
     # A row is a token for one of its experts. If ranks share experts, the rows exist in three
     # orders: sent, received and sorted by expert.
@@ -192,11 +197,13 @@ def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     # The rows in these orders and the result have the hidden size. Both halves of the first product
     # and five intermediates of the gate have the feed-forward size.
     experts = column_bytes * ((num_orders + 1) * recipe.hidden_size + (2 + 5) * recipe.ffn_size)
-    computed = attention + experts + copies
-    # A recomputed block saves its input; ``selective`` saves the result of attention too.
-    saved_by_setting = {"none": computed, "selective": stream + result, "full": stream}
+    # What a block keeps for its backward pass, unless it is recomputed.
+    computed = attention + experts + weight_copies
+    # A block that is recomputed in the backward pass keeps only its input until then; with
+    # ``selective`` it keeps the result of attention too.
+    saved_by_setting = {"none": computed, "selective": stream + attention_result, "full": stream}
     return _BlockBytes(
-        stream,
+        stream=stream,
         saved=saved_by_setting[recipe.checkpoint_activations],
         computed=computed,
         # Of the experts' second matrix product: the gradient of its result, the product before

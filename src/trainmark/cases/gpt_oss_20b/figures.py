@@ -76,7 +76,10 @@ def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
 
 
 def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -> Message:
-    """Return the message on the load of the busiest rank, or of the busiest expert.
+    """Return the message on the load of the busiest rank and expert, relative to the mean load.
+
+    A single rank has all experts, so only the busiest expert is named. With balanced routing all
+    loads are equal, and the message says so.
 
     Args:
         figures: those of ``compute``, by name.
@@ -86,6 +89,6 @@ def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -
         return message("balanced_routing")
     rank = figures[_OVERLOADS["rank"]]
     expert = figures[_OVERLOADS["expert"]]
-    if rank.note is not None:  # the note of a single rank, which has all experts
+    if rank.note is not None:  # only the figure of a single rank has a note
         return message("busiest_expert", expert=expert.value)
     return message("busiest_rank", rank=rank.value, expert=expert.value)

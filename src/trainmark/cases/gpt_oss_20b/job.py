@@ -42,7 +42,7 @@ def load_data(context: JobContext) -> Splits:
 
 
 def compute_lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
-    """Return the next step's learning rate over the peak: linear rise from 0, then cosine.
+    """Return the next step's learning rate divided by the peak: rise from 0, then cosine.
 
     As in Megatron-LM's scheduler, the first step has a learning rate of 0.
     """
@@ -117,19 +117,23 @@ class GptOssJob(NextTokenJob):
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum of the losses of a batch, and count how its tokens are routed."""
         tokens = batch.counts.tokens_padded
-        # A batch that trains no sample still routes its tokens, which must not count. A sample has
-        # one token more than the model reads: the last one is only a target.
+        # A rank without samples in the last step gets a batch that trains none. Its ``counts`` are
+        # 0, but its tokens are routed too, so the meter must know their number. A row has one token
+        # more than the model reads: the last one is only a target.
         filler_tokens = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()
         with self.meter.count_within(tokens=tokens, filler_tokens=filler_tokens):
             return super()._compute_loss_sum(batch)
 
     def _check(self) -> None:
-        """Check the stepper and the routing; see ``Job.check``."""
+        """Raise an error if the loss scale is too low, or experts lack tokens or gradients."""
         self.stepper.check()
         self.meter.check()
 
     def flops_per_token(self) -> tuple[float, float]:
-        """Return the model FLOPs of training a token, and the part that is causal attention."""
+        """Return the model FLOPs of training a token, and the part that is full attention.
+
+        Full attention has no sliding window; the causal mask hides half of it.
+        """
         recipe: GptOssRecipe = self.recipe
         return recipe.flops_per_token
 
@@ -140,7 +144,8 @@ class GptOssJob(NextTokenJob):
         matmul_dtype = AUTOCAST_DTYPES.get(recipe.precision, torch.float32)
         row_bytes = recipe.hidden_size * matmul_dtype.itemsize
         facts = {**super().facts(), **self.meter.summarize(first_step=recipe.warmup_steps)}
-        # A row is sent, its result comes back, and both have gradients: four transfers.
+        # An assignment sends one row, a token's hidden state, to an expert on another rank. The row
+        # is sent, its result comes back, and both have gradients: four transfers.
         exchanged_bytes = 4 * facts["sent_assignments"] * row_bytes
         return facts | {
             "flops_formula": "palm-appendix-b, top-k experts",

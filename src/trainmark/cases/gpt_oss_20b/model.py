@@ -31,7 +31,7 @@ def build_config(recipe: GptOssRecipe) -> GptOssConfig:
     beginning with a sliding window.
     """
     return GptOssConfig(
-        **make_config_fields(recipe),
+        **make_config_fields(recipe),  # those that every decoder has, such as ``hidden_size``
         intermediate_size=recipe.ffn_size,
         head_dim=recipe.head_dim,
         sliding_window=recipe.sliding_window,
@@ -71,10 +71,15 @@ class RoutedLayer(nn.Module):
         self.experts = Experts(library_layer.experts)
         self._layer_number = layer_number
         self._dispatcher = dispatcher
+        # Whether experts are assigned to tokens in rotation instead of by the router's scores.
         self._balanced = balanced
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's result, shaped like ``hidden`` (B, T, D), and the experts' weights."""
+        """Return the layer's result, shaped like ``hidden`` (B, T, D), and the experts' weights.
+
+        The weights are those of each token's chosen experts (N, k). The library's layer returns
+        them too.
+        """
         tokens = hidden.flatten(0, -2)  # (N, D)
         # Scores of all experts (N, E); weights and ids of the k chosen ones, (N, k).
         scores, weights, chosen = self.router(tokens)
@@ -87,7 +92,7 @@ class RoutedLayer(nn.Module):
         summed, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
         if self.meter is not None:  # None until the job sets it
             # Counts tokens whose experts do not have the largest scores, which would be a fault.
-            # With balanced routing it counts none.
+            # With balanced routing it compares nothing, because scores do not choose the experts.
             self.meter.check_choice(tokens, self.router, chosen)
             self.meter.add(self._layer_number, routed, received)
         return summed.view_as(hidden), weights
@@ -110,11 +115,12 @@ def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) 
 
     Args:
         kernels: compute the head's cross-entropy.
-        dispatcher: of all layers; sends tokens to the ranks of their experts.
+        dispatcher: shared by all layers; sends tokens to the ranks of their experts.
     """
     with torch.device("meta"):
         library = GptOssForCausalLM(build_config(recipe))
-    # An attention of this program, whose name in the library ``register_attention`` returns.
+    # This program's attention, which computes sinks by torch's fused kernels. The library selects
+    # an attention by its name.
     library.set_attn_implementation(sink_attention.register_attention())
     model = CausalModel(library, kernels)
     for number, block in enumerate(model.blocks):

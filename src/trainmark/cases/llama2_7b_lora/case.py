@@ -180,9 +180,12 @@ def _make_standard_recipe(world: str, precision: _Precision, micro_batch_size: i
 
 
 def _make_published_recipe(precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
-    """Return a recipe of FlagPerf's published results; missing the target is only a remark."""
+    """Return a recipe of FlagPerf's published results.
+
+    A run that does not reach the target passes with a remark.
+    """
     return replace(
-        _make_standard_recipe("1x1", precision, micro_batch_size),
+        _make_standard_recipe("1x1", precision, micro_batch_size),  # one node with one rank
         mmlu_mode="legacy",  # its score can be compared with the published one
         target_required=False,
     )

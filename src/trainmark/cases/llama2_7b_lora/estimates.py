@@ -61,7 +61,7 @@ def compute_unneeded_flops_per_token(
                 out, into = shapes[name]
                 flops += 2.0 * out * into  # the frozen weight's part of the gradient
                 if name in targets:
-                    flops += 2.0 * rank * into  # the adapter's part
+                    flops += 2.0 * rank * into  # the part of its adapter's first matrix
         earlier_layers.update(group)
     # Attention's backward pass has four matmuls, for the gradients of these:
     is_gradient_needed = {
@@ -140,7 +140,10 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
 
 
 def _predict_block_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
-    """Return the bytes per token that one block saves for its backward pass."""
+    """Return the bytes per token that one block saves for its backward pass.
+
+    A frozen layer does not save its input, which only the gradient of its weights would need.
+    """
     # Bytes of a number in a matmul's result.
     number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
     # Two norms. Each saves its input in float32 and one number per token.

@@ -70,10 +70,14 @@ class LlamaJob:
         self.recipe = recipe
         choose_attention_kernels(context.device)
         ranks = Ranks.from_context(context, with_mesh=recipe.fsdp)
-        self.sharded = recipe.fsdp and ranks.mesh is not None  # a single rank has no mesh
+        self.is_model_sharded = recipe.fsdp and ranks.mesh is not None  # a single rank has no mesh
         weights = context.data_dir / MODEL if recipe.init == "pretrained" else None
         self.model = build_model(
-            data.config, recipe, weights=weights, device=context.device, sharded=self.sharded
+            data.config,
+            recipe,
+            weights=weights,
+            device=context.device,
+            sharded=self.is_model_sharded,
         )
         # Counted before ``parallelize``, which may replace parameters by this rank's shards; the
         # optimizer below is to get the shards.
@@ -85,7 +89,7 @@ class LlamaJob:
             self.model,
             ranks,
             compiled=recipe.compile,
-            shards=self.model.list_decoder_layers() if self.sharded else None,
+            shards=self.model.list_decoder_layers() if self.is_model_sharded else None,
         )
         optimizer = torch.optim.AdamW(
             [item for item in self.model.parameters() if item.requires_grad],
@@ -93,6 +97,7 @@ class LlamaJob:
             weight_decay=recipe.weight_decay,
             fused=True,
         )
+        # Which rows of the data this rank trains in each step.
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
@@ -104,7 +109,7 @@ class LlamaJob:
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
         )
-        # ``Job`` asks for these methods; those of the stepper do what it asks.
+        # Methods of the protocol ``Job``, which the stepper already has.
         self.step = self.stepper.step
         self.check = self.stepper.check
         self.updates = self.stepper.updates
@@ -128,9 +133,10 @@ class LlamaJob:
                 step += 1
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum of the losses of a micro-batch's tokens, times the factor of ``batches``.
+        """Return the sum of the losses of a micro-batch's tokens, times a factor.
 
-        With this factor, the loss of a step is the mean over the tokens that it predicts.
+        ``batches`` adds the factor behind the tensors of the model. With it, the loss of a step is
+        the mean over the tokens that it predicts.
         """
         *tensors, scale = batch.tensors
         total: Tensor = self.stepper.model(*tensors) * scale
@@ -147,13 +153,16 @@ class LlamaJob:
             reason = message("llama2_7b_lora.mmlu_off")
             scores = validation.scores
             # What this rank scored, from which the harness computes the mean again. Here the mean
-            # is not the value of the evaluation, but the detail ``val_loss``.
+            # is not the value of the evaluation, but the detail ``val_loss``. None: the
+            # harness cannot do so.
             if scores is not None:
                 scores = replace(scores, of="val_loss")
             no_quality = float("nan")
             return Evaluation(no_quality, validation.samples, detail, reason, scores=scores)
         result = self.score_questions()
-        # ``cut``: number of questions whose prompt was too long even without examples.
+        # ``micro``, the value below, is the share over all questions; ``macro`` is the mean of the
+        # subjects' shares; ``shots`` is the mean number of examples in a prompt. ``cut``: number of
+        # questions whose prompt was too long even without examples.
         detail |= {
             "macro": result.macro,
             "shots": result.mean_shots,
@@ -224,7 +233,7 @@ class LlamaJob:
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
                 legacy=legacy,
                 # In each pass of a sharded model, all ranks exchange weights.
-                equal_passes=self.sharded,
+                equal_passes=self.is_model_sharded,
                 rank=rank,
                 world_size=world_size,
             )
@@ -234,6 +243,7 @@ class LlamaJob:
     def save(self, folder: Path) -> None:
         """Write the adapters in peft's format."""
         pretrained = self.recipe.init == "pretrained"
+        # The name of the base model in the adapters' configuration. Random weights have no folder.
         base = str(self.context.data_dir / MODEL) if pretrained else "random"
         save_adapters(self.model, folder / ADAPTERS, base)
 
@@ -253,8 +263,8 @@ class LlamaJob:
         recipe = self.recipe
         config = self.data.config
         predicted = predict_peak_bytes(config, recipe, self.context.world_size)
-        parallel = {"data": self.context.world_size, "fsdp": self.sharded}
-        technique = "FSDP2" if self.sharded else "DDP"
+        parallel = {"data": self.context.world_size, "fsdp": self.is_model_sharded}
+        technique = "FSDP2" if self.is_model_sharded else "DDP"
         strategy = {"technique": technique, "implementer": "PyTorch", "details": parallel}
         return {
             "parameters": self.num_parameters,

@@ -179,8 +179,9 @@ def _refuse_empty_splits(
 
 def _count_tokens_before(reader: IndexedReader, document: int) -> int:
     """Return the number of tokens in all documents before ``document``."""
-    # Returns the first token of each document in the range and, last, the end of the range. For an
-    # empty range that is the index of the first token of ``document``.
+    # The method returns the index of the first token of each document in the range and, last, the
+    # index at which the range ends. Of an empty range it returns only this last index, at which
+    # ``document`` starts.
     starts = reader.find_token_starts(range(document, document))
     return int(starts[0])
 

@@ -74,10 +74,11 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     """Check every file that ``recipe`` reads, and return its facts with the content id.
 
     The id is a digest of the rows as read and of the model's files: the same rows in another file
-    format have the same id. Of weights only the size and samples are hashed.
+    format have the same id. Of weights files only names, sizes and samples are hashed.
 
     Raises:
-        DataError: see ``load``, or weights are missing or have another shape.
+        DataError: the first fault, with file, row or key, rule and fix. Weights may be missing or
+            have another shape.
     """
     model = folder / MODEL
     pretrained = recipe.init == "pretrained"
@@ -123,7 +124,11 @@ class _Reading(NamedTuple):
 
 
 def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
-    """Read, check and tokenise the data folder; raises as ``load`` says."""
+    """Read, check and tokenise the data folder.
+
+    Raises:
+        DataError: the first fault, with file, row or key, rule and fix.
+    """
     layout = find_layout(folder, FORMS, make_layout_error)
     model = folder / MODEL
     digest = sha256()
@@ -175,10 +180,10 @@ def _read_questions(
 
 
 def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``.
+    """Return the bytes that a rank needs.
 
-    Returns:
-        The bytes that a rank needs.
+    Raises:
+        EnvironmentFault: ``memory`` is less; the error names a batch or layers that would fit.
     """
     config = read_config(folder / MODEL)
 

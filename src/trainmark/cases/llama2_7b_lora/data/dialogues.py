@@ -40,9 +40,9 @@ INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 
 
 def _make_form(kind: str) -> Form:
-    """Return where a data folder can have its splits as files with the suffix ``kind``.
+    """Return the form of a data folder whose splits are files with the suffix ``.kind``.
 
-    A split is one file. ``SPLITS`` lists the names that it may have, and ``FOLDERS`` the folders in
+    ``SPLITS`` lists the names that the file of a split may have, and ``FOLDERS`` the subfolders in
     which it may lie.
     """
     file_names = {}
@@ -78,7 +78,7 @@ class Dialogues:
 
 
 def read_dialogues(files: Sequence[Path]) -> Dialogues:
-    """Read one split from its files in order.
+    """Read one split from its files in order; a split may be stored in several parts.
 
     Raises:
         DataError: a file cannot be read, a row is invalid, or there are no rows.
@@ -89,7 +89,7 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
             dialogue, summary = _check_row(row, f"{file}, row {number}")
             dialogues.dialogues.append(dialogue)
             dialogues.summaries.append(summary)
-    if not len(dialogues):
+    if not len(dialogues):  # of several empty files, the error names the first
         raise _make_row_error(
             "the file has no rows", where=str(files[0]), fix="use a file that has rows"
         )
@@ -99,8 +99,11 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
 def _check_row(row: Any, where: str) -> tuple[str, str]:
     """Return dialogue and summary of a row.
 
+    Args:
+        where: the file and the number of the row, for the error.
+
     Raises:
-        DataError: one of the texts is missing or invalid; the error names its key.
+        DataError: the row is no mapping, or one of the texts is missing or invalid.
     """
     if not isinstance(row, dict):
         raise _make_row_error(
@@ -183,7 +186,7 @@ class PackedDialogues:
         return len(self.ids)
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[tuple[Any, Any], Counts]:
-        """Return ids and labels, both (B, T)."""
+        """Return ids and labels, both (B, T), and how many rows and tokens they are."""
         ids = self.ids[rows]
         counts = Counts(
             samples=len(rows),

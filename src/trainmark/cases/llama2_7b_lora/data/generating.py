@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from ..model_files import ModelConfig
 
 DIALOGUES = {"train": 6_000, "val": 400}
-ITEMS = 8  # test questions of each of the 57 subjects
+# Streams of random numbers, one for each kind of data. Each split of the dialogues has one too: its
+# position in ``DIALOGUES``.
+_QUESTION_STREAM = len(DIALOGUES)
+_WEIGHT_STREAM = _QUESTION_STREAM + 1
+TEST_ROWS = 8  # test questions of each of the 57 subjects
 BEST_ACCURACY = 1.0  # each question has one right answer
 _WORDS = read_toml(Path(__file__).with_name("words.toml"))
 NAMES, THINGS, PLACES, DAYS, REPLIES = (
@@ -93,8 +97,8 @@ def draw_dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]
 
 def draw_questions(subject: str, *, rows: int, seed: int) -> list[Question]:
     """Draw ``rows`` questions of one subject; all subjects ask about the same things."""
-    # A stream of random numbers for each subject, which the dialogues do not use.
-    rng = np.random.default_rng([seed, len(DIALOGUES), SUBJECTS.index(subject)])
+    # Each subject has its own stream of random numbers.
+    rng = np.random.default_rng([seed, _QUESTION_STREAM, SUBJECTS.index(subject)])
     return [_draw_question(rng) for _ in range(rows)]
 
 
@@ -163,7 +167,7 @@ def write_mmlu(folder: Path, *, seed: int) -> None:
     for split in ("dev", "test"):
         (folder / split).mkdir(parents=True)
     for subject in SUBJECTS:
-        questions = draw_questions(subject, rows=DEV_ROWS + ITEMS, seed=seed)
+        questions = draw_questions(subject, rows=DEV_ROWS + TEST_ROWS, seed=seed)
         _write_questions(folder / "dev" / f"{subject}_dev.csv", questions[:DEV_ROWS])
         _write_questions(folder / "test" / f"{subject}_test.csv", questions[DEV_ROWS:])
 
@@ -204,8 +208,7 @@ def _draw_weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.flo
     The base is never trained. So embeddings must be distinct, blocks must preserve the scale of
     activations, and the head must allow confident predictions.
     """
-    # A stream of random numbers that neither the dialogues nor MMLU use.
-    rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
+    rng = np.random.default_rng([seed, _WEIGHT_STREAM])
     tensors = {}
     for name, shape in compute_expected_shapes(config).items():
         if len(shape) == 1:  # a norm
