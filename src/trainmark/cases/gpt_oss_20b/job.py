@@ -61,14 +61,14 @@ class GptOssJob(NextTokenJob):
         if recipe.expert_parallel > 1:
             ranks = Ranks.from_expert_groups(context, recipe.expert_parallel)
         else:
-            # Also without FSDP2: the counts of routed tokens are summed over the mesh.
+            # Even without FSDP2 a mesh is needed, to sum the counts of routed tokens over ranks.
             ranks = Ranks.from_context(context, with_mesh=True)
         # None: every rank has all experts.
         expert_mesh = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None
         dispatcher = Dispatcher(
             recipe.num_experts,
             mesh=expert_mesh,
-            # A context manager that times an exchange of tokens, as a part of the step.
+            # Returns a context manager that times an exchange of tokens, as a part of the step.
             timed=lambda: context.stages.stage(EXCHANGE_PART, context.device),
         )
         self.kernels = choose_kernels(recipe, context.device.torch_type)

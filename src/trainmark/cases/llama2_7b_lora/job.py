@@ -146,15 +146,15 @@ class LlamaJob:
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:
-        """Return the share of right answers on MMLU, and the validation loss; see ``Job``."""
+        """Return the share of right answers on MMLU, or NaN without MMLU, and the validation loss."""
         validation = self.compute_validation_loss()
         detail = {"val_loss": validation.value}
         if self.data.mmlu is None:
             reason = message("llama2_7b_lora.mmlu_off")
             scores = validation.scores
             # What this rank scored, from which the harness computes the mean again. Here the mean
-            # is not the value of the evaluation, but the detail ``val_loss``. None: the
-            # harness cannot do so.
+            # is not the value of the evaluation, but the detail ``val_loss``. None: the harness
+            # cannot do so.
             if scores is not None:
                 scores = replace(scores, of="val_loss")
             no_quality = float("nan")
