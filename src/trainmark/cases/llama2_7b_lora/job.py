@@ -146,7 +146,7 @@ class LlamaJob:
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:
-        """Return the share of right answers on MMLU, or NaN without MMLU, and the validation loss."""
+        """Return the share of right answers on MMLU (NaN without MMLU) and the validation loss."""
         validation = self.compute_validation_loss()
         detail = {"val_loss": validation.value}
         if self.data.mmlu is None:
