@@ -362,6 +362,6 @@ def test_preparation_restarts_without_its_scratch_database(raw_days, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, tmp_path / "data", Stopping(print), workers=2)
-    (tmp_path / ".data.partial" / "work" / prepare_tables.SCRATCH).unlink()
+    (tmp_path / ".data.partial" / "work" / prepare_tables.SCRATCH_FILE).unlink()
     run_prepare(raw_days, tmp_path / "data")
     assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS)

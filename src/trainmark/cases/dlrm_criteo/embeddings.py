@@ -225,7 +225,7 @@ class _LookUp(Function):
         (ids,) = ctx.saved_tensors
         with ctx.tables.time_part(EMBEDDING_PART):
             ctx.tables.update(ids, grads[0].float())
-        return grads[0].new_zeros(()), None, None
+        return grads[0].new_zeros(()), None, None  # of the anchor, of the tables, of the ids
 
 
 def _allocate_rows(rows: int, dim: int) -> Tensor:

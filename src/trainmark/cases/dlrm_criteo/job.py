@@ -151,7 +151,7 @@ class DlrmJob:
             # published runs, it never does.
             loss_scale_window=1_000_000_000,
         )
-        # Two methods of ``Job``, the protocol of this class, are the stepper's.
+        # The stepper implements two methods of ``Job``, the protocol that this class follows.
         self.check = self.stepper.check
         self.updates = self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
@@ -222,7 +222,8 @@ class DlrmJob:
             numerical: of this rank's samples (B_local, num_numerical).
             ids: of the global batch, for the tables that this rank holds (tables, B_global).
         """
-        # With several ranks, ``start`` begins an exchange during which the bottom MLP runs.
+        # A single rank looks up the embeddings at once. With several ranks, ``start`` begins their
+        # exchange, and the model waits for them after its bottom MLP.
         look_up = self.tables if self.context.world_size == 1 else self.tables.start
         logits: Tensor = model(numerical.float(), look_up(ids))
         return logits.float()

@@ -66,7 +66,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
         if partial_folder is None:  # ``data`` is complete already
             return
         # Finished stages have their tables in the scratch database: without it they must run again.
-        if not (partial_folder.work / tables.SCRATCH).exists():
+        if not (partial_folder.work / tables.SCRATCH_FILE).exists():
             partial_folder.discard_results()
         with tables.open_database(partial_folder.work, threads) as db:
             rows = _read_logs(db, sources, partial_folder, threads)
@@ -187,13 +187,14 @@ def _write_splits(
 
 
 def _divide_keys(num_keys: int, num_rows: int) -> list[range]:
-    """Divide the possible keys of a split into ranges, each with the keys of few enough rows.
+    """Divide the possible keys of a split into ranges of about equal width.
 
-    The caller sorts the rows of one range at a time; these are about ``ROWS_PER_RANGE`` or fewer.
+    The caller sorts the rows of one range at a time. A range has the keys of about
+    ``ROWS_PER_RANGE`` rows or fewer.
 
     Args:
-        num_keys: the keys of the rows are evenly distributed in [0, num_keys); if they are hashes,
-            there are many more possible keys than rows.
+        num_keys: number of possible keys, from 0 on. The keys of the rows are evenly distributed
+            among them; if they are hashes, there are many more possible keys than rows.
         num_rows: number of rows of the split, at least 1.
     """
     num_ranges = -(-num_rows // ROWS_PER_RANGE)  # rounded up

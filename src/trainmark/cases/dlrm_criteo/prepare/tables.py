@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
     Rules = Mapping[str, Any]  # the options of ``prepare`` by name, except the number of workers
 
-SCRATCH = "scratch.duckdb"
+SCRATCH_FILE = "scratch.duckdb"
 THREAD_BYTES = 1 << 30  # memory of the database for each core
 ENTRY_BYTES = 256  # memory of a category in a join, rounded up generously
 NUM_HASH_KEYS = 1 << 64  # keys of shuffled rows are hashes of 8 bytes
 BATCH_ROWS = 1 << 17  # rows of an Arrow batch, which are written to the files at once
-INTEGERS = [f"i{number}" for number in range(NUM_NUMERICAL)]
-CATEGORIES = [f"c{number}" for number in range(NUM_CATEGORIES)]
-LOGARITHMS = {
+INTEGER_COLUMNS = [f"i{number}" for number in range(NUM_NUMERICAL)]
+CATEGORY_COLUMNS = [f"c{number}" for number in range(NUM_CATEGORIES)]
+LOGARITHM_SQL = {
     3: "CASE WHEN {0} > -3 THEN ln(({0} + 3)::DOUBLE) ELSE 0 END",  # an empty cell is not > -3
     1: "ln((greatest({0}, 0) + 1)::DOUBLE)",  # `greatest` ignores an empty cell
 }
 # Read each line as one field that is never null: the two control characters occur in no row. Lines
 # that the reader skips or splits are noticed by the number of rows.
-LINES = (
+LINES_SQL = (
     "(SELECT line, string_split(line, '\t') AS f FROM read_csv($file, compression = $packing, "
     "auto_detect = false, columns = {'line': 'VARCHAR'}, header = false, delim = '\x01', nullstr = "
     "'\x02', quote = '', escape = '', new_line = '\\n', strict_mode = false, ignore_errors = true))"
@@ -94,7 +94,7 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
     }
     shutil.rmtree(folder / "spill", ignore_errors=True)  # left by a call that was killed
     try:
-        with duckdb.connect(folder / SCRATCH, config=config) as database:
+        with duckdb.connect(folder / SCRATCH_FILE, config=config) as database:
             yield database
     except RuntimeError as error:
         if str(error) == "Query interrupted":  # so the library reports Ctrl-C
@@ -166,24 +166,24 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     """
     with require_whole_gzip(path):  # the database does not notice all damage
         rows = count_rows(path, stop)
-    # ``LINES`` has the columns ``line`` and ``f``, the list of its fields.
+    # ``LINES_SQL`` has the columns ``line`` and ``f``, the list of its fields.
     # The label is the first character of a line, and null if the line is not a row.
     columns = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
     # SQL counts from 1, and the first field is the label.
-    for field, name in enumerate(INTEGERS + CATEGORIES, start=2):
+    for field, name in enumerate(INTEGER_COLUMNS + CATEGORY_COLUMNS, start=2):
         cast = f"f[{field}] AS BIGINT"
-        if name in CATEGORIES:  # which a log writes as hexadecimal numbers
+        if name in CATEGORY_COLUMNS:  # which a log writes as hexadecimal numbers
             cast = f"'0x' || f[{field}] AS UINTEGER"
         columns.append(f"TRY_CAST({cast}) AS {name}")  # null if the field is empty
     # Here and below, REPLACE: an interrupted call may have left the table.
-    query = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(columns)} FROM {LINES}"
+    query = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(columns)} FROM {LINES_SQL}"
     packing = "gzip" if is_gzip(path) else "none"
     db.execute(query, {"row": ROW_PATTERN, "file": str(path), "packing": packing})
     db.execute(f"SELECT count(*), count(label) FROM read_{number}")  # of labels that are not null
     if db.fetchone() != (rows, rows):
         raise describe_first_fault(path)
     db.execute(f"CREATE OR REPLACE TABLE counts_{number}(col TINYINT, value UINTEGER, n BIGINT)")
-    for column, name in enumerate(CATEGORIES):
+    for column, name in enumerate(CATEGORY_COLUMNS):
         counts = f"SELECT {column}, {name}, count(*) FROM read_{number} GROUP BY ALL"
         db.execute(f"INSERT INTO counts_{number} {counts}")
     return rows
@@ -315,10 +315,10 @@ def read_encoded_rows(
     rows = " UNION ALL ".join(
         f"SELECT {part} AS part, * FROM part_{part} {where}" for part in parts
     )
-    logarithms = [LOGARITHMS[rules["log_offset"]].format(name) for name in INTEGERS]
+    logarithms = [LOGARITHM_SQL[rules["log_offset"]].format(name) for name in INTEGER_COLUMNS]
     typed_categories = [  # INT1, INT2 and INT4 are the database's integers of so many bytes
         f"{name}::INT{CATEGORY_BYTES[dtype]}"
-        for name, dtype in zip(CATEGORIES, spec.category_dtypes, strict=True)
+        for name, dtype in zip(CATEGORY_COLUMNS, spec.category_dtypes, strict=True)
     ]
     columns = ", ".join(["label::UTINYINT", *logarithms, *typed_categories])
     # Shuffled rows may have equal keys; the numbers of part and row make their order unique.
