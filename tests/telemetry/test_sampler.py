@@ -51,7 +51,7 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
         return False
 
     ticks = []  # number, and nanoseconds since the begin
-    limited_ticks = islice(iterate_ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
+    limited_ticks = islice(iterate_ticks(interval_s, clock=clock, wait_for_stop=wait), len(work_ns))
     for number, duration_ns in zip(limited_ticks, work_ns, strict=True):
         ticks.append((number, clock() - began))
         clock.advance(duration_ns)

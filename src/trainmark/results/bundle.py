@@ -98,7 +98,7 @@ def _refuse_large_files(folder: Path) -> None:
 
 
 def _read_verifiable_plan(path: Path) -> Plan:
-    """Return the plan of a launch whose record can be computed from its evidence, and agrees.
+    """Return the plan of a launch; refuse one whose record its evidence cannot confirm.
 
     Args:
         path: run directory of the launch, or the record in it.
@@ -109,6 +109,7 @@ def _read_verifiable_plan(path: Path) -> Plan:
     """
     folder = _get_run_dir(path)
     _refuse_large_files(folder)  # first, because the files are read below
+    # The plan and the events of the launcher are the least evidence.
     has_plan = (folder / PLAN_FILE).exists()
     if not has_plan or len(reduce.list_evidence_files(folder)) < _MIN_EVIDENCE_FILES:
         raise BundleError(
@@ -122,7 +123,8 @@ def _read_verifiable_plan(path: Path) -> Plan:
         what = f"the case {plan.case} is not installed, so its figures cannot be computed"
         raise BundleError(what, where=str(folder))
     check = _check_record(record.read_record(folder), folder, place="")
-    # One that is only unverifiable, as of another version, is accepted: a bundle has a new record.
+    # A record that cannot be verified, such as one of another version of the program, is accepted:
+    # the bundle gets a new record, which is computed from the evidence.
     if check.state == "broken":
         what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
         fix = "bundle the run unmodified; `trainmark verify` lists all differences"
@@ -210,6 +212,7 @@ def verify(path: Path | str) -> Verification:
     """
     path = Path(path)
     if path.is_dir() or path.name == RECORD_FILE:
+        # The empty place is the run directory itself.
         return Verification(str(path), tuple(_check_records(_get_run_dir(path), places=[""])))
     try:
         with unpack_temporarily(path) as bundle:
@@ -222,7 +225,8 @@ def verify(path: Path | str) -> Verification:
 def check_bundle(bundle: Unpacked) -> Iterator[Check]:
     """Yield the checks of an unpacked bundle.
 
-    Its files agree with its manifest, which held when it was unpacked: that is the first check.
+    The first check is that the files agree with the manifest. It always holds here, because
+    unpacking the bundle raises an error if they differ.
     """
     files = bundle.manifest.files
     size = sum(file.bytes for file in files)
@@ -243,21 +247,21 @@ def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
     findings = audit([view_record(loaded, place) for place, loaded in records.items()])
     for finding in findings:
         yield Check("audit", "broken", (finding.message,), finding.subject.file)
-    repetitions = list(_find_repetitions(records))
-    for place, sentence in repetitions:
+    duplicates = list(_find_duplicates(records))
+    for place, sentence in duplicates:
         yield Check("audit", "broken", (sentence,), place)
-    if not findings and not repetitions:
+    if not findings and not duplicates:
         yield Check("audit", "held", (message("bundle_audited"),))
-    # A record that agrees with its evidence may still not be quotable.
+    # A record that agrees with its evidence may still be unfit to quote; its trust says so.
     for place, loaded in records.items():
         grade = message(f"trust_grade_{loaded.trust.grade}")
         yield Check("trust", "noted", (grade, *loaded.trust.reasons), place)
 
 
-def _find_repetitions(records: Mapping[str, Record]) -> Iterator[tuple[str, Message]]:
-    """Yield the place of each launch that is in a bundle once more, with a message about it.
+def _find_duplicates(records: Mapping[str, Record]) -> Iterator[tuple[str, Message]]:
+    """Yield each place whose launch is also at an earlier place of the bundle, with a message.
 
-    The audit does not report these, because a launch is no copy of itself.
+    The audit does not report these: it looks for launches that have the step times of another one.
 
     Args:
         records: by their places in the bundle.

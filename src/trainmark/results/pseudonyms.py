@@ -40,13 +40,13 @@ def make_pseudonym(name: str, key: bytes | None) -> str:
 
 
 def load_key(folder: Path | None = None) -> bytes | None:
-    """Return the user's key; make it if there is none.
+    """Return the user's key, with which pseudonyms are computed; make it if there is none.
 
     Args:
         folder: in which the key is kept; None: the user's cache folder.
 
     Returns:
-        None: the key cannot be written or read.
+        None: the key cannot be written or read, or another process is still writing it.
     """
     key_folder = folder or cases.get_cache_root()
     path = key_folder / KEY_FILE
@@ -65,5 +65,5 @@ def load_key(folder: Path | None = None) -> bytes | None:
         key = path.read_bytes()
     except OSError:
         return None
-    # A shorter key is one that another process is writing at this moment.
+    # It is too short while another process is writing it.
     return key if len(key) == _KEY_BYTES else None

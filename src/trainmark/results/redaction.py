@@ -80,8 +80,9 @@ def _replace_path(match: re.Match[str]) -> str:
 
 
 def _replace_host(match: re.Match[str]) -> str:
-    """Replace the named group that matched, unless it is public or the name of a file."""
-    group = match.lastgroup or 0  # a pattern without a named group matches a host alone
+    """Replace the host in a match by ``<host>``, unless it is public or the name of a file."""
+    # The named group is the host; a pattern without one matches a host alone.
+    group = match.lastgroup or 0
     name = match[group]
     if _is_public(name) or _FILE_END.search(name):
         return match.group()
@@ -132,8 +133,8 @@ class Redactor:
         # Secrets come first: a path or a host may be a part of one.
         self._place_rules = [*_SECRET_RULES, *_make_folder_rules(folders), *_PLACE_RULES]
         self._name_rules = _make_name_rules()  # apart: they are not applied to single words
-        # The samples of a run repeat the same few strings, so results are kept. The key of the user
-        # is read once, and only if there is a name of a node.
+        # The samples of a run repeat the same few strings, so results are kept. The user's key for
+        # pseudonyms is read once, and only if there is a name of a node.
         self._redact_string = lru_cache(maxsize=4096)(self._redact_value)
         self._pseudonym_key = lru_cache(maxsize=1)(load_key)
 
@@ -144,9 +145,9 @@ class Redactor:
     def redact_document(self, value: Any, key: str = "") -> Any:
         """Return ``value`` with every string in it redacted, at any depth.
 
-        A single word may be one of ours, such as a kind or the name of a span. So user and host
-        names are replaced only within longer text, or if the key says that the value is one.
-        Keys are kept: they are names that this program gives.
+        A single word may be one that this program writes, such as a status, and a user or host may
+        have the same name. So the names of users and hosts are replaced only within longer text, or
+        if the key says that the value is such a name. Keys are kept: this program chooses them.
 
         Args:
             value: a document as JSON has it.
@@ -161,9 +162,13 @@ class Redactor:
         return self._redact_string(str(value), key)
 
     def _redact_list(self, values: Sequence[Any], key: str) -> list[Any]:
-        """Return a list with every string in it redacted, and the item after ``--password``.
+        """Return a list with every string in it redacted.
 
-        A list may be a command: then no key says that the item is a secret, only the one before.
+        The list may be the words of a command, in which an option such as ``--password`` announces
+        that the next item is a secret. That item is replaced as a whole.
+
+        Args:
+            key: under which the list stands in its document; empty: under none.
         """
         if all(isinstance(item, _TYPES_WITHOUT_TEXT) for item in values):
             return list(values)  # for speed: a record has long lists of numbers
@@ -284,7 +289,7 @@ def redact_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
 def _read_private_key(first_line: bytes, file: BinaryIO) -> bytes:
     """Return the lines of a private key, which are replaced as a whole."""
     key = first_line
-    while _KEY_ENDS not in key and len(key) < _MAX_LINE:  # a torn key has no end
+    while _KEY_ENDS not in key and len(key) < _MAX_LINE:  # a key that was cut off has no end
         line = file.readline(_MAX_LINE)
         if not line:
             break
@@ -293,7 +298,7 @@ def _read_private_key(first_line: bytes, file: BinaryIO) -> bytes:
 
 
 def _redact_line(line: bytes, redactor: Redactor) -> bytes:
-    """Return a line with everything replaced; an object of JSON stays one."""
+    """Return a redacted line; a JSON object stays a JSON object."""
     if line.startswith(b"{"):
         with suppress(ValueError):  # incomplete or malformed, as with NaN: redacted as text
             document = from_json(line, allow_inf_nan=False)

@@ -77,10 +77,11 @@ class Selection:
         return [folder if folder.is_dir() else None for folder in folders]
 
     def add_records(self, places: Mapping[Path, str], *, verify: bool) -> None:
-        """Read records, and check them unless ``verify`` is false; skip those that are damaged.
+        """Read records and add them; of those that are damaged, only the error is kept.
 
         Args:
             places: by the path of a record or its folder, the path that the user sees.
+            verify: check each record against the evidence in its folder.
 
         Raises:
             RecordError: a path has no record.
@@ -99,7 +100,9 @@ class Selection:
 
 
 def find_newest_run() -> Path:
-    """Return the newest run under ``./runs`` that has a record; the whole series of a repeat.
+    """Return the newest run under ``./runs`` that has a record.
+
+    For a run with several launches this is the folder of all of them.
 
     Raises:
         RecordError: there is no such run.
@@ -142,7 +145,7 @@ def find_runs(folder: Path) -> list[list[Path]]:
 
 
 def read_stamp(file: str) -> FileStamp | None:
-    """Return the size and time of change of a file; None: it does not exist."""
+    """Return the size and time of change of a file; None: it does not exist or is inaccessible."""
     with suppress(OSError):
         status = os.stat(file)  # noqa: PTH116 - takes half as long, which counts for 100,000 files
         return FileStamp(status.st_size, status.st_mtime_ns)
@@ -168,8 +171,8 @@ def walk_runs(folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, FileS
             ]
         for path in subfolders:
             record_stamp = read_stamp(f"{path}/{RECORD_FILE}")
-            is_without_record = record_stamp is None and read_stamp(f"{path}/{PLAN_FILE}")
-            if is_without_record:  # its launcher was killed, or it is still running
+            # A run with a plan but no record: its launcher was killed, or it is still running.
+            if record_stamp is None and read_stamp(f"{path}/{PLAN_FILE}"):
                 with suppress(RecordError):  # raised for a run that is still running
                     make_record(Path(path))
                     record_stamp = read_stamp(f"{path}/{RECORD_FILE}")
@@ -236,8 +239,8 @@ def _add_published(path: Path, selection: Selection) -> bool:
         selection.rows += imported.rows
         selection.unread += imported.unread
         return True
-    # A damaged record under another name is known by its keys. This is asked only now, because the
-    # file must be read for it.
+    # A damaged record under another name is recognised by its keys. This is tested only now,
+    # because the test reads the whole file.
     if not imported.unread or _has_keys_of_record(path):
         return False  # the caller reads it as a record, which raises the error
     first = imported.unread[0]
@@ -256,7 +259,7 @@ def _add_published(path: Path, selection: Selection) -> bool:
 
 
 def _has_keys_of_record(path: Path) -> bool:
-    """Tell whether a file is meant to be a record, whatever its name and even if it is damaged."""
+    """Tell whether a JSON file is meant to be a record, even if its content is not valid as one."""
     if path.suffix != ".json":
         return False
     try:

@@ -89,7 +89,7 @@ class KmsgSource:
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def read(self) -> Iterator[str]:
-        """Yield the new messages; see ``MessageSource.read``."""
+        """Yield the messages since the last call, or since the source was opened."""
         while True:
             try:
                 record = os.read(self._fd, _MAX_RECORD_BYTES)
@@ -129,8 +129,9 @@ class DmesgSource:
                 yield float(match[1]), match[2]
 
     def read(self) -> Iterator[str]:
-        """Yield the new messages; see ``MessageSource.read``."""
-        # Compared with the time of the last call: several messages may have the same time.
+        """Yield the messages since the last call, or since the source was opened."""
+        # All are compared with the last message of the last call, because several messages may have
+        # the same time.
         last_s = self._last_s
         for time_s, text in self._iterate_messages():
             if time_s > last_s:
@@ -142,7 +143,7 @@ def open_source() -> MessageSource:
     """Return the first source that can be read.
 
     Raises:
-        MonitorFault: there is none; it names why neither can be read.
+        MonitorFault: neither ``/dev/kmsg`` nor ``dmesg`` can be read; it gives both reasons.
     """
     try:
         source = KmsgSource()
@@ -173,7 +174,8 @@ class KernelReader:
         """Write an event for each kind of messages since the last call.
 
         Raises:
-            MonitorFault: once, at the first call: no source can be read.
+            MonitorFault: at the first call: no source can be read, and none is tried again; at any
+                call: reading the source fails this time.
         """
         if self._is_unreadable:
             return

@@ -46,13 +46,13 @@ _MAX_TEXT_LENGTH = 500
 
 
 def iterate_ticks(
-    interval_s: float, *, clock: Callable[[], int], stopped: Callable[[float], bool]
+    interval_s: float, *, clock: Callable[[], int], wait_for_stop: Callable[[float], bool]
 ) -> Iterator[int]:
     """Yield the number of each tick of a regular grid that begins now; missed ticks are skipped.
 
     Args:
-        stopped: waits for the given number of seconds, or until the sampler must stop; returns
-            whether it must.
+        wait_for_stop: waits for the given number of seconds, or until the sampler must stop;
+            returns whether it must.
     """
     start_ns = clock()
     interval_ns = round(interval_s * 1e9)
@@ -61,7 +61,7 @@ def iterate_ticks(
         yield number
         now_ns = clock() - start_ns
         number = now_ns // interval_ns + 1  # the next tick that is still to come
-        if stopped((number * interval_ns - now_ns) / 1e9):
+        if wait_for_stop((number * interval_ns - now_ns) / 1e9):
             return
 
 
@@ -152,7 +152,7 @@ class BackgroundReading:
             self.take()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the reading, at most ``seconds``; return whether it has ended."""
+        """Wait at most ``seconds`` for the end of a reading; return whether none is under way."""
         if self._thread is None:
             return True
         self._thread.join(seconds)
@@ -248,7 +248,7 @@ class _Sampler:
         self._host = HostReader()
         # Called in the thread of the first reading, because the import may hang.
         load_vendor = partial(_load_vendor, plan["device"]["vendor"])
-        devices = DeviceReader(load_vendor, plan["nproc"], log, self._write_start)
+        devices = DeviceReader(load_vendor, plan["nproc"], log, on_open=self._write_start)
         self._monitor = BackgroundReading("monitor", devices.take, log, clock=self._clock)
         self._controller = BackgroundReading(
             "ipmi",
@@ -265,15 +265,22 @@ class _Sampler:
             interval_s=KERNEL_INTERVAL_S,
         )
 
-    def run(self, stopped: Callable[[float], bool]) -> None:
-        """Write samples until ``stopped``, see ``iterate_ticks``; then write the last ones."""
+    def run(self, wait_for_stop: Callable[[float], bool]) -> None:
+        """Write samples at regular times until the sampler must stop; then write the last ones.
+
+        Args:
+            wait_for_stop: waits for the given number of seconds, or until the sampler must stop;
+                returns whether it must.
+        """
         self._write_start(monitor=None, device_indexes=[])  # again if a monitor is opened
-        for number in iterate_ticks(self._interval_s, clock=self._clock, stopped=stopped):
+        ticks = iterate_ticks(self._interval_s, clock=self._clock, wait_for_stop=wait_for_stop)
+        for number in ticks:
             if self._host.has_ipmi:
                 self._controller.start()
             self._kernel.start()
             self._take_sample()
-            if number == 0:  # the first sample, which opens the sources, has the normal priority
+            # The first sample, which also opens the sources, is taken with the normal priority.
+            if number == 0:
                 lower_priority()
         self._take_last_readings()
         self._log.write("end")
@@ -309,8 +316,9 @@ class _Sampler:
 
         The management controller is not read again: it may take longer than there is time for.
         """
-        # A reading of the devices that began before the ranks ended is not the last. One of the
-        # kernel's log is not waited for: if it is still under way, it is the last.
+        # The last reading of the devices must begin after the end of the ranks. So one that is
+        # under way now is waited for, and another begins. A reading of the kernel's log that is
+        # under way is not waited for here: it counts as the last.
         self._monitor.wait(_LAST_READING_S / 2)
         self._take_sample()
         self._kernel.interval_s = 0.0  # due at once, so that no message since the last one is lost
@@ -323,15 +331,15 @@ class _Sampler:
             reading.report_hang(after_s=_LAST_READING_S)
 
 
-def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> None:
-    """Write samples of a run until ``stopped``: the first at once, the last after it.
+def sample(run_dir: Path, log: SampleLog, wait_for_stop: Callable[[float], bool]) -> None:
+    """Write samples of a run until the sampler must stop: the first at once, the last after that.
 
     Args:
-        stopped: called with the seconds until the next sample, which it waits; returns whether
-            sampling must end.
+        wait_for_stop: waits for the given number of seconds, or until the sampler must stop;
+            returns whether it must.
     """
     plan = json.loads((run_dir / PLAN_FILE).read_bytes())
-    _Sampler(plan, log).run(stopped)
+    _Sampler(plan, log).run(wait_for_stop)
 
 
 def lower_priority(niceness: int = _LOWEST_PRIORITY) -> None:

@@ -136,7 +136,7 @@ class Readings:
     Args:
         index: number that the monitor gives the device, or number of the host's node.
         ranks: ranks that use the device.
-        rows: values of ``_COLUMNS`` for each reading, one after another; NaN: not reported.
+        values: values of ``_COLUMNS`` for each reading, one after another; NaN: not reported.
         reasons: why clocks were lowered at each reading; None: not reported.
         errors: counters of errors by name.
         faults: texts of faults that the device reported, each once in a row.
@@ -144,19 +144,22 @@ class Readings:
 
     index: int
     ranks: list[int] = field(default_factory=list)
-    rows: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
     reasons: list[tuple[str, ...] | None] = field(default_factory=list)
     errors: dict[str, ErrorCounter] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def add(self, time_s: float, reading: DeviceSample | events.HostEvent) -> None:
-        """Add a reading; a host lacks some of the columns."""
+        """Append a reading to ``values``, which is flat: one number for each of ``_COLUMNS``.
+
+        A host lacks some of the columns.
+        """
         if not isinstance(reading, events.HostEvent):
             self._add_errors(reading)
-        self.rows.append(time_s)
+        self.values.append(time_s)
         for name in _COLUMNS[1:]:  # the first column is the time
             value = getattr(reading, name, None)
-            self.rows.append(nan if value is None else value)
+            self.values.append(nan if value is None else value)
         self.reasons.append(getattr(reading, "throttle_reasons", None))
 
     def _add_errors(self, reading: DeviceSample) -> None:
@@ -184,7 +187,7 @@ class Readings:
     @property
     def columns(self) -> dict[str, Array]:
         """Return the values of all readings by the name of their column; NaN: not reported."""
-        rows = np.asarray(self.rows).reshape(-1, len(_COLUMNS))
+        rows = np.asarray(self.values).reshape(-1, len(_COLUMNS))  # a row for each reading
         return dict(zip(_COLUMNS, rows.T, strict=True))
 
     def summarize(self, intervals: dict[IntervalName, Interval]) -> dict[IntervalName, Use]:
@@ -232,7 +235,8 @@ def _compute_throttled_shares(
     for name in sorted(distinct_names):
         is_throttled = [nan if names is None else name in names for names in reasons]
         share = summarize_quantity(times_s, np.array(is_throttled, float), interval)
-        shares[name] = min(1.0, share.mean) if share else 0.0  # 1.0: rounding may exceed it
+        # ``share`` is never None: at least one reading reports its reasons. Rounding may exceed 1.
+        shares[name] = min(1.0, share.mean) if share else 0.0
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
@@ -246,7 +250,8 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
     ranks = timeline.ranks
     # First and last nanosecond of each interval, from the launcher's start.
     edges_ns: dict[IntervalName, tuple[int, int]] = {"run": (0, timeline.wall_ns)}
-    # The phases of training in which the windows of an interval are.
+    # The phases of training in which the windows of an interval are. The interval ``train`` has all
+    # phases; the phase ``train`` is the one after the warm-up.
     phases_of_interval: dict[IntervalName, tuple[PhaseName, ...]] = {
         "train": PHASES,
         "measured": ("train",),
@@ -300,7 +305,7 @@ class Samples:
 
         Args:
             ranks: numbers of the machine's ranks, in the order of the devices in the sampler's
-                first event.
+                ``sampling`` event.
             start_ns: from which times count, on the machine's clock.
         """
         host = Readings(len(self.hosts))
@@ -325,18 +330,21 @@ class Samples:
                     self._add_kernel_messages(host.index, line)
         # The devices of the ranks, by index; the file may have readings of others too.
         used_devices: dict[int, Readings] = {}
-        # The index of each rank's device. Without the sampler's first event none is known.
+        # The index of each rank's device. Without a ``sampling`` event none is known.
         device_indexes = sampling.devices if sampling else ()
         for rank, index in zip(ranks, device_indexes, strict=False):
             used_devices[index] = devices.setdefault(index, Readings(index))
             used_devices[index].ranks.append(rank)
-        if not self.hosts:  # this is the first machine: all machines of a run read the same
+        if not self.hosts:  # the first machine: its event describes the sampling of all machines
             self.sampling = sampling
         self.hosts.append(host)  # without a file too: the index of a host is the number of its node
         self.devices += used_devices.values()
 
     def _add_kernel_messages(self, node: int, event: events.KernelEvent) -> None:
-        """Add the number of messages to that of their kind on a node, whose first text is kept."""
+        """Add the number of new messages to the messages of the same kind on a node.
+
+        The text of the first message of a kind is kept.
+        """
         before = self.kernel_messages.get((node, event.kind))
         self.kernel_messages[node, event.kind] = KernelMessages(
             node=node,
@@ -420,7 +428,7 @@ def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
 def _group_faults(
     faults: Sequence[events.FaultEvent], monitor: str | None, host_sources: Sequence[str]
 ) -> list[Message]:
-    """Return a message for each kind of fault of a source, with its first text and their number.
+    """Return a message for each source and kind of fault: the first text, and how many there were.
 
     Faults of the kernel's log are reported with its messages.
 

@@ -132,7 +132,7 @@ def make_record_entry(record: Record) -> dict[str, Any]:
 
 
 def _dump_settings(recipe: Mapping[str, Any]) -> str:
-    """Return the fields of a recipe as JSON; long values and those that JSON lacks are left out."""
+    """Return the fields of a recipe as JSON, without long ones and those no filter can compare."""
     fields = {
         name: value
         for name, value in recipe.items()
@@ -160,8 +160,8 @@ def make_row_entry(row: Row, file: str) -> dict[str, Any]:
         "case": row.case or row.model or PurePath(file).name,
         "quality_metric": row.metric,
         "quality_value": row.figure(row.metric or ""),  # "": no metric, so no such figure
-        # The site shows a row's throughput in tokens if it has one: `token/p/s` is tokens per
-        # second of one device.
+        # By this unit the site's list chooses the throughput that it shows: for ``tokens/s`` the
+        # figure ``token/p/s``, tokens per second of one device; without a unit, samples per second.
         "final_result_unit": "tokens/s" if "token/p/s" in row.figures else None,
     }
     return _complete_entry(entry, row.figures)
@@ -194,6 +194,7 @@ def _digest(value: Any) -> str:
 def _shorten(text: str) -> str:
     """Return a text without control characters (a database may refuse NUL), cut to a column's size.
 
-    It is cut before, so that no long text is escaped in vain, and after, as escapes lengthen it.
+    It is cut before it is escaped, so that no time is spent on characters that are cut off anyway,
+    and again afterwards, because escapes lengthen it.
     """
     return escape_controls(text[:_MAX_TEXT])[:_MAX_TEXT]

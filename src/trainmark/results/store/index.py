@@ -78,17 +78,17 @@ class IndexVersion(NamedTuple):
 
 
 class Index:
-    """The index of the records in a folder.
-
-    Args:
-        where: folder of runs; None: the variable ``TRAINMARK_STORE``, else ``./runs``.
-
-    Raises:
-        EnvironmentFault: no such folder, or an index that cannot be used.
-    """
+    """The index of the records in a folder."""
 
     def __init__(self, where: str | None = None) -> None:
-        """Open the index of a folder of runs, or make an empty one; the class has the arguments."""
+        """Open the index of a folder of runs, or make an empty one.
+
+        Args:
+            where: the folder; None: the one that ``TRAINMARK_STORE`` names, else ``./runs``.
+
+        Raises:
+            EnvironmentFault: there is no such folder, or the index cannot be used.
+        """
         self.folder = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
         if not self.folder.is_dir():
             fix = "`trainmark run CASE` creates ./runs"
@@ -112,7 +112,7 @@ class Index:
     def open_connection(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
         """Yield a connection whose changes are committed together at the end of the block.
 
-        If the block raises an error, none of them is: the connection is closed without a commit.
+        If the block raises an error, no change is committed, and the connection is closed.
 
         Args:
             writes: the block writes. It then waits for other writers now, because a transaction

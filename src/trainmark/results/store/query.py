@@ -68,8 +68,8 @@ class _Key:
     def selected(self) -> str:
         """SQL expression that is read for a list.
 
-        Of a setting all settings are read, as JSON: SQLite has no truth values, and would return
-        numbers for them.
+        For a recipe field, the JSON with all fields of the recipe is read. SQLite would return a
+        number for a truth value in it.
         """
         return "settings" if self.is_setting else self.expression
 
@@ -108,8 +108,9 @@ def list_runs(
     """Return the runs that match all filters.
 
     Args:
-        words: filters such as ``case=toy``; see the module for their form.
-        columns: keys; None: those of an export.
+        words: filters, each a key, an operator and a value, such as ``case=toy`` or ``p_core>100``;
+            a key is a column of the index or a recipe field.
+        columns: keys whose values are listed; None: those of an export.
         sort: a key; with ``-`` before it in descending order. Runs without a value come last.
         limit: number of runs to list, of all that match; None: all of them.
 
@@ -165,10 +166,10 @@ def _make_order(sort: str) -> str:
 
 
 def _read_value(index: Index, key: _Key, value: Any) -> Any:
-    """Return the value of a key in a list.
+    """Return the value that a list of runs shows for a key.
 
     Args:
-        value: from the database; for a setting, all settings of the recipe as JSON.
+        value: from the database; for a recipe field, all fields of the recipe as JSON.
     """
     if key.name == "path":
         return index.make_full_path(value)
@@ -200,11 +201,12 @@ def _find_key(name: str) -> _Key:
     known_fields = _list_recipe_fields()
     if field in known_fields:  # so that the name is safe in SQL
         return _Key(name, is_setting=True, expression=f"json_extract(settings, '$.{field}')")
-    columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}  # the others are not offered to users
+    # Columns that an error may suggest. The id and internal columns are accepted, not suggested.
+    columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}
     all_keys = {*columns, *known_fields, *FIELD_ALIASES}
     if get_close_matches(name, all_keys):
         fix = suggest_nearest(name, all_keys)
-    else:  # it lists what may be named; the fields of all recipes would be too many
+    else:  # lists all columns; the fields of all recipes would be too many
         fix = f"{suggest_nearest(name, columns)}, and recipe fields (`trainmark list fields`)"
     raise UsageError(f"unknown key {name!r}", where=name, fix=fix)
 
@@ -218,7 +220,8 @@ def _list_recipe_fields() -> set[str]:
 def _get_setting_type(key: str, value: str) -> type:
     """Return the type with which a value of a recipe field is compared.
 
-    Recipes of different cases may declare a field with different types.
+    Recipes of different cases may declare a field with different types. If one of them is text, the
+    value is compared as a truth value or a number only if it is written as one.
 
     Args:
         key: name or short name of the field.
@@ -238,24 +241,28 @@ def _get_setting_type(key: str, value: str) -> type:
 
 
 def _list_types(annotation: Any) -> set[type]:
-    """Return the types of the values that an annotation allows."""
+    """Return the types of the values that the annotation of a recipe field allows."""
     if get_origin(annotation) is Literal:
         return {type(value) for value in get_args(annotation)}
-    parts = get_args(annotation)  # of a union
-    if not parts:
+    # Recipe fields have plain types, literals and unions of these. Only a union has arguments here.
+    members = get_args(annotation)
+    if not members:
         return {annotation}
-    return {value_type for part in parts for value_type in _list_types(part)}
+    return {value_type for member in members for value_type in _list_types(member)}
 
 
 def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value: str) -> None:
-    """Refuse a text that the column ``key`` never has, so that the filter could never decide.
+    """Refuse a text with which the filter would match either all runs or none.
+
+    This is a text with ``=`` or ``!=`` that the column ``key`` never has, or with another operator
+    a start time that is not a date. The operator ``~`` takes any text: it compares parts of texts.
 
     Args:
         word: the whole filter.
-        sign: the operator; one that compares parts of texts takes any text.
+        sign: the operator.
 
     Raises:
-        UsageError: the error names what the column can have.
+        UsageError: the text is refused; the error names what the column can have.
     """
     if key == "started_utc" and sign != "~" and not _DATE.fullmatch(value):
         raise UsageError(
