@@ -75,7 +75,7 @@ def token(
     To revoke it, delete its line from the token file.
     """
     from trainmark.plan.plan import RUNS_DIR
-    from trainmark.results.store.index import VARIABLE
+    from trainmark.results.store.index import STORE_VARIABLE
     from trainmark.server.serving import Tokens
 
     # `ctx.parent` is the command `serve`: A in `serve --store A token --store B`. `store` is B.
@@ -83,8 +83,8 @@ def token(
     if store is not None and server_store is not None and store != server_store:
         what = f"the server uses {server_store}, but the token is for {store}"
         raise UsageError(what, where="--store", fix="use --store only once")
-    # VARIABLE is the name of the environment variable with the server's default folder.
-    folder = Path(store or server_store or os.environ.get(VARIABLE) or RUNS_DIR)
+    # STORE_VARIABLE is the name of the environment variable with the default folder.
+    folder = Path(store or server_store or os.environ.get(STORE_VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
         fix = "pass the server's folder of runs: --store FOLDER"
         raise EnvironmentFault("no such folder", where=str(folder), fix=fix)

@@ -282,7 +282,8 @@ def _check_record(loaded: Record, folder: Path, place: str) -> Check:
         place: as the check names it.
     """
     findings = verify_record(loaded, folder)
-    if findings:  # contradictions, or reasons why it cannot be compared
+    # Contradictions, or reasons why the record cannot be compared; only contradictions refute it.
+    if findings:
         is_refuted = trust.is_refuted(trust.add_reasons(loaded, findings).trust)
         return Check("record", "broken" if is_refuted else "unverifiable", tuple(findings), place)
     num_figures = len(loaded.figures)

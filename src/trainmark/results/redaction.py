@@ -61,11 +61,14 @@ def _replace_url(match: re.Match[str]) -> str:
 
 
 def _is_public(host: str) -> bool:
-    """Tell whether a host is this machine by its loopback address, or a well-known public one."""
-    # With a point before both names, `example.org` stands for its subdomains too, and not for
-    # `myexample.org`.
+    """Tell whether a host is a loopback address or a well-known public host.
+
+    Only other hosts are private, and are replaced.
+    """
+    # With a point before both names, ``example.org`` in the list also matches its subdomains, but
+    # not ``myexample.org``.
     name = f".{host.lower().rstrip('.')}"
-    if name.startswith(".127."):
+    if name.startswith(".127."):  # a loopback address
         return True
     return any(name.endswith(f".{public}") for public in _DOCUMENT["public_hosts"])
 

@@ -312,7 +312,7 @@ class _Sampler:
             self._log.write("host", took_ns=self._clock() - start_ns, **readings)
 
     def _take_last_readings(self) -> None:
-        """Take readings after the end of the ranks, and report those that hang.
+        """Take readings after the end of the ranks, and report those that have hung for some time.
 
         The management controller is not read again: it may take longer than there is time for.
         """
@@ -352,7 +352,7 @@ def lower_priority(niceness: int = _LOWEST_PRIORITY) -> None:
 
 
 def main(run_dir: Path, file: str) -> int:
-    """Sample until standard input is closed, then end everything that was started."""
+    """Sample until standard input is closed, then kill the tools and threads that still run."""
     # These signals are meant for the launcher, which then closes standard input.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-VARIABLE = "TRAINMARK_STORE"
+STORE_VARIABLE = "TRAINMARK_STORE"  # environment variable with the default folder of runs
 # In a separate folder: SQLite makes and removes files beside it, and a query must not change the
 # folder of runs.
 INDEX_FILE = ".index/results.sqlite"
@@ -89,7 +89,7 @@ class Index:
         Raises:
             EnvironmentFault: there is no such folder, or the index cannot be used.
         """
-        self.folder = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
+        self.folder = Path(where or os.environ.get(STORE_VARIABLE) or RUNS_DIR)
         if not self.folder.is_dir():
             fix = "`trainmark run CASE` creates ./runs"
             raise EnvironmentFault("no such folder", where=str(self.folder), fix=fix)
@@ -209,7 +209,8 @@ class Index:
     def read_version(self) -> IndexVersion:
         """Return the version of the entries, by which a change of them is noticed.
 
-        A new or changed entry gets a higher id; if one is removed, the number changes.
+        A new or changed entry gets a higher id than all before it; if entries are only removed,
+        their number changes.
         """
         with self.open_connection() as connection:
             cursor = connection.execute(f"SELECT count(*), coalesce(max(id), 0) FROM {TABLE}")
