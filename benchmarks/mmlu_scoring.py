@@ -54,8 +54,8 @@ def describe_plan(plan: ScoringPlan) -> str:
     prefix = len(plan.groups[0].prefix)
     suffix_length = sum(map(len, plan.groups[0].suffixes)) / len(plan.groups[0].suffixes)
     return (
-        f"{plan.items} questions of {SUBJECTS} subjects, 5 shots: {prefix} tokens are shared, "
-        f"{suffix_length:.0f} are a question's own."
+        f"{plan.num_questions} questions of {SUBJECTS} subjects, 5 shots: {prefix} tokens are "
+        f"shared, {suffix_length:.0f} are a question's own."
     )
 
 
@@ -94,7 +94,7 @@ class BothWays:
 
     def same_bar(self, what: str) -> Bar:
         """Return the bar that every answer is the same."""
-        same, items = self.same(), self.plan.items
+        same, items = self.same(), self.plan.num_questions
         return Bar(what, f"{same} of {items}", "all", same == items)
 
 

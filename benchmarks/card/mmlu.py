@@ -62,20 +62,20 @@ def run(card: Card) -> Findings:
         missed = not bars[-1].met
         profile = profile_steps(lambda: both.seconds(True), device) if missed else None
     same = both.same()
-    figures: dict[str, float | None] = {"same_answers_in_bf16": same / plan.items}
+    figures: dict[str, float | None] = {"same_answers_in_bf16": same / plan.num_questions}
     for name, seconds in seconds_by_way.items():
         middle = statistics.median(seconds)
         quarters = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [middle] * 3
         figures |= {
-            f"{name}_items_per_second": plan.items / middle,
-            f"{name}_items_per_second_p25": plan.items / quarters[-1],
-            f"{name}_items_per_second_p75": plan.items / quarters[0],
+            f"{name}_items_per_second": plan.num_questions / middle,
+            f"{name}_items_per_second_p25": plan.num_questions / quarters[-1],
+            f"{name}_items_per_second_p75": plan.num_questions / quarters[0],
         }
     text = (
         f"{describe_plan(plan)} {batch_tokens:,} tokens of questions at a time, "
-        f"{len(seconds_by_way['alone'])} rounds in bf16. Both ways answer {same} of {plan.items} "
-        "questions alike: random weights leave answers nearly as likely as each other, and bf16 "
-        "rounds sums of another order differently."
+        f"{len(seconds_by_way['alone'])} rounds in bf16. Both ways answer {same} of "
+        f"{plan.num_questions} questions alike: random weights leave answers nearly as likely as "
+        "each other, and bf16 rounds sums of another order differently."
     )
     if profile is not None:
         text += (

@@ -275,7 +275,7 @@ def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mml
             assert (len(input_ids), use_cache, logits_to_keep) == (1, False, 1)
             self.modes.append(self.training)
             logits = torch.zeros(1, 1, 256)
-            logits[..., plan.letters[2]] = 5.0
+            logits[..., plan.answer_ids[2]] = 5.0
             logits[..., 7] = 9.0 * (self.calls % 2)  # token 7 is no letter
             self.calls += 1
             return type("Output", (), {"logits": logits})

@@ -150,7 +150,7 @@ def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any
         for row, suffix in zip(group.rows, group.suffixes, strict=True)
     }
     assert our_prompts == prompts  # by subject and row
-    assert plan.letters == tuple(map(ord, "ABCD"))
+    assert plan.answer_ids == tuple(map(ord, "ABCD"))
     # The questions of `make_rows` are made to give each of these prompts.
     texts = list(prompts.values())
     # A missing cell is printed as nan.

@@ -259,7 +259,7 @@ class LlamaJob:
         return flops_per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts of the job for the record; see ``Job.facts``."""
+        """Return what the record states about the job: sizes, formula, kernels, parallelism."""
         recipe = self.recipe
         config = self.data.config
         predicted = predict_peak_bytes(config, recipe, self.context.world_size)
@@ -275,6 +275,7 @@ class LlamaJob:
             "kernels": self.model.kernels.describe_used("cross_entropy"),
             "optimisation": describe_adaptation(self.model),
             "parallel": parallel,
+            # How training is distributed: on one rank, it is not.
             "strategy": strategy if self.context.world_size > 1 else None,
             "predicted_peak_bytes": predicted.total,
             "documents": self.data.train.num_documents,
@@ -331,7 +332,8 @@ def describe_adaptation(model: LlamaLora) -> dict[str, str]:
     """Return the adaptation scheme, the library that implements it, and its configuration."""
     settings = _get_lora_config(model)
     arguments = []
-    for name in PUBLISHED_LORA_FIELDS:  # those that the published page prints, in its order
+    # The page of this case's published results prints these fields in this order.
+    for name in PUBLISHED_LORA_FIELDS:
         value: Any = getattr(settings, name)
         if name == "target_modules":
             value = sorted(value)

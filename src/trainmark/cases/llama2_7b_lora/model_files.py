@@ -194,16 +194,16 @@ def _make_preset(
 def compute_linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """Return the (output, input) width of each linear layer of a block, by name."""
     hidden = config.hidden_size
-    keys = config.kv_size
-    wide = config.intermediate_size
+    kv_size = config.kv_size
+    ffn_size = config.intermediate_size
     return {
         "q_proj": (hidden, hidden),
-        "k_proj": (keys, hidden),
-        "v_proj": (keys, hidden),
+        "k_proj": (kv_size, hidden),
+        "v_proj": (kv_size, hidden),
         "o_proj": (hidden, hidden),
-        "gate_proj": (wide, hidden),
-        "up_proj": (wide, hidden),
-        "down_proj": (hidden, wide),
+        "gate_proj": (ffn_size, hidden),
+        "up_proj": (ffn_size, hidden),
+        "down_proj": (hidden, ffn_size),
     }
 
 
@@ -335,14 +335,16 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     # Refuse settings in tokenizer_config.json that ``library`` does not follow.
     tokenizer.refuse_other_settings(file, library, make_model_error)
     vocab = library.get_vocab(with_added_tokens=True)
-    size = max(vocab.values(), default=-1) + 1
-    if size > vocab_size:
+    largest_id = max(vocab.values(), default=-1)
+    if largest_id >= vocab_size:
         raise DataError(
-            f"token ids go up to {size - 1}",
+            f"token ids go up to {largest_id}",
             where=str(file),
             rule=f"the ids must be below the vocab_size in model/config.json ({vocab_size})",
             fix="put the tokenizer and the config.json of the same model into model/",
         )
+    # A vocabulary with fewer tokens is incomplete or that of another model. Training would not
+    # notice it.
     refuse_short_vocabulary(
         file,
         entries=len(vocab),
@@ -353,6 +355,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             f"padded, add unused tokens to the tokenizer until it has {vocab_size} entries"
         ),
     )
+    # If no setting names the end token, it is Llama-2's.
     end_id = vocab.get(read_special_token(folder, "eos_token", make_model_error) or "</s>")
     if end_id is None:
         raise DataError(
@@ -367,7 +370,11 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         return [item.ids for item in library.encode_batch(texts, add_special_tokens=False)]
 
     return TextTokenizer(
-        encode, file, vocab_size=size, begin=_find_begin_ids(folder, library), end_id=end_id
+        encode,
+        file,
+        vocab_size=largest_id + 1,
+        begin=_find_begin_ids(folder, library),
+        end_id=end_id,
     )
 
 
@@ -377,6 +384,7 @@ def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
     Args:
         library: the open tokenizer of the library.
     """
+    # If no setting names the token, it is Llama-2's.
     begin_token = read_special_token(folder, "bos_token", make_model_error) or "<s>"
     begin_id = library.token_to_id(begin_token)
     if begin_id is None:

@@ -89,7 +89,12 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
 
 def _write_dialogues(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split as JSON lines; return the number of dialogues, with the word to report it."""
+    """Write a split as JSON lines; return the number of dialogues by the name to report it with.
+
+    Args:
+        files: the source files of the split.
+        target: the file to write.
+    """
     rows = read_dialogues(files)
     with target.open("w", encoding="utf-8", newline="\n") as stream:
         for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):

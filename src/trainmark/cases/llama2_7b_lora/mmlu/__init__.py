@@ -79,15 +79,15 @@ class ScoringPlan(NamedTuple):
 
     Args:
         groups: its prompts.
-        letters: the token ids of the four answers.
-        items: number of questions of all ranks together.
-        shots: maximum number of solved examples before a question, the same on all ranks.
+        answer_ids: the token ids of the four answers.
+        num_questions: of all ranks together.
+        max_shots: maximum number of solved examples before a question, the same on all ranks.
     """
 
     groups: Sequence[PromptGroup]
-    letters: tuple[int, ...]
-    items: int
-    shots: int
+    answer_ids: tuple[int, ...]
+    num_questions: int
+    max_shots: int
 
 
 def plan_scoring(
@@ -143,9 +143,9 @@ def plan_scoring(
     return ScoringPlan(
         groups,
         answer_ids,
-        items=sum(len(subject.items) for subject in mmlu),
+        num_questions=sum(len(subject.items) for subject in mmlu),
         # A subject may have fewer examples than ``shots``.
-        shots=max(min(shots, len(subject.shots)) for subject in mmlu),
+        max_shots=max(min(shots, len(subject.shots)) for subject in mmlu),
     )
 
 
@@ -281,8 +281,8 @@ def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) ->
                 f"mmlu_mode=legacy truncates prompts to seq_length={max_length}, but never "
                 "their first line"
             ),
-            # The smallest seq that allows the line. A beginning token counts as one token, even if
-            # the tokenizer adds none: see ``_compute_max_ids``.
+            # The smallest seq that allows the line: its tokens without a beginning token, and one
+            # more, which legacy prompts reserve for it, even if the tokenizer adds none.
             fix=f"set seq={longest + 1 - len(tokenizer.begin)} or more, or mmlu_mode=full",
         )
 

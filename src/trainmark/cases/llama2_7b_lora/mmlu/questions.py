@@ -151,7 +151,7 @@ class PromptLevel(NamedTuple):
 
 
 def format_head(subject: str) -> str:
-    """Return the first lines of a prompt, as in lm-eval."""
+    """Return the first line of a prompt and a blank line, as in lm-eval."""
     name = subject.replace("_", " ")
     return f"The following are multiple choice questions (with answers) about {name}.\n\n"
 
@@ -227,20 +227,19 @@ def format_published_head(subject: str) -> str:
 
 
 def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Iterator[PromptLevel]:
-    """Yield the degrees of shortening of one subject's prompts, as the published program has them.
+    """Yield one subject's prompts in ever shorter forms (levels), as the published program does.
 
-    The first level has complete prompts; a prompt that is too long uses a later level. Each level
-    has one block less than the level before: of those after the prompt's first line, the first is
-    removed. Blocks are separated by blank lines. A block is usually a solved example, but examples
-    and questions that contain a blank line have several. At the last level that the caller needs,
-    only the first line remains.
+    A prompt is a first line and then blocks, with blank lines between them. A solved example is one
+    block, and so is the question at the end; those that contain a blank line have several. The
+    first level has all blocks. Each further level drops one more, from the beginning; the first
+    line always remains. The caller tries a prompt that is too long at the next level.
 
     Args:
-        rows: of the questions in the subject's file, counted from 0.
+        rows: numbers of the questions in the subject's file, from 0.
         max_shots: number of solved examples at the first level, if the subject has as many.
     """
     shots = [format_shot(shot, stripped=False) for shot in subject.shots[:max_shots]]
-    # A shot ends with a blank line, so it has as many blocks as blank lines.
+    # Each block of a shot, also the last, ends with a blank line.
     num_blocks_of_shots = [shot.count(BLANK_LINE) for shot in shots]
     # Number of the first block of each shot, from 0, and of the first block after all shots.
     *first_blocks, end_of_shots = accumulate(num_blocks_of_shots, initial=0)
@@ -255,7 +254,7 @@ def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Ite
         return BLANK_LINE.join([format_published_head(subject.name), *remaining_blocks])
 
     # Endless: the caller stops when the prompts of all rows fit, at the latest when only the first
-    # line remains, whose length ``encode_answers`` has checked.
+    # line remains. ``encode_answers`` has checked that this line fits.
     for num_dropped in count():
         # A shot counts as long as its first block remains, in which its question begins.
         remaining_shots = sum(first_block >= num_dropped for first_block in first_blocks)

@@ -101,15 +101,15 @@ def score_mmlu(
             afterwards. The caller sets autocast.
         plan: this rank's prompts.
         batch_tokens: maximum number of ids of questions in one forward pass.
-        legacy: score as the published page: each prompt separately, with dropout, and an answer is
-            right only if no token of the vocabulary is more likely.
+        legacy: score as the program of the case's published results: each prompt separately, with
+            dropout, and an answer is right only if no token of the vocabulary is more likely.
         rank: of this process, of ``world_size``.
         equal_passes: make the same number of forward passes on all ranks. A model that is sharded
             over ranks requires it, because the ranks exchange weights in each pass.
     """
     items: list[ScoredItem] = []
     num_passes = 0
-    model.train(legacy)  # in train mode, dropout is active, as on the published page
+    model.train(legacy)  # in train mode, dropout is active, as legacy scoring needs
     for group in plan.groups:
         if legacy:
             batches = _score_prompts_alone(model, group)
@@ -121,7 +121,7 @@ def score_mmlu(
         if not legacy and len(group.prefix) > 0:
             num_passes += 1  # that of the prefix
     if equal_passes:
-        any_token = plan.letters[0]
+        any_token = plan.answer_ids[0]
         _make_idle_passes(model, num_passes, any_token, rank=rank, world_size=world_size)
     model.eval()
     num_truncated = sum(len(group.rows) for group in plan.groups if group.is_truncated)
@@ -133,12 +133,12 @@ def score_mmlu(
 def sum_right_answers(items: Sequence[ScoredItem]) -> EvaluationSum:
     """Return the sum of an evaluation that scores a right answer with 1 and a wrong one with 0.
 
-    It has a key of each question, made of the number of its subject and its row. Questions that
-    were scored twice have equal keys.
+    It also has a key of each question, by which the harness detects questions scored twice.
     """
     evaluation_sum = EvaluationSum()
+    # Subject and row identify a question; ``ScoredRows.of`` makes one key of both.
     identities = [(SUBJECTS.index(item.subject), item.row) for item in items]
-    # The shape is given for a rank without questions.
+    # (questions, 2), also (0, 2) for a rank without questions.
     identity_rows = torch.tensor(identities, dtype=torch.int64).reshape(-1, 2)
     num_right = sum(item.predicted == item.right for item in items)
     evaluation_sum.add(ScoredRows.of(identity_rows, len(items)), total=float(num_right))
@@ -230,20 +230,20 @@ def _build_items(
     Args:
         numbers: positions in ``group.rows``, in the order of ``logits``.
         logits: of the token after each prompt (B, V).
-        must_be_likeliest: whether the likeliest letter is the answer only if no other token of the
-            vocabulary is likelier, else ``NO_ANSWER``, as in the case's published results; false:
-            it is always the answer.
+        must_be_likeliest: what the model's answer is. False: the likeliest of the four letters.
+            True, as in the case's published results: this letter, but ``NO_ANSWER`` if another
+            token of the vocabulary is likelier.
     """
     subject = mmlu[group.subject]
     log_probabilities = logits.float().log_softmax(-1)
-    letter_scores = log_probabilities[:, list(plan.letters)]
+    letter_scores = log_probabilities[:, list(plan.answer_ids)]
     best_letters = letter_scores.argmax(-1).tolist()
     likeliest_tokens = log_probabilities.argmax(-1).tolist()
-    check_choices(best_letters, len(plan.letters))  # raises if the device computed nonsense
+    check_choices(best_letters, len(plan.answer_ids))  # raises if the device computed nonsense
     for index, number in enumerate(numbers):
         row = group.rows[number]
         predicted = best_letters[index]
-        if must_be_likeliest and likeliest_tokens[index] != plan.letters[predicted]:
+        if must_be_likeliest and likeliest_tokens[index] != plan.answer_ids[predicted]:
             predicted = NO_ANSWER
         yield ScoredItem(
             subject.name,
@@ -311,8 +311,8 @@ def _average_over_ranks(
     # One sum over ranks for all counts: two for each subject, one for each number of shots.
     counts = [asked[name] for name in SUBJECTS]
     counts += [right[name] for name in SUBJECTS]
-    # ``plan.shots`` is the maximum number, the same on all ranks.
-    counts += [shots[number] for number in range(plan.shots + 1)]
+    # ``plan.max_shots`` is the maximum number, the same on all ranks.
+    counts += [shots[number] for number in range(plan.max_shots + 1)]
     *totals, all_truncated = add_over_ranks(
         *counts, num_truncated, world_size=world_size, device=device
     )
@@ -321,17 +321,19 @@ def _average_over_ranks(
     all_right = totals[num_subjects : 2 * num_subjects]
     all_shots = totals[2 * num_subjects :]
     shots_used = {number: total for number, total in enumerate(all_shots) if total}
-    assert sum(all_asked) == plan.items, f"{sum(all_asked)} of {plan.items} items were scored"
+    assert sum(all_asked) == plan.num_questions, (
+        f"{sum(all_asked)} of {plan.num_questions} items were scored"
+    )
     # Here each subject is a kind of its own.
     per_subject = _compute_shares({name: name for name in SUBJECTS}, all_asked, all_right)
     return MmluResult(
-        micro=sum(all_right) / plan.items,
+        micro=sum(all_right) / plan.num_questions,
         macro=sum(per_subject.values()) / len(per_subject),
         per_subject=per_subject,
         per_category=_compute_shares(CATEGORIES, all_asked, all_right),
         shots_used=shots_used,
         num_truncated=all_truncated,
-        asked=plan.items,
+        asked=plan.num_questions,
         items=items,  # of this rank only
     )
 
