@@ -66,11 +66,10 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     # The head, of the table's size, is among the matmul weights, but in no block.
     block_weights = (recipe.matmul_weights - table) // layers
     local_weights = parameters // num_shards
-    gathered = 0
+    gathered_weights = 0
     # FSDP2 gathers token table and head, the current block and the next one.
     if is_sharded:
-        gathered = (2 * table + min(2, layers) * block_weights) // tensor_parallel
-    # From here on, bytes.
+        gathered_weights = (2 * table + min(2, layers) * block_weights) // tensor_parallel
     peak = _find_peak(
         recipe,
         _predict_block(recipe, block_weights),
@@ -78,16 +77,19 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
         head_gradient=table * FP32_BYTES // num_shards,
         block_gradient=block_weights * FP32_BYTES // num_shards,
     )
-    # FSDP2 gathers weights and reduces gradients in two streams of its own. The allocator keeps the
-    # freed memory of each, as much as the gathered weights have, and no other stream can use it.
-    cached = 2 * gathered * FP32_BYTES
-    # Only the library's kernels have all scores in memory; they leave unusable memory.
+    # Bytes that the allocator keeps after they are freed. FSDP2 gathers weights in one CUDA stream
+    # and reduces gradients in another. Each stream keeps freed memory of the size of the gathered
+    # weights, which no other stream can use.
+    cached = 2 * gathered_weights * FP32_BYTES
+    # The library's kernels have all scores (logits) in memory at once. When the scores are freed,
+    # they leave memory that is too small for those of the next step. With FSDP2, the estimate does
+    # not count it.
     if not is_sharded and recipe.kernels == "library":
         cached = estimate_cached_scores(
             recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
         )
     return Prediction(
-        weights=(local_weights + gathered) * FP32_BYTES,
+        weights=(local_weights + gathered_weights) * FP32_BYTES,
         optimizer=local_weights * FP32_BYTES * ADAM_MOMENTS,
         gradients=peak.gradients,
         activations=peak.activations,
@@ -121,18 +123,21 @@ def _find_peak(
         # At the end of the forward pass.
         _PeakBytes(early_gradients, saved + cached_copies + head),
         # In the backward pass of the last block. The head's gradient exists; its other tensors and
-        # autocast's copies are freed.
+        # autocast's copies are freed. Not a sum: if there are gradients of earlier micro-batches,
+        # that of the head is added to them in place.
         _PeakBytes(max(early_gradients, head_gradient), saved + block.temporary),
         # In the backward pass of the first block.
         _PeakBytes(late_gradients, block.saved + block.temporary),
         # At the end of the backward pass. One tensor of the residual stream's size remains.
         _PeakBytes(all_gradients, block.stream),
     )
-    return max(peaks, key=sum)
+    return max(peaks, key=sum)  # by gradients and activations together
 
 
 def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
-    """Return the bytes of a block's activations.
+    """Return the bytes of a block's activations on a rank.
+
+    A block saves all that its backward pass needs, or saves a part and recomputes the rest.
 
     Args:
         block_weights: number of weights in a block.
@@ -144,7 +149,7 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
     ffn = recipe.ffn_size
     kv_size = hidden // recipe.num_heads * recipe.num_kv_heads
     tokens = recipe.micro_batch_size * recipe.seq_length
-    stream = tokens * hidden * FP32_BYTES
+    stream = tokens * hidden * FP32_BYTES  # the residual stream, which is the block's input
     if recipe.sequence_parallel:
         stream //= tensor_parallel
     column = tokens * number_bytes // tensor_parallel  # for each column of a matmul's result
@@ -156,35 +161,37 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
     num_inputs = 5 if is_half else 2
     inputs = num_inputs * hidden * column
     attention = (2 * hidden + 2 * kv_size) * column  # query and result, key and value
-    attention_sums = tokens * recipe.num_heads * FP32_BYTES // tensor_parallel  # one for each head
-    feed_forward = 4 * ffn * column  # four results
-    computed = norms + inputs + attention + attention_sums + feed_forward
-    # Gradients of two results of the feed-forward layer, of the stream and of a matrix.
+    # Sums of the softmax, one for each token and head.
+    attention_sums = tokens * recipe.num_heads * FP32_BYTES // tensor_parallel
+    feed_forward = 4 * ffn * column  # gate, its activation, up, and the product of these two
+    needed = norms + inputs + attention + attention_sums + feed_forward
+    # Gradients of two results of the feed-forward layer, of the stream and of one weight matrix.
     temporary = 2 * column * ffn + stream + hidden * ffn * number_bytes // tensor_parallel
     if recipe.checkpoint_activations == "none" and not recipe.compile:
-        # The copies are among what is saved, so ``cached_copies`` does not count them again.
-        return _BlockBytes(stream, saved=computed + copies, temporary=temporary, cached_copies=0)
-    # A recomputed block. A compiled block is counted in the same way.
+        # The block saves all. The copies are included, so ``cached_copies`` must not count them.
+        return _BlockBytes(stream, saved=needed + copies, temporary=temporary, cached_copies=0)
+    # The block saves its input and recomputes the rest. A compiled block is estimated in the same
+    # way.
     saved_results = 0
     if recipe.checkpoint_activations == "selective":
-        # The results of matmuls and attention: query, attention, its projection and down; key and
-        # value; gate and up.
+        # It also saves the results of matmuls and attention. Their widths: ``hidden`` of query,
+        # attention, its projection and down; ``kv_size`` of key and value; ``ffn`` of gate and up.
         saved_results = column * (4 * hidden + 2 * kv_size + 2 * ffn)
-    # The backward pass computes again what the block needs but has not saved.
-    recomputed = computed + copies - stream - saved_results
+    recomputed = needed + copies - stream - saved_results
     return _BlockBytes(
         stream,
         saved=stream + saved_results,
         temporary=temporary + recomputed,
-        cached_copies=copies,
+        cached_copies=copies,  # of the forward pass; the backward pass makes them again
     )
 
 
 def _predict_head_bytes(recipe: Llama31Recipe, stream: int) -> int:
     """Return the bytes that the head and the last norm need: saved and temporary tensors.
 
-    The library's kernels compute all scores (logits) at once. Kernels of this program compute a
-    part at a time, and compute the gradient of the head's weights in the forward pass.
+    The library's kernels compute all scores (logits) at once, on every tensor-parallel rank. The
+    kernels of this program compute a part at a time, and compute the gradient of the head's weights
+    in the forward pass.
 
     Args:
         stream: bytes of the residual stream.
@@ -198,9 +205,11 @@ def _predict_head_bytes(recipe: Llama31Recipe, stream: int) -> int:
     tensor_parallel = recipe.tensor_parallel
     hidden = recipe.hidden_size
     scores_at_once = min(scores // tensor_parallel, SCORES_AT_ONCE)
-    weights = recipe.vocab_size * hidden // tensor_parallel  # as many numbers in their gradient
-    head_bytes = saved + (weights + scores_at_once) * FP32_BYTES
-    if recipe.precision in AUTOCAST:  # copies of the head's input and of the scores
+    weight_gradients = recipe.vocab_size * hidden // tensor_parallel
+    head_bytes = saved + (weight_gradients + scores_at_once) * FP32_BYTES
+    # Autocast copies the head's input and the scores. Of the copied input, the estimate counts the
+    # part of one tensor-parallel rank.
+    if recipe.precision in AUTOCAST:
         tokens = recipe.micro_batch_size * recipe.seq_length
         head_bytes += tokens * HALF_BYTES // tensor_parallel * hidden + scores_at_once * HALF_BYTES
     return head_bytes

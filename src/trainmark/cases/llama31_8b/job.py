@@ -70,7 +70,7 @@ class Llama31Job(NextTokenJob):
         )
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts of the job for the record; see ``Job.facts``."""
+        """Return what the record states about the job: facts of all such jobs, and the kernels."""
         return {**super().facts(), "kernels": self.kernels.describe_used("cross_entropy")}
 
 

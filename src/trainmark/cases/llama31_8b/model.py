@@ -62,10 +62,11 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
 
 
 def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
-    """Make all linear layers of ``blocks`` but the first and the last compute in fp8, in place.
+    """Make linear layers of ``blocks`` compute in fp8, in place.
 
-    The two layers that keep their precision are one of the first block and one of the last block.
-    Scales are dynamic, one for each tensor. Activations and weights are e4m3, gradients e5m2.
+    The case defines fp8 training so: the first linear layer of the first block and the last linear
+    layer of the last block keep their precision, all others compute in fp8. Scales are dynamic, one
+    for each tensor. Activations and weights are e4m3, gradients e5m2.
 
     Args:
         emulate: round to fp8, but multiply in a wider type.

@@ -39,7 +39,8 @@ class ToyJob:
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=context.recipe.learning_rate, fused=True
         )
-        # It divides the rows of each step over the ranks; every rank has the whole model.
+        # Sharding of the data: the rows of each step are divided over the ranks. Every rank has the
+        # whole model.
         self.sharding = Sharding.of(context, num_rows=len(data["train"]))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(context, self.model, optimizer, self._compute_loss_sum)
@@ -78,7 +79,7 @@ class ToyJob:
         return (4.0 * FEATURES * HIDDEN + 6.0 * HIDDEN * CLASSES) * counts.samples
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts of the job for the record; see ``Job.facts``."""
+        """Return what the record states about the job: size, FLOPs formula, skipped steps."""
         return {
             "parameters": sum(item.numel() for item in self.model.parameters()),
             # N weights: 2N forward, 4N backward. The first layer needs no gradient of its input.
