@@ -233,7 +233,7 @@ class RoutingMeter:
                 if training ended before it. Sums and the trend are over all steps.
         """
         self.check()  # it also moves the counts of the last steps to ``self._loads``
-        no_steps = np.zeros((0, 1, 1), np.int32)  # all sums below are then 0
+        no_steps = np.zeros((0, *self._routed_in_step.shape), np.int32)  # all sums are then 0
         loads = np.concatenate(self._loads) if self._loads else no_steps
         rank_loads, expert_loads = self._add_over_ranks(
             torch.from_numpy(loads).to(self._routed_in_step.device)
