@@ -248,7 +248,7 @@ class LlamaJob:
         save_adapters(self.model, folder / ADAPTERS, base)
 
     def model_flops(self, counts: Counts) -> float:
-        """Return the model FLOPs of training ``counts``, with those of the padding."""
+        """Return the model FLOPs of training ``counts``; the model computes the padding too."""
         recipe = self.recipe
         flops_per_token = compute_model_flops_per_token(
             self.data.config,

@@ -61,7 +61,7 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     layers = recipe.num_layers
     # Numbers of weights.
     table = recipe.vocab_size * recipe.hidden_size
-    norms = (2 * layers + 1) * recipe.hidden_size
+    norms = (2 * layers + 1) * recipe.hidden_size  # two in each block, and the last norm
     parameters = recipe.matmul_weights + table + norms
     # The head, of the table's size, is among the matmul weights, but in no block.
     block_weights = (recipe.matmul_weights - table) // layers

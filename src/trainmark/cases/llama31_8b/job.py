@@ -30,7 +30,7 @@ def load_data(context: JobContext) -> Splits:
 
 
 def compute_lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
-    """Return the next step's learning rate over the peak: linear rise, then cosine.
+    """Return the next step's learning rate as a fraction of the peak: linear rise, then cosine.
 
     As in NeMo's WarmupAnnealing, step k of w warm-up steps, counted from 1, has k / (w + 1).
     """

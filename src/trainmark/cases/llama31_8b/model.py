@@ -84,7 +84,7 @@ def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
 
 
 def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
-    """Divide heads, feed-forward columns, and the rows of token table and head, in place.
+    """Divide heads, feed-forward columns, and the vocabulary of token table and head, in place.
 
     Norms stay whole on every rank. They are named all the same, because their weights must become
     DTensors like all others.
@@ -98,6 +98,7 @@ def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: De
         table="library.model.embed_tokens",
         last_norm="library.model.norm",
         norms=[f"{block}input_layernorm", f"{block}post_attention_layernorm"],
+        # Linear layers of which each rank computes a part of the results.
         columns=[
             "library.lm_head",
             f"{block}self_attn.q_proj",
@@ -106,6 +107,7 @@ def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: De
             f"{block}mlp.gate_proj",
             f"{block}mlp.up_proj",
         ],
+        # Linear layers of which each rank has a part of the inputs: their results are summed.
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
         # Before these modules, the ranks gather the tokens that they have divided.
         whole_sequence_inputs=whole_sequence_inputs if recipe.sequence_parallel else (),

@@ -21,6 +21,6 @@ def find_sizes(recipe: Llama31Recipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula for ``recipe``."""
     del facts  # the recipe has all sizes
     token_table = recipe.vocab_size * recipe.hidden_size
-    norms = (2 * recipe.num_layers + 1) * recipe.hidden_size
+    norms = (2 * recipe.num_layers + 1) * recipe.hidden_size  # two in each block, and the last
     parameters = recipe.matmul_weights + token_table + norms
     return compute_next_token_sizes(parameters, compute_next_token_flops(recipe))
