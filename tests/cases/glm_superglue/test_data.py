@@ -122,6 +122,16 @@ def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
     assert data.load(tmp_path, RECIPE).validation.num_shortened == 0
 
 
+def test_question_longer_than_a_sequence_is_refused_with_the_length_it_needs(tmp_path):
+    folder = write_folder(tmp_path)
+    fault = read_fault(folder, replace(RECIPE, seq_length=6))
+    assert "seq_length=6;" in fault
+    needed = int(re.search(r"set seq_length to at least (\d+)", fault)[1])
+    with pytest.raises(DataError):
+        data.check(folder, replace(RECIPE, seq_length=needed - 1))
+    data.check(folder, replace(RECIPE, seq_length=needed))
+
+
 def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path):
     twice = make_question("@placeholder was born", "Anna Berg", "Rome")
     passage = make_line(

@@ -164,10 +164,10 @@ class ClozeExamples(Examples):
                 f"a question and a candidate take {num_tokens[longest]} tokens without the passage",
                 where=f"{self.file}, {place}",
                 rule=(
-                    "a question and a candidate must fit into seq_length={self.seq_length}; "
+                    f"a question and a candidate must fit into seq_length={self.seq_length}; "
                     "only passages are shortened"
                 ),
-                fix=f"set seq_length above {num_tokens[longest]}, or remove the question",
+                fix=f"set seq_length to at least {num_tokens[longest]}, or remove the question",
             )
 
     @property
