@@ -106,7 +106,8 @@ class Llama31Recipe(LanguageRecipe):
             raise UsageError(
                 "fsdp=false cannot be used with sequence_parallel=true or several replicas",
                 where="recipe field fsdp",
-                rule="only FSDP2 averages the gradients of such replicas",
+                rule="only FSDP2 averages the gradients of divided replicas, and losses of a "
+                "divided sequence were inexact without it",
                 fix="remove fsdp=false",
             )
         if self.precision == "fp8":
