@@ -572,7 +572,7 @@ def accept(
     A stop signal (Ctrl-C) ends the measurement; after the result is written, it is delivered again.
 
     Args:
-        case: the case whose training is measured; None: the default case.
+        case: the case to train; None: the default case.
         overrides: recipe fields to change.
         fields: further fields of ``acceptance.request.AcceptRequest``: nproc, phases, rounds, out …
 
@@ -656,7 +656,8 @@ def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
         raise RecordError(
             error.what,
             where=f"--baseline {word}",
-            rule="a baseline is the folder of an earlier acceptance, or runs of the same work",
+            rule="a baseline must be the folder of an earlier acceptance test, or runs of the same "
+            "work",
             fix=error.fix,
         ) from None
     return compute_baselines_of_runs(selection.records, plans, word)

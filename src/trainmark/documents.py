@@ -93,7 +93,7 @@ def read_yaml(file: Path) -> Any:
                     raise UsageError(
                         f"{key} is given twice",
                         where=f"{file}, line {key_node.start_mark.line + 1}",
-                        rule="a mapping must have each key once",
+                        rule="each key may occur only once in a mapping",
                         fix="set it only once",
                     )
                 seen.add(key)

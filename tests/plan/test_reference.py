@@ -55,7 +55,7 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
         (HEAD + ROW.replace("1x1", "1-1") + 'cells = ["", "", "", ""]', "reference.0.world"),
         (
             HEAD + ROW + 'cells = ["", "", "", ""]\ncells_en = {mfu = "1"}',
-            "cells_en has keys ['mfu']",
+            "cells_en has unknown columns: mfu",
         ),
         (HEAD.replace('"C"', '"certain"'), "source.0.evidence"),
         (HEAD.replace("zh =", "zz ="), "source.0.text.zz"),

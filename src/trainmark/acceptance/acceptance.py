@@ -60,7 +60,7 @@ def plan_acceptance(
         raise UsageError(
             f"{request.nnodes} nodes cannot be measured without a launcher",
             where="--nnodes",
-            rule="an acceptance of several nodes needs a launcher",
+            rule="an acceptance test of several nodes needs a launcher",
             fix="add --launcher ssh or --launcher slurm; see `trainmark list launchers`",
         )
     # The default phases contain `groups`, too, which is then left out. It is refused only if the

@@ -110,7 +110,7 @@ def plan_session(
         raise UsageError(
             f"the number of nodes is {num_nodes}",
             where="--nnodes",
-            rule="an acceptance with a launcher needs at least 2 nodes",
+            rule="an acceptance test with a launcher needs at least 2 nodes",
             fix="set --nnodes; without --launcher, the devices of this machine are compared",
         )
     if nproc is None:
@@ -222,10 +222,11 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
     numbers = [int(path.name) for path in (folder / SESSIONS_DIR).glob("*")]
     if not numbers:
         raise RecordError(
-            "this folder contains no acceptance of several nodes",
+            "this folder contains no acceptance test of several nodes",
             where=str(folder),
-            rule="the folder of an acceptance with a launcher must contain a `sessions` folder",
-            fix="pass the --out folder of the command that submitted the acceptance",
+            rule="the folder of an acceptance test with a launcher must contain a `sessions` "
+            "folder",
+            fix="pass the --out folder of the command that submitted the test",
         )
     try:
         with run_dir.lock_folder(folder):
@@ -233,7 +234,7 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
             yield replace(opened, is_submitted=True)  # so that no second job is started
     except BlockingIOError:
         raise EnvironmentFault(
-            "another process is already waiting for this acceptance",
+            "another process is already waiting for this acceptance test",
             where=str(folder),
             fix="wait until the other process ends",
         ) from None

@@ -95,7 +95,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         raise UsageError(
             f"not an acceptance request: {str(error).splitlines()[0]}",
             where=str(path),
-            rule="`trainmark accept` can only continue an acceptance that it started",
+            rule="`trainmark accept` can only continue an acceptance test that it started",
             fix="choose another --out",
         ) from None
     for name in AcceptRequest.model_fields:

@@ -31,7 +31,7 @@ class AcceptRequest(Frozen):
         overrides: recipe fields to change, by name or short name.
     """
 
-    case: str = Field(DEFAULT_CASE, min_length=1, description="Case whose training is measured.")
+    case: str = Field(DEFAULT_CASE, min_length=1, description="Case to train.")
     overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")

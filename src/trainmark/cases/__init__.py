@@ -124,8 +124,8 @@ def import_part(name: str, part: Part) -> ModuleType:
         raise UsageError(
             f"case {name} has no module {part!r}",
             where=str(get_folder(name)),
-            rule="a case must contain the modules or packages data and job; prepare, figures and "
-            "sizes are optional",
+            rule="a case must contain the modules or packages `data` and `job`; `prepare`, "
+            "`figures` and `sizes` are optional",
             fix=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
     try:
@@ -137,7 +137,7 @@ def import_part(name: str, part: Part) -> ModuleType:
             f"cannot be imported: {type(error).__name__}: {error}",
             where=f"case {name}, module {part}",
             rule="the modules of a case must be importable",
-            fix="fix the module; docs/adding-a-case.md shows a complete case",
+            fix="correct the module; docs/adding-a-case.md shows a complete case",
         ) from error
 
 
@@ -350,7 +350,7 @@ def _load(name: str) -> Case:
             f"cannot be read as a case: {type(error).__name__}: {error}",
             where=file,
             rule="a case.py must be importable and define CASE",
-            fix="fix the file; docs/adding-a-case.md shows a complete one",
+            fix="correct the file; docs/adding-a-case.md shows a complete case",
         ) from error
     if case.name != name:
         raise UsageError(

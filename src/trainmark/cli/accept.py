@@ -20,7 +20,7 @@ EXAMPLES = """\
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
   trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
   trainmark accept --phases devices           devices alone: speed and equal results
-  trainmark accept --dry-run                  print phases, rounds and times; start nothing
+  trainmark accept --dry-run                  print phases, rounds and times, and exit
   trainmark accept --out acceptances/rack7    resume: measure what is missing
   trainmark accept --attach acceptances/rack7   wait for a submitted job
 """
@@ -33,7 +33,7 @@ def accept(
         str | None,
         typer.Argument(
             metavar="[CASE]",
-            help="Case whose training is measured; default: distilbert_sst2.",
+            help="Case to train; default: distilbert_sst2.",
             autocompletion=complete_with("complete_case"),
         ),
     ] = None,
@@ -43,7 +43,7 @@ def accept(
         typer.Option(metavar="FOLDER", help="Wait for the job that was submitted for this folder."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be measured; start nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be measured, and exit.")
     ] = False,
     as_json: Json = False,
     lang: Lang = "en",
@@ -53,8 +53,8 @@ def accept(
     """Find devices, nodes and links that are slow or give wrong results.
 
     Every device (with --launcher, every node) trains alone and in pairs, and is compared with its
-    peers. The output folder contains acceptance.json, a page, and passing.txt, failing.txt and
-    undecided.txt.
+    peers. The output folder contains acceptance.json, an HTML page, and the lists passing.txt,
+    failing.txt and undecided.txt.
 
     Exit codes: 0: all pass; 1: some fail; 3: some are undecided; 2: nothing was started.
     """

@@ -24,7 +24,7 @@ _MAX_SHOWN_MEMBERS = 4  # of a team
 
 
 def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: bool) -> None:
-    """Print phases, times and rounds of an acceptance, and the command that would start it.
+    """Print the phases, times and rounds of an acceptance test, and the command that starts it.
 
     Args:
         acceptance: of this machine's devices, or of a launcher's nodes (``OpenedSession``).

@@ -33,8 +33,8 @@ def analyze(
         typer.Argument(
             metavar="LOG... [KEY=VALUE]...",
             help=(
-                "Logs, plain or gzip (-: stdin), and settings (also --KEY VALUE); see "
-                "docs/analyze.md."
+                "Log files, plain or gzip (- for stdin), and settings as KEY=VALUE or "
+                "--KEY VALUE; see docs/analyze.md."
             ),
         ),
     ],

@@ -46,7 +46,7 @@ VERBS = {
     "Measure": {
         "run": "Run a case or a plan file, measure it, and write a record.",
         "accept": "Find devices, nodes and links that are slow or give wrong results.",
-        "list": "List cases, recipes and devices, or one section; print the schema.",
+        "list": "List cases, recipes and devices, or print a single section or the schema.",
         "doctor": "Find problems that would fail a run or skew its results.",
         "ceilings": "Measure matmul, memory, transfer and collective rates.",
         "prepare": "Check raw data and convert it to the format that a case reads.",
@@ -62,7 +62,7 @@ VERBS = {
     "Compare results": {
         "compare": "Compare two runs: is B slower or worse than A?",
         "gate": "Check runs against a baseline or earlier runs of the same work.",
-        "audit": "Find errors and doubtful values in results; check a division's rules.",
+        "audit": "Find errors and suspicious values in results; check a division's rules.",
     },
     "Exchange results": {
         "bundle": "Pack runs with their evidence into one file, or upload them.",

@@ -50,7 +50,7 @@ def audit(
     lang: Lang = "en",
     as_json: Json = False,
 ) -> None:
-    """Find errors and doubtful values in results.
+    """Find errors and suspicious values in results.
 
     The exit code is 1 if there is an error, a broken rule or a record that cannot be read.
     """

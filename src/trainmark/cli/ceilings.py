@@ -26,7 +26,9 @@ def ceilings(
     budget_s: Annotated[
         float,
         typer.Option(
-            min=0.01, max=3600, help="Time per row in seconds; more time allows larger sizes."
+            min=0.01,
+            max=3600,
+            help="Seconds to spend on each row of the table; more time allows larger sizes.",
         ),
     ] = 3.0,
     lang: Lang = "en",

@@ -37,7 +37,7 @@ def check(
     overrides: Assignments = None,
     new: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write a template for a new case to DIR; run nothing."),
+        typer.Option(metavar="DIR", help="Write a template for a new case to DIR, and exit."),
     ] = None,
     steps: Annotated[
         int, typer.Option(min=10, help="Number of steps per run; at most one epoch.")
@@ -46,9 +46,9 @@ def check(
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
-    """Check your case by running it with one rank and with two; report all faults.
+    """Check your case by running it with one rank and with two, and report all faults.
 
-    --new writes the example of docs/adding-a-case.md as a template.
+    --new writes the example from docs/adding-a-case.md as a template.
 
     The exit code is 1 if a check finds a fault.
     """

@@ -27,7 +27,7 @@ def compare(
     a: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="Baseline: runs, folders or bundles; put several in quotes."
+            metavar="A", help="Baseline: runs, folders or bundles; quote a list of several."
         ),
     ],
     b: Annotated[
@@ -37,7 +37,7 @@ def compare(
         list[str] | None, typer.Option(help="Figure to compare; default: all throughput figures.")
     ] = None,
     threshold: Annotated[
-        float, typer.Option(help="Smallest change that counts (0.03 = 3%).")
+        float, typer.Option(help="Ignore changes smaller than this (0.03 = 3%).")
     ] = 0.03,
     allow: Annotated[
         list[str] | None, typer.Option(help="Setting in which A and B may differ, for example bs.")

@@ -39,7 +39,7 @@ def doctor(
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
-    """Find problems that would fail a run or skew its results, each with a fix.
+    """Find problems that would fail a run or skew its results, and suggest a fix for each.
 
     --quiet prints problems only. Exit codes: 2: a run would fail; 1: its results would be skewed;
     0: no problem.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
-    """Print the plan and its command, or the script that submits it; start nothing."""
+    """Print the plan and its command, or the script that submits it, without starting it."""
     # 0: the launcher itself starts the ranks, on this machine. Otherwise one process on each node
     # starts them.
     if plan.node_processes == 0:
@@ -261,9 +261,9 @@ def list_planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]
 def print_series_dry_run(
     entries: Sequence[SeriesEntry], *, name: str, exit_code: int, as_json: bool
 ) -> None:
-    """Print the state of a plan file's entries, then the launches to do with their order and time.
+    """Print the state of a plan file's entries, then the order and time of the remaining launches.
 
-    Starts nothing.
+    Nothing is started.
 
     Args:
         name: of the plan file.

@@ -32,8 +32,8 @@ def export(
 ) -> None:
     """Write records in the format of another program.
 
-    The exit code is 1 if a record cannot be read or does not match its raw events; the others are
-    written.
+    The exit code is 1 if a record cannot be read or does not match its raw events; all other
+    records are still written.
     """
     from trainmark.export.tables import render_text, write_parquet
     from trainmark.record.work import reject_duplicates

@@ -30,7 +30,7 @@ EXAMPLES = """\
 
 def follow(
     runs: Annotated[
-        list[str], typer.Argument(help="Folders of runs, which may still be in progress.")
+        list[str], typer.Argument(help="Folders of runs; the runs may still be in progress.")
     ],
     to: Annotated[
         list[str],

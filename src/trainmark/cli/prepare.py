@@ -139,7 +139,7 @@ class LineReporter(Reporter):
         self._shown_s = 0.0  # time of the last line
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
-        """Print the name of a stage of ``total`` units of work, of which ``done`` are done."""
+        """Print the stage's name. It has ``total`` units of work; ``done`` are already done."""
         self._stage = stage
         self._total = total
         self._done = done
@@ -149,7 +149,7 @@ class LineReporter(Reporter):
         self.say(stage)
 
     def advance(self, units: int) -> None:
-        """Print how far the stage is, if a minute has passed since the last line.
+        """Print the progress of the stage if a minute has passed since the last line.
 
         Args:
             units: of work that were done since the last call.
@@ -189,7 +189,7 @@ class BarReporter(Reporter):
         self._task: TaskID | None = None  # the bar of the stage; None: no stage has begun
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
-        """Replace the bar by that of the stage."""
+        """Replace the current bar with a new one for the stage."""
         if self._task is not None:
             self.progress.remove_task(self._task)
         self._task = self.progress.add_task(stage, total=total, completed=done)

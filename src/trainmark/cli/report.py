@@ -50,7 +50,7 @@ def report(
         Literal["terminal", "md", "html", "svg", "png"] | None,
         typer.Option(
             "--format",
-            help="Report format; default: from the file extension of -o, otherwise terminal.",
+            help="Report format; default: inferred from the extension of -o, otherwise terminal.",
         ),
     ] = None,
     lang: Lang = "en",
@@ -72,14 +72,16 @@ def report(
     price_per_hour: Annotated[
         str | None,
         typer.Option(
-            metavar="12.5 USD", help="Price of all devices per hour; adds the cost per sample."
+            metavar="12.5 USD",
+            help="Price per hour of all devices together; adds the cost per sample to the report.",
         ),
     ] = None,
 ) -> None:
     """Show the results of runs, verified against their events.
 
-    If the launcher of a run was killed, its record is written first. The exit code is 1 if a record
-    cannot be read or does not match its raw events; the others are shown.
+    If a run was killed before its record was written, the record is written first. The exit code
+    is 1 if a record cannot be read or does not match its raw events; all other records are still
+    shown.
     """
     from trainmark.record.work import reject_duplicates
     from trainmark.results.selection import select_results
@@ -130,7 +132,9 @@ def _build_pages(
 
     if against and form == "md":
         fix = "remove --format md, or write HTML: -o report.html"
-        raise UsageError("--against cannot be used with Markdown", where="--against", fix=fix)
+        raise UsageError(
+            "--against cannot be used with Markdown output", where="--against", fix=fix
+        )
     price = None if price_per_hour is None else Price.parse(price_per_hour)
     # None: the pages say nothing about comparisons, which the Markdown form does not have.
     others = None if form == "md" else _select_others(selection, against)

@@ -27,7 +27,7 @@ def results(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Filters KEY OPERATOR VALUE, or a case.",
+            help="Filters of the form KEY OPERATOR VALUE, or a case.",
             autocompletion=complete_with("complete_filter"),
         ),
     ] = None,
@@ -48,10 +48,10 @@ def results(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """List, filter and sort many runs. Each row is a launch.
+    """List, filter and sort many runs. Each row is one launch.
 
-    Recipe fields that differ between launches of a case get a column each. The exit code is 1 if
-    a record cannot be read; the others are listed.
+    Each recipe field that differs between launches of a case gets its own column. The exit code is
+    1 if a record cannot be read; all other records are still listed.
     """
     from trainmark.pages import results as display
     from trainmark.results.store.index import Index

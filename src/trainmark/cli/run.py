@@ -36,7 +36,7 @@ EXAMPLES = """\
   trainmark run distilbert_sst2 --nproc 2            two ranks
   trainmark run distilbert_sst2 --repeat 5           five launches, geometric mean and interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
-  trainmark run distilbert_sst2 --dry-run            print what would run; start nothing
+  trainmark run distilbert_sst2 --dry-run            print what would run, and exit
   trainmark run plans/demo.yaml                      run a plan; run it again to finish the rest
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
@@ -67,7 +67,7 @@ def run(
         bool, typer.Option("--cancel", help="With --attach: cancel the job.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run; start nothing.")
+        bool, typer.Option("--dry-run", help="Print what would run, and exit.")
     ] = False,
     as_json: Json = False,
     lang: Lang = "en",

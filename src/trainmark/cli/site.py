@@ -24,7 +24,7 @@ def site(
 ) -> None:
     """Write a static website from a folder of runs.
 
-    The exit code is 1 if a record cannot be read; the pages of the others are written.
+    The exit code is 1 if a record cannot be read; the pages of all other records are still written.
     """
     from trainmark.pages.site.writing import write_site
     from trainmark.record.messages import render

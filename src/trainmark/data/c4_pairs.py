@@ -177,8 +177,8 @@ def check(folder: Path, recipe: Any) -> DataFacts:
             f"the data contains {num_tokens:,} validation tokens",
             where=str(folder),
             rule=(
-                f"the {VALIDATION_DOCUMENTS:,} documents must have {VALIDATION_TOKENS:,} tokens "
-                "of Llama 3.1's tokenizer, without end-of-document tokens"
+                f"with Llama 3.1's tokenizer, the {VALIDATION_DOCUMENTS:,} documents must have "
+                f"{VALIDATION_TOKENS:,} tokens, not counting end-of-document tokens"
             ),
             fix=(
                 "download the published pairs again, or prepare the data with tokenizer= set to "

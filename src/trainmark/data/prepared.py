@@ -427,7 +427,7 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
             f"the folder is not empty, and was not prepared with this {differing[0]}",
             where=str(data),
             rule="prepare never overwrites files",
-            fix="choose a new or empty folder with --data, or remove this one",
+            fix="choose a new or empty folder with --data, or remove this folder",
         )
     return True
 

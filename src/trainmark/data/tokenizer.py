@@ -103,7 +103,7 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
             continue
         pair = line.split(" ")
         if len(pair) != 2:
-            raise ValueError(f"{file.name}, line {number}: {line[:40]!r} must be two tokens")
+            raise ValueError(f"{file.name}, line {number}: {line[:40]!r} must have two tokens")
         merges.append((pair[0], pair[1]))
     return merges
 

@@ -553,7 +553,7 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise RecordError(
                     f"not an event: {error}",
                     where=f"{path}:{number}",
-                    rule="each line must be an event as the run wrote it",
+                    rule="each line must be an unmodified event of the run",
                 ) from None
             yield number, decode_event(line)
 

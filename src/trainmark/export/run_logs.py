@@ -177,7 +177,7 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
         raise RecordError(
             "the run continues from a checkpoint",
             where=record.run_id,
-            rule="an MLPerf log must contain the entire training between run_start and run_stop",
+            rule="an MLPerf log must cover the entire training, from run_start to run_stop",
             fix="export a run that was not interrupted, or use --to perflog",
         )
     lines: list[str] = []
@@ -407,7 +407,7 @@ class _Timeline:
                 f"{num_recorded}",
                 where=f"{self._path}:{event['lineno']}",
                 rule="the events must belong to the record",
-                fix="`trainmark verify` lists the differences",
+                fix="run `trainmark verify` to list the differences",
             )
 
     def make_moment(self, kind: MomentKind, t_ns: int, event: LocatedEvent) -> Moment:

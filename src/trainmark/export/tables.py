@@ -132,7 +132,7 @@ def render_index(records: Sequence[Record]) -> str:
                 f"case {record.plan.case} has no mission",
                 where=record.run_id,
                 rule=(
-                    "an index record needs a mission, the task of its case, for example 文本分类 "
+                    "an index record needs a mission: the task of the case, for example 文本分类 "
                     "(text classification)"
                 ),
                 fix=(

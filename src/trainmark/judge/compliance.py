@@ -83,7 +83,7 @@ def check_rules(records: Sequence[Record]) -> Compliance:
         UsageError: the case's ``rules.toml`` is malformed.
     """
     if not records:
-        raise RecordError("no record to check", fix="choose the launches of a result")
+        raise RecordError("no record to check", fix="choose at least one run")
     name = records[0].plan.case
     case = cases.load(name) if name in cases.list_names() else None  # None: not installed here
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"

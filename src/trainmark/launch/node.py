@@ -236,7 +236,7 @@ def locate_data(node: int, plan: Plan, data: Path | None) -> Path:
         folder = cases.ensure_generated_data(case, recipe, cases.get_cache_root())
     if cases.check_data(case.name, folder, recipe).content_id != plan.data.content_id:
         raise DataError(
-            "the data differs from that on the machine that planned the run",
+            "the data differs from the data on the machine that planned the run",
             where=f"node {node}, {folder}",
             rule="all nodes must train on the same data",
             fix="copy the data to this node again",

@@ -94,7 +94,9 @@ def attach(folder: Path) -> EngineJob:
     folder = folder.absolute()
     if (folder / RECORD_FILE).exists():
         raise RecordError(
-            "the record already exists", where=str(folder), fix="`trainmark report` prints it"
+            "the record already exists",
+            where=str(folder),
+            fix="run `trainmark report` to show it",
         )
     try:
         # The folder that was given counts, not its path at the start of the run.

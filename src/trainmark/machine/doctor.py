@@ -104,7 +104,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
         device = device or choice.hardware
         nproc = choice.nproc
     elif request.recipe is not None:
-        raise UsageError("--recipe needs a case", where="--recipe", fix="also name the case")
+        raise UsageError("--recipe needs a case", where="--recipe", fix="add the name of a case")
     with suppress(EnvironmentFault):  # ``check_device`` reports it
         vendor = devices.choose_vendor(device)
     # Without a number of ranks: one on each accelerator, but only one on a processor, whatever its

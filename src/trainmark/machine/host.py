@@ -139,14 +139,14 @@ def check_load(machine: ExaminedMachine) -> Conditions:
     """Measure for a moment which share of the cores other programs use.
 
     Raises:
-        ValueError: the kernel's counters did not move.
+        ValueError: the kernel's counters did not advance.
     """
     seconds = _QUICK_LOAD_S if machine.quick else _LOAD_S
     before = CpuUse.read()
     sleep(seconds)
     share = before.compute_others_share(CpuUse.read())
     if share is None:
-        raise ValueError("the kernel's CPU time counters did not move")
+        raise ValueError("the kernel's CPU time counters did not advance")
     severity = choose_severity(spoils=share > BUSY_SHARE)
     yield make_condition("load", severity, share=share, seconds=seconds, most=BUSY_SHARE)
 

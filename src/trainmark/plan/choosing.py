@@ -123,8 +123,8 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             f"{what} cannot be used with {case.name}",
             where=where,
             rule=(
-                "a window can only be repeated if a step changes nothing but the state of the "
-                "job's stepper; steps of this case also change tables or counts"
+                "a window can only be repeated if its steps change only the state of the job's "
+                "stepper; the steps of this case also change tables or counts"
             ),
             fix=fix,
         )
@@ -386,6 +386,7 @@ def _select_accelerator() -> Vendor:
     if faults:
         raise faults[0]  # why the first accelerator of this machine cannot be used
     raise EnvironmentFault(
-        "no accelerator found on this machine; use --device cpu to run on the processor",
-        fix="for other machines, set `device` in the file passed with --cluster",
+        "no accelerator found on this machine",
+        fix="use --device cpu to run on the CPU; for other machines, set `device` in the file "
+        "passed with --cluster",
     )

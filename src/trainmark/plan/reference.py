@@ -177,8 +177,9 @@ def _build_reference(file: _ReferenceDocument, number: int) -> Reference:
     if row.source not in sources:
         raise ValueError(f"{place}: source {row.source!r}")
     # Translations of cells, by column header.
-    if not row.cells_en.keys() <= set(file.columns):
-        raise ValueError(f"{place}: cells_en has keys {[*row.cells_en]}")
+    unknown_columns = [name for name in row.cells_en if name not in file.columns]
+    if unknown_columns:
+        raise ValueError(f"{place}: cells_en has unknown columns: {', '.join(unknown_columns)}")
     return Reference(
         source=sources[row.source],
         cells=dict(zip(file.columns, row.cells, strict=True)),

@@ -84,9 +84,9 @@ def _check_replay_windows(recipe: Recipe, train_samples: int, *, world_size: int
             "windows",
             where="recipe field replay_every_windows",
             rule=(
-                "the run must have at least that many measured windows: of its at most "
-                f"{num_steps:,} steps, those after the first {recipe.warmup_steps:,} are measured "
-                f"in windows of up to {recipe.window_steps:,}"
+                "the run must have at least that many measured windows; it has at most "
+                f"{num_steps:,} steps, the first {recipe.warmup_steps:,} are not measured, and a "
+                f"window has up to {recipe.window_steps:,} steps"
             ),
             fix="use a smaller value, or more epochs or steps",
         )

@@ -95,8 +95,8 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
                 f"{name} was {earlier_settings.get(name)}, but is now {settings.get(name)}",
                 where=where,
                 rule=(
-                    "a resumed run must keep its model, data, schedule and samples per step; "
-                    "only their division among ranks may change"
+                    "a resumed run must keep its model, data, schedule and number of samples per "
+                    "step; only the number of samples on each rank may change"
                 ),
                 fix=f"repeat the command of {earlier.run_id}, or start over without --resume",
             )

@@ -330,7 +330,9 @@ class Record(Frozen):
         if missing_figures:
             raise ValueError(f"figures must have {missing_figures[0]}")
         if (self.cause is None) != (self.status == "passed"):
-            raise ValueError("a run must have a cause if and only if it did not pass")
+            raise ValueError(
+                "a run that passed must not have a cause, and any other run must have one"
+            )
         return self
 
     @property

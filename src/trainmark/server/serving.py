@@ -82,7 +82,8 @@ class Tokens:
             raise UsageError(
                 "not a valid name",
                 where=name,
-                rule="a name may contain only letters, digits and ._@-, and at most 64 characters",
+                rule="a name must have at most 64 characters, start with a letter or digit, and "
+                "contain only letters, digits and ._@-",
             )
         if name in hashes:
             raise UsageError(
@@ -156,7 +157,7 @@ class Serving:
             raise EnvironmentFault(
                 f"cannot write: {error.strerror}",
                 where=str(self.data),
-                rule="the store must be a folder in which the server can keep its pages",
+                rule="the store must be a folder that the server can write to",
             ) from None
         self.tokens = Tokens(self.data)
         self.fault: str | None = None  # why the last update failed

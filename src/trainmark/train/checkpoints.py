@@ -219,7 +219,7 @@ class Checkpoints:
                 where=str(checkpoint),
                 rule="the folder must be a complete checkpoint of the same model",
                 fix=(
-                    "remove this folder: the run then continues from the previous "
+                    "remove this folder, so that the run continues from the previous "
                     "checkpoint, if there is one"
                 ),
             ) from None

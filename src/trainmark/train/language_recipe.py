@@ -27,7 +27,7 @@ class LanguageRecipe(Recipe):
     """Sizes of the model, AdamW with a cosine, and how replicas are sharded and recomputed."""
 
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(
-        32, "number of transformer blocks; a different number makes a different model", rule="scope"
+        32, "number of transformer blocks; changing it makes it a different model", rule="scope"
     )
     hidden_size: PositiveInt = recipe_field(4096, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(32, "attention heads")
@@ -36,17 +36,17 @@ class LanguageRecipe(Recipe):
     vocab_size: PositiveInt = recipe_field(128_256, "rows of the token embedding table")
     eval_samples: PositiveInt = recipe_field(
         1024,
-        "number of sequences that an evaluation scores, from the start of the validation data",
+        "number of sequences per evaluation, taken from the start of the validation data",
         rule="scope",
     )
     shuffled_together: PositiveInt = recipe_field(
-        1, "samples that are shuffled together, rounded up to whole epochs", rule="scope"
+        1, "number of samples to shuffle together, rounded up to whole epochs", rule="scope"
     )
     adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.95, "decay rate of the second moment"
+        0.95, "decay rate of Adam's second-moment estimate"
     )
     adam_eps: PositiveFloat = recipe_field(
-        1e-5, "epsilon that is added to the square root of the second moment"
+        1e-5, "Adam's epsilon, added to the square root of the second-moment estimate"
     )
     max_grad_norm: PositiveFloat | None = recipe_field(
         1.0, "maximum gradient norm; none: no clipping"
@@ -61,12 +61,14 @@ class LanguageRecipe(Recipe):
         1_200_000, "total number of warm-up and cosine decay steps"
     )
     fsdp: bool = recipe_field(
-        True, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
+        True,
+        "shard parameters, gradients and optimizer state across replicas (FSDP2)",
+        rule="closed",
     )
     checkpoint_activations: Literal["none", "selective", "full"] = recipe_field(
         "none",
-        "what to recompute in the backward pass: full blocks, or everything in a block "
-        "except matmuls and attention",
+        "what to recompute in the backward pass; selective: everything in a block except matmuls "
+        "and attention; full: whole blocks",
         rule="closed",
     )
     checkpoint_every_steps: PositiveInt | None = recipe_field(

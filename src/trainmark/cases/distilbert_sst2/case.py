@@ -18,7 +18,7 @@ class DistilbertRecipe(Recipe):
     )
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained",
-        "initial weights; random only measures speed, and the quality is not comparable",
+        "initial weights; use random only to measure speed (the quality is not comparable)",
         rule="scope",
     )
 

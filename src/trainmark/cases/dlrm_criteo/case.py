@@ -19,10 +19,10 @@ class DlrmRecipe(Recipe):
 
     embedding_dim: PositiveInt = recipe_field(128, "width of an embedding row")
     bottom_layers: str = recipe_field(
-        "512,256,128", "layer widths of the bottom MLP; the last one is embedding_dim"
+        "512,256,128", "layer widths of the bottom MLP; the last must equal embedding_dim"
     )
     top_layers: str = recipe_field(
-        "1024,1024,512,256,1", "layer widths of the top MLP; the last one is 1, the logit"
+        "1024,1024,512,256,1", "layer widths of the top MLP; the last must be 1 (the logit)"
     )
     warmup_lr_steps: NonNegativeInt = recipe_field(
         8_000, "steps over which the learning rate rises linearly"
@@ -30,7 +30,7 @@ class DlrmRecipe(Recipe):
     decay_start_step: NonNegativeInt = recipe_field(
         48_000, "step at which the learning rate starts its quadratic decay to 0"
     )
-    decay_steps: PositiveInt = recipe_field(24_000, "steps that the decay takes")
+    decay_steps: PositiveInt = recipe_field(24_000, "length of the learning rate decay, in steps")
     shuffle_batches: bool = recipe_field(
         False,
         "train on the batches in random order; the rows within a batch stay in order",
@@ -83,10 +83,10 @@ def _parse_widths(field: str, text: str, *, last_width: int) -> list[int]:
     are_valid = all(WIDTH.fullmatch(word) for word in words)
     if not are_valid or int(words[-1]) != last_width:
         raise UsageError(
-            f"{field}={text}",
+            f"{field}={text} is not valid",
             where=f"recipe field {field}",
             rule=(
-                "the sizes must be whole numbers above 0, separated by commas; the last must be "
+                "the sizes must be positive integers, separated by commas; the last must be "
                 f"{last_width}"
             ),
             fix="end bottom_layers with embedding_dim and top_layers with 1",

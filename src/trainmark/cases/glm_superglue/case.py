@@ -79,11 +79,14 @@ class GlmRecipe(Recipe):
         9, "maximum number of wrong candidates per training sample, drawn once with a fixed seed"
     )
     group_by_choices: bool = recipe_field(
-        False, "give samples of similar size to ranks that wait for each other", rule="closed"
+        False,
+        "give ranks samples with similar numbers of candidates, so that they wait less for each "
+        "other",
+        rule="closed",
     )
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained",
-        "initial weights; random only measures speed, and the quality is not comparable",
+        "initial weights; use random only to measure speed (the quality is not comparable)",
         rule="scope",
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
@@ -111,7 +114,7 @@ class GlmRecipe(Recipe):
     )
     loss_scale_hysteresis: PositiveInt = recipe_field(
         2,
-        "fp16: the loss scale halves after this many overflows since it last doubled",
+        "fp16: number of overflows it takes to halve the loss scale; 1: every overflow halves it",
         rule="free",
     )
     checkpoint_activations: bool = recipe_field(

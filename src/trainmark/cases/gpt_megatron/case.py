@@ -44,7 +44,7 @@ class GptRecipe(Recipe):
     )
     split: str = recipe_field("949,50,1", "proportions of training, validation and test documents")
     adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.999, "decay rate of the second moment"
+        0.999, "decay rate of Adam's second-moment estimate"
     )
     max_grad_norm: PositiveFloat | None = recipe_field(
         1.0, "maximum gradient norm; none: no clipping"
@@ -61,13 +61,15 @@ class GptRecipe(Recipe):
     tensor_parallel: PositiveInt = recipe_field(
         1,
         (
-            "number of ranks that share one replica (tensor parallelism); the other ranks "
-            "train further replicas"
+            "number of ranks that share one model replica (tensor parallelism); the remaining "
+            "ranks train additional replicas"
         ),
         rule="closed",
     )
     fsdp: bool = recipe_field(
-        False, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
+        False,
+        "shard parameters, gradients and optimizer state across replicas (FSDP2)",
+        rule="closed",
     )
     checkpoint_activations: bool = recipe_field(
         False, "recompute blocks in the backward pass to save memory", rule="closed"

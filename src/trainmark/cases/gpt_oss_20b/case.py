@@ -41,27 +41,27 @@ class GptOssRecipe(LanguageRecipe):
     """
 
     num_layers: PositiveInt = recipe_field(  # yaml:20
-        24, "number of transformer blocks; a different number makes a different model", rule="scope"
+        24, "number of transformer blocks; changing it makes it a different model", rule="scope"
     )
     hidden_size: PositiveInt = recipe_field(2880, "width of the residual stream")  # yaml:21
     num_heads: PositiveInt = recipe_field(64, "attention heads")  # yaml:23
     num_kv_heads: PositiveInt = recipe_field(8, "number of key and value heads")  # yaml:24
     head_dim: PositiveInt = recipe_field(64, "width of each head")  # the library's GptOssConfig
     sliding_window: PositiveInt = recipe_field(  # yaml:106
-        128, "attention window of every other layer, starting with the first"
+        128, "sliding-window size in tokens, for every other layer starting with the first"
     )
     num_experts: PositiveInt = recipe_field(32, "experts per layer")  # yaml:25
     top_k: PositiveInt = recipe_field(4, "experts per token")  # yaml:138
     ffn_size: PositiveInt = recipe_field(2880, "feed-forward width of an expert")  # yaml:116
     routing: Literal["trained", "balanced"] = recipe_field(
         "trained",
-        "trained: the router chooses; balanced: every expert gets the same number of tokens, "
-        "which gives an upper bound on the speed and does not train the router",
+        "trained: the router assigns tokens to experts; balanced: every expert gets the same "
+        "number of tokens, to measure the maximum speed (the router is not trained)",
     )
     expert_parallel: PositiveInt = recipe_field(
         1,
-        "number of neighbouring ranks that share the experts of each layer; each rank trains "
-        "on its own samples",
+        "number of neighbouring ranks across which the experts of each layer are distributed; "
+        "each rank trains on its own samples",
         rule="closed",
     )
     lr_warmup_steps: PositiveInt = recipe_field(  # yaml:61

@@ -32,26 +32,24 @@ class LlamaRecipe(Recipe):
     )
     shuffle: bool = recipe_field(
         False,
-        (
-            "train on the rows in a new order each epoch; false: in the order of the files, as "
-            "published"
-        ),
+        "shuffle the rows every epoch; false: keep the order of the files, as in the published "
+        "results",
     )
     short_row: Literal["drop", "train"] = recipe_field(
         "drop",
-        (
-            "what to do with the last training row if it is shorter than seq_length: drop it, as "
-            "published, or train on it"
-        ),
+        "what to do with the last training row if it is shorter than seq_length; drop: discard "
+        "it, as in the published results; train: train on it",
     )
-    lora_rank: Annotated[int, Gt(0), Le(65_536)] = recipe_field(8, "rank of an adapter")
+    lora_rank: Annotated[int, Gt(0), Le(65_536)] = recipe_field(8, "rank of the LoRA adapters")
     lora_alpha: PositiveFloat = recipe_field(
-        32.0, "the output of an adapter is scaled by alpha / rank"
+        32.0, "LoRA alpha; adapter outputs are scaled by alpha / rank"
     )
     lora_dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.05, "dropout probability of an adapter's input"
+        0.05, "dropout probability for the inputs of the LoRA adapters"
     )
-    lora_targets: str = recipe_field("q_proj,v_proj", "linear layers of a block that get adapters")
+    lora_targets: str = recipe_field(
+        "q_proj,v_proj", "linear layers in each block that get LoRA adapters"
+    )
     lr_gamma: Annotated[float, Gt(0), Le(1)] = recipe_field(
         0.85, "factor applied to the learning rate after each epoch"
     )
@@ -59,10 +57,12 @@ class LlamaRecipe(Recipe):
         None, "maximum gradient norm; none: no clipping"
     )
     init: Literal["pretrained", "random"] = recipe_field(
-        "pretrained", "frozen weights: from model/, or random (measures speed only)", rule="scope"
+        "pretrained",
+        "frozen weights: loaded from model/, or random (to measure speed only)",
+        rule="scope",
     )
     model_size: Literal["tiny", "1b", "7b", "7b-2layers", "13b"] = recipe_field(
-        "7b", "shape of the model that is generated with the data"
+        "7b", "size of the model that is generated with the data"
     )
     weights_dtype: _Weights = recipe_field(
         "fp32", "dtype of the frozen weights; adapters are always fp32", rule="closed"
@@ -71,16 +71,16 @@ class LlamaRecipe(Recipe):
         False, "recompute blocks in the backward pass to save memory", rule="closed"
     )
     fsdp: bool = recipe_field(
-        False, "shard parameters, gradients and optimizer over ranks (FSDP2)", rule="closed"
+        False, "shard parameters, gradients and optimizer state across ranks (FSDP2)", rule="closed"
     )
     mmlu_mode: Literal["full", "legacy", "off"] = recipe_field(
         "full",
-        "full: score MMLU with all shots; legacy: score it as the published page did; off: do "
-        "not score it",
+        "full: evaluate MMLU with all shots; legacy: evaluate it as in the published results; "
+        "off: skip MMLU",
         rule="scope",
     )
     mmlu_shots: NonNegativeInt = recipe_field(
-        5, "number of solved examples before each MMLU question"
+        5, "number of few-shot examples before each MMLU question"
     )
 
     def check(self, world_size: int) -> None:
@@ -114,15 +114,13 @@ class LlamaRecipe(Recipe):
             )
         # Generated data is allowed: its scores are never compared with published ones.
         if self.init == "random" and self.data != "generated":
-            rule = (
-                "a model with random weights reaches no target, so such a run only measures speed"
-            )
+            rule = "a model with random weights cannot reach a target; it can only measure speed"
             raise self._make_target_error("init", "random", rule)
 
     def _make_target_error(self, field: str, value: str, rule: str) -> UsageError:
         """Return the error for ``field=value`` with a target that the run can never reach."""
         return UsageError(
-            f"{field}={value} cannot reach target_value={self.target_value:g}",
+            f"target_value={self.target_value:g} cannot be reached with {field}={value}",
             where=f"recipe field {field}",
             rule=rule,
             fix="add target=none and eval_every_epochs=none",

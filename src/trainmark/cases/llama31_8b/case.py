@@ -50,15 +50,15 @@ class Llama31Recipe(LanguageRecipe):
     tensor_parallel: PositiveInt = recipe_field(
         1,
         (
-            "number of ranks that share one replica (tensor parallelism); the other ranks "
-            "train further replicas"
+            "number of ranks that share one model replica (tensor parallelism); the remaining "
+            "ranks train additional replicas"
         ),
         rule="closed",
     )
     sequence_parallel: bool = recipe_field(
         False,
-        "split the sequence over the tensor-parallel ranks between attention and "
-        "feed-forward layers",
+        "outside the attention and feed-forward layers, split the sequence across the "
+        "tensor-parallel ranks",
         rule="closed",
     )
 
@@ -106,8 +106,8 @@ class Llama31Recipe(LanguageRecipe):
             raise UsageError(
                 "fsdp=false cannot be used with sequence_parallel=true or several replicas",
                 where="recipe field fsdp",
-                rule="only FSDP2 averages the gradients of divided replicas, and losses of a "
-                "divided sequence were inexact without it",
+                rule="only FSDP2 averages the gradients of tensor-parallel replicas; without it, the "
+                "losses of a split sequence are inexact",
                 fix="remove fsdp=false",
             )
         if self.precision == "fp8":

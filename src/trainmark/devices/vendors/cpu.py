@@ -191,7 +191,7 @@ def get_chosen_threads(variables: Mapping[str, str]) -> int | None:
             f"OMP_NUM_THREADS={chosen}",
             where="environment",
             rule="the number of threads per rank must be a whole number from 1 to 9999",
-            fix="unset OMP_NUM_THREADS: the ranks then share the cores evenly",
+            fix="unset OMP_NUM_THREADS, so that the ranks share the cores evenly",
         )
     return int(chosen)
 

@@ -145,7 +145,7 @@ def compare(
     if not 0 <= threshold < 1:
         raise UsageError(
             f"the threshold is {threshold:g}",
-            rule="the threshold must be a fraction from 0 up to 1, for example 0.03",
+            rule="the threshold must be at least 0 and less than 1, for example 0.03",
         )
     # Declarations of the figures that every case has, and of those that the page of this case adds.
     # Sides of different cases are refused below.

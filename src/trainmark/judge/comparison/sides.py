@@ -227,7 +227,7 @@ def _reject_copies(records: Sequence[Record]) -> None:
         if is_proportional(record.steps.time_ns, other.steps.time_ns):
             runs = f"{record.run_id} and {other.run_id}"
             what = f"the step times of {runs} are the same or proportional"
-            raise UsageError(what, rule="each launch must be measured, not copied")
+            raise UsageError(what, rule="each launch must be a separate measurement")
 
 
 def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:

@@ -268,7 +268,7 @@ def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value:
         raise UsageError(
             f"{value!r} is not a date",
             where=word,
-            rule="started_utc takes a date, or the beginning of one: YYYY-MM-DDTHH:MM",
+            rule="started_utc must be a date, or the start of a date and time: YYYY-MM-DDTHH:MM",
             fix="write, for example, started_utc>2026-11-05",
         )
     if sign not in ("=", "!="):
@@ -281,9 +281,9 @@ def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value:
         known = {case.name for case in cases.load_all()[0]} | stored_cases
     if known is not None and value not in known:
         raise UsageError(
-            f"{key} is never {value!r}",
+            f"{value!r} is not a known value of {key}",
             where=word,
-            rule=f"{key} takes = and != with a known value, and ~ with a part of one",
+            rule="the operators = and != need a known value; ~ also accepts part of a value",
             fix=suggest_nearest(value, known),
         )
 

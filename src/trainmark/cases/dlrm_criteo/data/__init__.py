@@ -197,7 +197,7 @@ def _refuse_outside(file: Path, extremes: Extremes, *, limit: int, fix: str) -> 
         raise DataError(
             f"the values range from {extremes.smallest} to {extremes.largest}",
             where=str(file),
-            rule=f"all values in this file must be in [0, {limit})",
+            rule=f"all values in this file must be at least 0 and less than {limit}",
             fix=fix,
         )
 

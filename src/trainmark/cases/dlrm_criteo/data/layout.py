@@ -246,7 +246,7 @@ class _Spec(Frozen):
             cardinality = feature.cardinality
             if cardinality is None or not 1 <= cardinality <= max_cardinality:
                 rule = f"{feature.dtype} can hold 1 to {max_cardinality} categories"
-                raise ValueError(f"{name}: cardinality {cardinality}; {rule}")
+                raise ValueError(f"{name}: cardinality is {cardinality}; {rule}")
 
     def _refuse_wrong_files(self, split: str, sources: list[_Source]) -> None:
         """Raise ValueError unless the files of a split have the columns that they must have.

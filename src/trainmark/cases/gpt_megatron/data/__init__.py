@@ -137,8 +137,8 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
             f"not a valid split: {split!r}",
             where="recipe field split",
             rule=(
-                "split must be one to three weights of 0 or more, not all 0: train, validation, "
-                "test"
+                "split must list one to three non-negative weights (train, validation, test), at "
+                "least one of them above 0"
             ),
             fix="set split=949,50,1, for example",
         )
