@@ -41,6 +41,7 @@ REPLACED = [
     ("ann@node1.b@node2", "<user>@<host>"),
     ("ssh bob@node17 failed", "ssh <user>@<host> failed"),
     ("failed to connect to [node17.cluster.local]:29500", "failed to connect to [<host>]:29500"),
+    ("http://127.node.corp.internal:80/x", "http://<host>"),
     ("node17:1234:1300 [0] NCCL INFO Bootstrap", "<host>:1234:1300 [0] NCCL INFO Bootstrap"),
     ("on node-07 and node-07.cluster.example", "on <host> and <host>"),
     ("connect to 4.1.2.3", "connect to <address>"),

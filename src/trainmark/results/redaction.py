@@ -68,7 +68,7 @@ def _is_public(host: str) -> bool:
     # With a point before both names, ``example.org`` in the list also matches its subdomains, but
     # not ``myexample.org``.
     name = f".{host.lower().rstrip('.')}"
-    if name.startswith(".127."):  # a loopback address
+    if re.fullmatch(r"\.127(\.\d+){3}", name):  # a loopback address
         return True
     return any(name.endswith(f".{public}") for public in _DOCUMENT["public_hosts"])
 
