@@ -182,6 +182,7 @@ def test_resumed_acceptance_announces_only_missing_rounds(earlier_acceptance: Pa
     assert timetable.num_rounds == {"devices": 1}  # of six, five were measured
     assert timetable.limit_s == request.deadline
     assert len(timetable.schedule[0].teams) == 2
+    # It names how many rounds were measured in earlier sessions.
     assert len(timetable.remarks) == 1
 
 

@@ -35,7 +35,7 @@ def make_digests_of_run(*changes: Change, steps: int = 3) -> list[StepDigest]:
 
 
 def test_devices_that_agree_are_deterministic() -> None:
-    """Each device has trained twice; the control is that it agrees with itself, and with most."""
+    """Each device has trained twice; all trainings have the same digests."""
     compared = compare_devices(
         {name: [make_digests_of_run(), make_digests_of_run()] for name in "abc"}
     )

@@ -26,34 +26,43 @@ class Cluster:
     """Simulated nodes, some of them behind slow switches.
 
     Args:
-        behind: nodes behind each switch; three or more of them together with others are slow.
-        fails: whether such a training fails instead of being slow.
-        growth: share by which every set of three or more is slower than predicted.
+        slow_switches: the nodes behind each slow switch; three or more of them together with others
+            are slow.
+        fails_across_switches: whether such a training fails instead of being slow.
+        slower_than_predicted: share by which every set of three or more takes longer than
+            predicted, whether it crosses a slow switch or not.
     """
 
     def __init__(
-        self, num_nodes: int, *behind: NodeSet, fails: bool = False, growth: float = 0.0
+        self,
+        num_nodes: int,
+        *slow_switches: NodeSet,
+        fails_across_switches: bool = False,
+        slower_than_predicted: float = 0.0,
     ) -> None:
         self.nodes = name_nodes(*range(num_nodes))
-        self.behind, self.fails, self.growth = behind, fails, growth
+        self.slow_switches = slow_switches  # the nodes behind each
+        # Whether a set of nodes inside and outside such a switch fails instead of being slow.
+        self.fails_across_switches = fails_across_switches
+        self.slower_than_predicted = slower_than_predicted  # a share of the predicted time
         # What was measured so far: seconds of a step in each round, or why it failed.
         self.seconds: dict[NodeSet, list[float]] = {}
         self.errors: dict[NodeSet, str] = {}
 
     def is_crossing_switches(self, team: NodeSet) -> bool:
         """Return whether at least three nodes of one switch train with nodes of others."""
-        return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.behind)
+        return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.slow_switches)
 
     def measure(self, team: NodeSet) -> None:
         """Keep the result of one more round of a node set."""
-        if self.fails and self.is_crossing_switches(team):
+        if self.fails_across_switches and self.is_crossing_switches(team):
             self.errors[team] = "timed out"
             return
         seconds = MODEL.predict_s(len(team))
         if self.is_crossing_switches(team):
             seconds *= 1 + SWITCH_SLOWDOWN
         if len(team) > 2:  # one node and a pair were measured before the search
-            seconds *= 1 + self.growth
+            seconds *= 1 + self.slower_than_predicted
         self.seconds.setdefault(team, []).append(seconds)
 
     def build_search(self) -> GroupSearch:
@@ -106,8 +115,9 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
     assert group.members == behind
     assert group.slowdown is not None
     assert group.slowdown.low < SWITCH_SLOWDOWN < group.slowdown.high
-    # Each of about log2 halvings measures two sets; then each part, of which there is about one a
-    # halving, is measured with the largest one. The one more is the set of all nodes.
+    # The set of all nodes is measured first. It is slow and is halved about log2 times, each time
+    # the slow half again: two sets each time. The fast half of each time is later measured together
+    # with nodes of the largest fast set: one more set.
     assert len(cluster.seconds) <= 3 * num_nodes.bit_length() + 1
 
 
@@ -130,7 +140,7 @@ def test_two_slow_switches_are_found_as_two_groups() -> None:
 def test_group_that_fails_to_train_is_named_with_its_error() -> None:
     behind = name_nodes(*range(8, 16))
 
-    search = Cluster(64, behind, fails=True).search()
+    search = Cluster(64, behind, fails_across_switches=True).search()
 
     (group,) = search.groups
     assert (group.members, group.slowdown, group.error) == (behind, None, "timed out")
@@ -149,18 +159,19 @@ def test_slow_path_between_two_halves_blames_no_node() -> None:
 
 
 def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
-    cluster = Cluster(64, growth=0.2)
+    cluster = Cluster(64, slower_than_predicted=0.2)
 
     search = cluster.search()
 
-    # Where all of several sets are slow alike, the prediction is wrong, and no group is slow.
+    # If all of several sets are equally slow, the prediction is wrong, and no group is slow.
     assert (search.outcome, search.groups) == ("evenly_slow", ())
     assert len(cluster.seconds) == 1 + 2 + 4  # all nodes, the halves and the quarters
 
 
 def test_wrong_prediction_does_not_hide_a_group() -> None:
     behind = name_nodes(*range(8, 16))
-    cluster = Cluster(64, behind, growth=0.01)  # much less than the slow switch adds
+    # Much less than the slow switch adds.
+    cluster = Cluster(64, behind, slower_than_predicted=0.01)
 
     assert [group.members for group in cluster.search().groups] == [behind]
 

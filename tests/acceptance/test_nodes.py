@@ -79,7 +79,11 @@ def make_rank_result(
 
 
 def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
-    """Write the rounds of a node's only device, and of the node; bits are compared in the first."""
+    """Write rounds of a node's only device, and of the node with this device.
+
+    Only the first round compares results bit by bit. ``VARIATION`` has the factor of each round's
+    time.
+    """
     for number, factor in enumerate(VARIATION):
         for phase, member in (("devices", f"{writer.node}:gpu:0"), ("nodes", writer.node)):
             writer.write(
@@ -233,7 +237,8 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
         measure_alone(writer)
     measure_pairs(writers)
     assert conclude_session(tmp_path).sets_to_measure == [("a", "b", "c", "d")]
-    # A node alone takes 0.1 s and a pair 0.2 s: 0.1 s of communication of two nodes.
+    # A node alone takes 0.1 s and a pair 0.2 s: two nodes communicate for 0.1 s. In a ring of n
+    # nodes each sends 2 (n - 1) / n times what a node of a pair sends; here n is 4.
     predicted_s = 0.1 + 0.1 * 2 * 3 / 4
     measure_set(writers, "abcd", step_s=0.4)
 

@@ -46,6 +46,7 @@ def test_equal_devices_pass(tmp_path: Path) -> None:
 
     assert list_decisions(result) == ["pass"] * 4
     assert result.exit_code == 0
+    # ``bits``: the comparison of the devices' trainings bit by bit.
     assert [comparison.control for comparison in result.bits] == ["deterministic"]
 
 
@@ -188,7 +189,8 @@ def test_wrong_result_of_a_pair_counts_once_though_both_ranks_find_it(tmp_path: 
 
     result = judge_folder(tmp_path)
 
-    # One of the three pairs of each device is bad: the link is at fault, not both its devices.
+    # Only one of the three pairs of each device is bad, so the link is at fault, not a device. One
+    # of its two devices is excluded: the first, because both have the same number of bad pairs.
     assert result.list_names("fail") == [DEVICES[0]]
     assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
     assert result.members[0].findings[0].quantity == "all_reduce"
@@ -204,25 +206,27 @@ def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
         else:
             measured.write_machine_round(fault="3 of 8 numbers")
 
-    alone, blamed, sound = (tmp_path / name for name in ("alone", "blamed", "sound"))
-    for folder in (alone, blamed, sound):
+    folders = [tmp_path / name for name in ("unexplained", "explained", "no_bad_round")]
+    for folder in folders:
         folder.mkdir()
-    measured = DeviceEvidence(alone)
+    unexplained, explained, no_bad_round = folders
+    measured = DeviceEvidence(unexplained)
     measured.write_all_phases()
     write_bad_round(measured)
-    result = judge_folder(alone)
+    result = judge_folder(unexplained)
     assert (list_decisions(result), result.exit_code) == (["fail"] * 4, 1)
-    assert {code for name in DEVICES for code in list_finding_codes(result, name)} == {code}
+    found_codes = {x for name in DEVICES for x in list_finding_codes(result, name)}
+    assert found_codes == {code}
     # A device that fails alone explains the round.
-    measured = DeviceEvidence(blamed)
+    measured = DeviceEvidence(explained)
     measured.write_device_phase(DEVICES[:3])
     measured.write_failed_round("devices", (DEVICES[3],), "failed")
     write_bad_round(measured)
-    assert judge_folder(blamed).list_names("fail") == [DEVICES[3]]
-    measured = DeviceEvidence(sound)
+    assert judge_folder(explained).list_names("fail") == [DEVICES[3]]
+    measured = DeviceEvidence(no_bad_round)
     measured.write_all_phases()
     measured.write_machine_round()
-    assert judge_folder(sound).exit_code == 0
+    assert judge_folder(no_bad_round).exit_code == 0
 
 
 def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
@@ -240,7 +244,7 @@ def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
 def test_incomplete_last_line_of_a_killed_node_is_counted_and_skipped(tmp_path: Path) -> None:
     DeviceEvidence(tmp_path).write_all_phases()
     (path,) = (tmp_path / EVIDENCE_DIR).glob("*.jsonl")
-    path.write_bytes(path.read_bytes()[:-20])  # the last line has more bytes
+    path.write_bytes(path.read_bytes()[:-20])  # the last line is longer than these 20 bytes
 
     evidence = Evidence.read(tmp_path)
 

@@ -103,7 +103,7 @@ class Sections:
         return command.main(self.build_arguments(*more, size=size), self.modules, limit_s=NEVER_S)
 
     def count_calls(self, name: str) -> int:
-        """Return how often a section was run that calls ``note``."""
+        """Return how often a section was run; it counts only if its ``run`` calls ``note``."""
         path = self.folder / "scratch" / f"injected_{name}.calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -252,7 +252,10 @@ def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) 
 
 
 def test_sections_share_the_remaining_budget() -> None:
-    """``section_s`` returns the time of a section; its arguments: it, and those after it."""
+    """``section_s`` returns the seconds that a section may take.
+
+    Its arguments are the name of the section and the names of all sections after it.
+    """
     now_s = 100.0
     budget = command.Budget(seconds=600.0, limit_s=480.0, start_s=100.0, clock=lambda: now_s)
 
@@ -318,7 +321,8 @@ def run(card):
     return Findings([], {"ends_at_s": card.ends_at_s})
 """,
     )
-    # The time at which the section must end is chosen before its process starts.
+    # The time at which the section must end is chosen before its process starts. The section
+    # gets 85% of its limit to measure; the rest is kept for ending and writing.
     started_s = 1000.0
     monkeypatch.setattr("benchmarks.card.running.time.monotonic", lambda: started_s)
 
@@ -482,8 +486,8 @@ def test_variant_skipped_for_time_neither_fails_nor_passes_its_bar() -> None:
     measured = Measured(
         seconds={"ours": [1.0]},
         peak_bytes={"ours": 1},
-        matmul=[1.0],
-        flops=1.0,
+        matmul=[1.0],  # FLOP/s of matmuls in each round
+        flops=1.0,  # of a step
         units={"tokens": 1},
         peak_flops=None,
         product_name="a card",

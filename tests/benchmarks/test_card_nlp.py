@@ -31,9 +31,9 @@ def make_measured_speed(
     return Measured(
         seconds={"ours": [seconds] * 3},
         peak_bytes={"ours": 1},
-        matmul=[1e12] * 3,
-        flops=9e11,
-        units={"samples": 96},
+        matmul=[1e12] * 3,  # FLOP/s of matmuls in each round
+        flops=9e11,  # of a step
+        units={"samples": 96},  # that a step trains
         peak_flops=peak_flops,
         product_name=product_name,
     )

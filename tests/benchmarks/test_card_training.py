@@ -62,12 +62,14 @@ class FakePeer:
     """Takes a second per step; a variant named ``hangs`` ends only when it is killed."""
 
     def __init__(self, _module: str, *words: str) -> None:
-        self.words, self.killed = words, threading.Event()
-        self.more = [[5.0]]  # what a peer reports behind the seconds of a turn: the peak in bytes
+        self.words = words  # the command line of the variant: its name and its arguments
+        self.killed = threading.Event()  # set when the process is killed
+        # Of each turn, the numbers that a peer reports after its seconds: the peak memory in bytes.
+        self.more = [[5.0]]
         self.process = SimpleNamespace(kill=self.killed.set)
 
     def settle(self, _turn_s: float) -> None:
-        """Take the first steps, which compile; hang until ``process.kill`` if the words say so."""
+        """Take the first steps, which compile; a variant named ``hangs`` waits to be killed."""
         if "hangs" in self.words:
             assert self.killed.wait(600.0)
             raise PeerFailedError("killed")
@@ -196,7 +198,7 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
     vendor = SimpleNamespace(open=lambda *_: opened)
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     rows = largest_tables.count_rows_that_fit("card")
-    # What is left beside the process that asks for the memory.
+    # The process that asks for the memory occupies up to ``CONTEXT_BYTES`` of it.
     rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
     place_tables(rank_memory, [rows] * NUM_TABLES, DIM, world_size=1)
     with pytest.raises(EnvironmentFault):
@@ -218,6 +220,7 @@ def test_original_model_scores_a_batch_as_our_model_does() -> None:
     # The first two sequences of the first sample's candidates.
     some = next(examples.batch(np.arange(1))[0].split_sequences(2))
     sequences = SequenceTensors.from_batch(some)
+    # The original model takes a target, or none, at each position: ``spread`` makes these.
     torch.testing.assert_close(
         plain(*glm.spread(sequences.inputs)),
         sequences.sum_scores(our_model(*sequences.inputs)),

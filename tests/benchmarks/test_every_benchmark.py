@@ -58,7 +58,8 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
     assert list_result_tables() == tables  # the published results are as they were
 
 
-def test_every_module_with_bars_is_listed_and_has_a_table() -> None:
+def test_every_module_with_bars_is_listed_and_every_table_has_a_module() -> None:
+    # A module with bars calls ``conclude``.
     modules = {
         path.stem
         for path in (ROOT / "benchmarks").glob("*.py")
@@ -67,7 +68,8 @@ def test_every_module_with_bars_is_listed_and_has_a_table() -> None:
     assert modules == set(NAMES)
     of_cards = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     tables = {Path(name).stem for name in list_result_tables()}
-    assert tables - of_cards - {"hollow", "accept_faults"} <= modules  # tests write those two
+    # Tests write the tables ``hollow`` and ``accept_faults``.
+    assert tables - of_cards - {"hollow", "accept_faults"} <= modules
 
 
 def test_an_unknown_benchmark_is_refused() -> None:

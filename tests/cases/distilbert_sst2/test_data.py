@@ -134,13 +134,19 @@ def write_weights(model, *, without=(), extra=None):
 
 
 def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(folder):
-    heads = [f"{a}.{b}" for a in ("classifier", "pre_classifier") for b in ("weight", "bias")]
+    head_weights = [
+        f"{layer}.{kind}"
+        for layer in ("classifier", "pre_classifier")
+        for kind in ("weight", "bias")
+    ]
     # ``init="pretrained"`` needs a weights file; ``REAL`` starts from random weights and
     # needs none.
     assert "no model.safetensors and no pytorch_model.bin" in read_fault(folder, PRETRAINED)
     # As published for masked language modelling: no classifier, but ``vocab_transform``.
     write_weights(
-        folder / "model", without=heads, extra={"vocab_transform.bias": np.zeros(3, np.float32)}
+        folder / "model",
+        without=head_weights,
+        extra={"vocab_transform.bias": np.zeros(3, np.float32)},
     )
     facts = data.check(folder, PRETRAINED)
     assert facts.quality_comparable

@@ -175,7 +175,8 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
         patch.setattr(data, "BLOCK_BYTES", 64)
         content = data.read_content(tmp_path, {file: value_type})[file]
     assert content.digest == sha256(file.read_bytes()).hexdigest()
-    assert content.largest == np.float16(259 / 7).view(np.uint16)  # by its bits
+    # The largest number is 259 / 7; ``largest`` has its bits as an integer.
+    assert content.largest == np.float16(259 / 7).view(np.uint16)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -183,20 +184,24 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
     split=st.sampled_from(["train", "test"]),
     row=st.integers(0, 6),
     column=st.integers(0, 4),
-    above=st.booleans(),
+    use_first_bad_value=st.booleans(),
     block=st.integers(1, 30),
 )
-def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, above, block):  # noqa: PLR0917
+def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
+    spec, tmp_path, split, row, column, use_first_bad_value, block
+):
     file, kind = list(spec.get_row_types(split).items())[column]
     before = file.read_bytes()
     # Two bad values for each file: labels must be 0 or 1, numbers finite, categories
     # from 0 to below their cardinality.
-    pairs = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
-    value = pairs[column][0 if above else 1]
+    bad_values = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
+    value = bad_values[column][0 if use_first_bad_value else 1]
     values = np.fromfile(file, kind.base)
     values[row] = value
     values.tofile(file)
-    os.utime(file, ns=(row + block, row + block))  # a change within the resolution of file times
+    # The check caches its result by the times of files. Two writes in quick succession may get the
+    # same time from the clock, so the time is set here.
+    os.utime(file, ns=(row + block, row + block))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 4 * block)  # the value is in any block
         error = read_fault(data.check, tmp_path, REAL)
@@ -215,6 +220,7 @@ def test_split_with_a_single_label_is_refused(spec, tmp_path):
 
 @pytest.mark.parametrize(
     ("rules", "rated", "extra"),
+    # A plan is rated ``closed`` if it keeps the published rules, and ``open`` otherwise.
     [
         (None, "closed", {}),  # written by the reference implementation, which notes no rules
         ({**PUBLISHED_RULES, "seed": 3}, "closed", {}),  # another order of rows is allowed

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from trainmark.events.timeline import RunTimeline
     from trainmark.spec import Figure
 
-S = 1_000_000_000
+SECOND_NS = 1_000_000_000
 
 
 def make_rank_events(
-    number: int, *, samples: int, job: dict[str, Any], parts_ns: dict[str, int]
+    *, samples: int, job: dict[str, Any], parts_ns: dict[str, int]
 ) -> list[dict[str, Any]]:
     """Return a rank's events: a window of two steps of 1 s; the first waits 0.1 s for input.
 
@@ -33,44 +33,51 @@ def make_rank_events(
         parts_ns: time of each part of the step, in the whole window.
     """
     return [
-        make_event("start", S, pid=1),
+        make_event("start", SECOND_NS, pid=1),
         make_event(
             "facts",
-            S,
+            SECOND_NS,
             device={"name": "X"},
             memory_scope="process",
             matmul_flops_per_second=1e9,
             steps_per_epoch=2,
         ),
         make_window(
-            2 * S,
-            4 * S,
-            step_ns=[S, S],
-            wait_ns=[S // 10, 0],
+            2 * SECOND_NS,
+            4 * SECOND_NS,
+            step_ns=[SECOND_NS, SECOND_NS],
+            wait_ns=[SECOND_NS // 10, 0],
             loss=[1.0, 1.0],
             samples=[samples, samples],
             model_flops=8e8,
             parts_ns=parts_ns,
         ),
         # The training ends 2 s after the window, which the figures of windows do not count.
-        make_event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1),
+        make_event(
+            "trained",
+            6 * SECOND_NS,
+            start_ns=2 * SECOND_NS,
+            end_ns=6 * SECOND_NS,
+            steps=2,
+            epochs=1,
+        ),
         make_event(
             "result",
-            6 * S,
+            6 * SECOND_NS,
             job=job,
             used_bytes=1,
             allocator_peak_bytes=None,
             total_bytes=2,
             memory_scope="process",
         ),
-        make_event("end", 6 * S),
+        make_event("end", 6 * SECOND_NS),
     ]
 
 
 def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
     """Write and read a run with a rank for each of ``jobs``; rank r trains 3 + r samples a step."""
     ranks = [
-        make_rank_events(rank_number, samples=3 + rank_number, job=job, parts_ns=parts_ns)
+        make_rank_events(samples=3 + rank_number, job=job, parts_ns=parts_ns)
         for rank_number, job in enumerate(jobs)
     ]
     return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(jobs))
@@ -79,7 +86,12 @@ def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]
 def compute_case_figures(
     tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int] | None = None
 ) -> dict[str, Figure]:
-    """Return general figures and those of the case by name; see ``write_run_of``."""
+    """Return the figures of a run by name, general ones and those of the case.
+
+    Args:
+        jobs: facts of the case's job on each rank; rank r trains 3 + r samples a step.
+        parts_ns: time of each part of the step; None: that of ``PARTS``.
+    """
     run = write_run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
     # The case's figures build on the general ones, as in a record.
     general_figures = compute_figures(measure(run, warmup_steps=0))
@@ -90,7 +102,7 @@ def compute_case_figures(
     )
 
 
-PARTS = {"embedding": S // 2, "exchange": S // 5}
+PARTS = {"embedding": SECOND_NS // 2, "exchange": SECOND_NS // 5}
 JOB = {
     "embedding_bytes_per_sample": 1000,
     "exchanged_bytes_per_sample": 60.0,
@@ -101,7 +113,8 @@ JOB = {
 def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
     second = JOB | {"exchanged_bytes_per_sample": 20.0, "copy_bytes_per_second": 30e3}
     values = compute_case_figures(tmp_path, JOB, second)
-    # 2 x (3 + 4) samples in 2 s on two devices; of each 60 + 20 bytes are sent.
+    # The two ranks train 2 x (3 + 4) samples in 2 s. A sample needs 1,000 bytes of embeddings, and
+    # the ranks send 60 and 20 bytes for it. The divisors are the 2 s and the two devices.
     assert values["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
     assert values["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
     # The mean of 40e3 and 30e3.
@@ -121,16 +134,17 @@ def test_shares_divide_the_step_time(tmp_path: Path) -> None:
         "input_share": 5.0,
     }
     # 40e3 bytes/s is the rate of copies, the most that the memory can do.
-    # 14,000 bytes in 2 x 0.5 s of the stage.
+    # 14,000 bytes of embeddings in 2 x 0.5 s: two ranks, on each of which they take 0.5 s.
     assert values["embedding_bandwidth_share"].value == 100 * 14e3 / 40e3
 
 
 @pytest.mark.parametrize(
     ("parts_ns", "resource"),
     [
-        ({"embedding": S, "exchange": S // 5}, "memory"),
-        ({"embedding": S // 5, "exchange": S // 5}, "compute"),  # the rest of the 2 s
-        ({"embedding": S // 5, "exchange": S}, "exchange"),
+        ({"embedding": SECOND_NS, "exchange": SECOND_NS // 5}, "memory"),
+        # Computing takes the rest of the 2 s.
+        ({"embedding": SECOND_NS // 5, "exchange": SECOND_NS // 5}, "compute"),
+        ({"embedding": SECOND_NS // 5, "exchange": SECOND_NS}, "exchange"),
     ],
 )
 def test_longest_part_limits_the_run(
@@ -139,14 +153,15 @@ def test_longest_part_limits_the_run(
     values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
     sentence = describe_limit({name: figure.value for name, figure in values.items()})
     assert sentence is not None
-    # Whether near its limit or far from it.
+    # The code has the suffix if the part uses its resource at a rate far below the limit.
     assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 
 def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
-    values = compute_case_figures(tmp_path, JOB, parts_ns={"embedding": S})
+    values = compute_case_figures(tmp_path, JOB, parts_ns={"embedding": SECOND_NS})
     exchange_share = values["exchange_share"]
     assert (exchange_share.value, exchange_share.reason) == (None, message("one_rank_no_exchange"))
     sentence = describe_limit({name: figure.value for name, figure in values.items()})
     assert sentence is not None
-    assert sentence.args["exchange_share"] == 0.0  # the text needs a number
+    # The sentence names this share, so it needs a number even without an exchange.
+    assert sentence.args["exchange_share"] == 0.0

@@ -135,7 +135,7 @@ def test_exchanged_bytes_equal_sent_bytes(
     rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
     for item in rank_results_by_spread[: SPREADS[name].ranks]:
-        # Pairs of a step: bytes counted where torch sends them, and those that the job reports.
+        # A pair for each step: bytes counted where torch sends them, and those the job reports.
         counted = [sent for sent, _ in item[name]["bytes"]]
         assert counted == [reported for _, reported in item[name]["bytes"]]
         assert min(counted) > 0
@@ -160,6 +160,7 @@ class Echo:
 
 def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
+    # Instead of sending, it notes "begin" when it is called and "wait" when its end is awaited.
     monkeypatch.setattr(dist, "all_to_all_single", Echo(notes))
     spread, timed = Spread(1), list[str]()
 

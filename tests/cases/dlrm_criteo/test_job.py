@@ -100,7 +100,7 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
     files = read_spec(folder).files["train"]
     expected = np.fromfile(files.numerical, "<f2").reshape(-1, 13)
     rows = torch.cat([batch.tensors[0] for batch in batches]).numpy()
-    # The rows as read from the file, in any order.
+    # Each column has the values of the file, in any order.
     assert np.array_equal(np.sort(rows, 0), np.sort(expected, 0))
     if shuffle:
         # The next epoch has another order.

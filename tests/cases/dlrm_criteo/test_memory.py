@@ -77,5 +77,6 @@ def test_real_step_needs_at_least_the_predicted_memory(
     measured_bytes, prediction = measure_and_predict_peak(
         recipe, folder, rank=0, world_size=1, device=sync_device
     )
-    # Never more than the real need, as that would refuse a run that fits; not far below it either.
+    # Parameters are not measured. The prediction is never more than the real need, as that would
+    # refuse a run that fits; it is not far below it either.
     assert 0.6 * measured_bytes <= prediction.total - prediction.weights <= measured_bytes

@@ -128,10 +128,10 @@ def compute_auc_by_pairs(scores: list[float], labels: list[int]) -> float:
     return right / (len(positive) * len(negative))
 
 
-@given(seed=st.integers(0, 2**16), samples=st.integers(0, 40), narrow=st.booleans())
+@given(seed=st.integers(0, 2**16), samples=st.integers(0, 40), use_int32=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_repeated_rows_get_the_sum_of_their_gradients(
-    seed: int, samples: int, narrow: bool
+    seed: int, samples: int, use_int32: bool
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     cardinalities = (2, 5, 1)  # so few that rows repeat within a batch
@@ -145,7 +145,7 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
     )
     grad = torch.randn(samples, 3, 4, generator=generator)
     tables.learning_rate, tables.grad_scale = 0.5, 4.0
-    embeddings = tables(ids.int() if narrow else ids)
+    embeddings = tables(ids.int() if use_int32 else ids)
     expected = before.clone()
     for sample in range(samples):
         for table, start in enumerate((0, 2, 7)):  # first rows of the tables
@@ -185,7 +185,10 @@ def test_the_interaction_has_the_gradient_of_its_products() -> None:
 
 
 def count_unpadded_flops(num_tables: int, bottom: list[int], top: list[int], samples: int) -> int:
-    """Count a training step of plain layers and products, without padding, on no device."""
+    """Count the FLOPs of a training step of plain layers and products, without padding.
+
+    Tensors of the device ``meta`` have shapes but no values: nothing is computed.
+    """
 
     def make_layers(sizes: list[int]) -> nn.Sequential:
         """Return a linear layer for each pair of neighbours in ``sizes``."""

@@ -78,10 +78,10 @@ def encode_plainly(rows, splits, threshold=15, *, logarithm=encode_number):
     Fields of a row: the label, 13 numbers, 26 categories.
 
     Args:
-        rows: those that categories are numbered by.
+        rows: rows in which the occurrences of categories are counted, to number them.
         splits: rows to encode, by split.
-        threshold: see ``number_categories``.
-        logarithm: encodes a cell of a number.
+        threshold: occurrences below which a category is rare, and has no number.
+        logarithm: function that encodes the text of a number.
     """
     files, cardinalities = {}, []
     for column in range(14, 40):
@@ -124,7 +124,7 @@ SPLITS = {"train": shuffle_rows(DAYS[:2]), **SPLITS_OF_LAST_DAY}
 
 @pytest.fixture
 def raw_days(tmp_path):
-    """Write three days of logs: plain, gzipped and plain, and a file that is none."""
+    """Write three days of logs, plain, gzipped and plain, and a file that is no log."""
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "day_0").write_bytes(join_rows(DAYS[0]))
@@ -137,10 +137,11 @@ def raw_days(tmp_path):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    """Make batches and column groups so small that few rows need many of them."""
+    """Make key ranges, batches and column groups so small that few rows need many of them."""
     monkeypatch.setattr(stages, "ROWS_PER_RANGE", 150)
     monkeypatch.setattr(prepare_tables, "BATCH_ROWS", 64)
-    # Of a category: so many that the memory for joins holds only few categories at once.
+    # The memory that a category is assumed to need in a join. It is so large that only few
+    # categories fit at once, and so few columns form a group.
     monkeypatch.setattr(prepare_tables, "ENTRY_BYTES", 1 << 24)
 
 
@@ -178,7 +179,8 @@ def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
         (raw_days / name).unlink()
     run_prepare(raw_days, tmp_path / "data", workers=3)
     assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS)
-    # Two faults: a number of day_1 (row 137, counted from 0), and a day_2 that ends in its header.
+    # Two faults: a number of day_1 (row 137, counted from 0), and a day_2 that ends in its gzip
+    # header.
     # The error names the earlier file, although other workers read the later one at the same time.
     (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, FAULTS["number"][0])))
     (raw_days / "day_2.gz").write_bytes(b"\x1f\x8b")

@@ -30,7 +30,7 @@ class Held(Examples):
 
 def make_sequence(ids, separator, target_ids, *, correct=False):
     """Return a sequence whose answer begins at ``separator`` and fills the gap at position 1."""
-    # See ``ChoiceSequence``: each token of the answer block is scored.
+    # Each token of the answer block is scored.
     rows = np.arange(separator, separator + len(target_ids))
     blocks = np.maximum(np.arange(len(ids)) - separator + 1, 0)
     positions = np.where(blocks > 0, 1, np.arange(len(ids)))  # 1: the gap
@@ -84,7 +84,7 @@ def test_batch_holds_only_existing_candidates():
 
 @pytest.mark.parametrize(("rows", "width"), [([0, 1], 8), ([0], 8)])
 def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, width):
-    """The longest sequences have 7 and 5 tokens; widths are rounded up to 8."""
+    """The longest sequences have 7 and 5 tokens; widths are rounded up to a multiple of 8."""
     full, _ = HELD.batch(rows)
     monkeypatch.setattr(HELD, "trim", True)
     trimmed, _ = HELD.batch(rows)
@@ -131,7 +131,7 @@ def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences
 
 
 def make_sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
-    """Return the sharding of ``rows`` samples with short names for its fields."""
+    """Return the sharding of ``rows`` samples; the arguments are short names for its fields."""
     return Sharding(
         num_rows=rows,
         micro_batch_size=micro,
@@ -159,14 +159,15 @@ def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
     order = order_by_choices(num_choices, ranks[0], 0)
     assert sorted(order.tolist()) == list(range(len(choices)))
     parts = [list(rank.micro_batches(0, order=order)) for rank in ranks]
-    # Micro-batches a rank in full steps; those of a shorter last step are not grouped.
-    full = len(choices) // (micro * accumulate * world) * accumulate
+    # Number of micro-batches that each rank has in full steps. The samples of a shorter last step
+    # are not grouped.
+    num_in_full_steps = len(choices) // (micro * accumulate * world) * accumulate
     spans = []
     # A group: the samples that all ranks train at the same time.
-    for group in list(zip(*parts, strict=False))[:full]:
+    for group in list(zip(*parts, strict=False))[:num_in_full_steps]:
         candidates_of_group = num_choices[np.concatenate([part.rows for part in group])]
         assert len(candidates_of_group) == micro * world
         spans.append((candidates_of_group.min(), candidates_of_group.max()))
-    # Sorted, the ranges of two groups share at most their ends.
+    # The ranges of candidates of two groups share at most an end.
     spans.sort()
     assert all(low[1] <= high[0] for low, high in pairwise(spans))

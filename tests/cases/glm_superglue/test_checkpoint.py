@@ -89,7 +89,7 @@ def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "key", "what"),
     [
-        # The checkpoint has two layers.
+        # The checkpoint has two layers of 12 weights. All weights of a third one are missing.
         ({"num_layers": 3}, "transformer.layers.2.input_layernorm.weight", "and 11 more"),
         ({"num_layers": 1}, "transformer.layers.1.input_layernorm.weight", "unknown weight"),
         (
