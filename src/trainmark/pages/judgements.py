@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     Kind = Mapping[str, Any]  # the measurement of one kind of ceiling on a rank, as JSON has it
 
-_IN_UNIT = ("value", "expected")  # arguments of a message that have its unit
+# Arguments of a message that are values in the unit that its argument `unit` names.
+_ARGS_IN_UNIT = ("value", "expected")
 # Columns of tables.
 _SCALING_COLUMNS = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
 _LINK_COLUMNS = ("pair", "median", "max", "unit", "swing", "of_median")
@@ -179,27 +180,33 @@ def _build_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
 
 
 def build_gate_rows(judgements: Sequence[Judgement], lang: str = "en") -> Table:
-    """Return a row for each judgement: verdict, figure, work and the sentence, in a language."""
+    """Return a table with a row for each judgement of a run against its history, in a language.
+
+    The cells of a row are the verdict, the figure that is judged, what ran, and a sentence with
+    the numbers. Each cell is one line of text.
+    """
     rows = []
     for judgement in judgements:
         row = [
             phrase(f"judgement.{judgement.verdict}"),
             judgement.figure,
             judgement.work,
-            _scale_values(judgement),
+            _scale_message(judgement),  # its translation is the sentence
         ]
         rows.append([to_one_line(translate(cell, lang)) for cell in row])
     return build_table(translate_headings("judgement", "name", "configuration", "remark"), rows)
 
 
-def _scale_values(judgement: Judgement) -> Message:
-    """Return the message of a judgement with its values in a readable unit.
+def _scale_message(judgement: Judgement) -> Message:
+    """Return the message of a judgement with its values in a readable unit, as GiB for bytes.
 
-    Those are the arguments that ``_IN_UNIT`` names; the others have no unit.
+    A message is the code of a sentence, and the arguments that fill it. Arguments named in
+    ``_ARGS_IN_UNIT`` are values in the unit that the argument ``unit`` names. All of them get the
+    same new unit, which suits the largest. The other arguments stay as they are.
     """
     args = dict(judgement.message.args)
     values: dict[str, float] = {}
-    for name in _IN_UNIT:
+    for name in _ARGS_IN_UNIT:
         value = args.get(name)
         if isinstance(value, int | float):
             values[name] = value
@@ -212,17 +219,24 @@ def _scale_values(judgement: Judgement) -> Message:
 
 
 def to_json_documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[str, Any]]:
-    """Return the judgements as JSON has them: their fields, exit code and sentence."""
+    """Return each judgement as JSON: its fields, its exit code, and its message as a sentence.
+
+    The sentence, in the language ``lang``, has values in readable units. The fields keep theirs.
+    """
     return [
         asdict(judgement)
-        | {"exit_code": judgement.exit_code, "sentence": render(_scale_values(judgement), lang)}
+        | {"exit_code": judgement.exit_code, "sentence": render(_scale_message(judgement), lang)}
         for judgement in judgements
     ]
 
 
 def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
-    """Return a report in JUnit XML with one test case for each judgement."""
-    # JUnit has no "noisy": a judgement that is not certain counts as a test that was skipped.
+    """Return a report in JUnit XML with one test case for each judgement of a run.
+
+    A test fails if the run failed or a figure regressed. It has an error if the run did other work
+    than the runs to which it is compared. It counts as skipped if the judgement is not certain,
+    because JUnit has no outcome for that.
+    """
     outcome_of_code = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
     rows = build_gate_rows(judgements, lang).rows
     # An empty text: the test passed.
@@ -234,8 +248,14 @@ def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
 
 
 def to_compliance_document(compliance: Compliance, lang: str) -> dict[str, Any]:
-    """Return how launches comply with the rules of the division that they claim, for JSON."""
+    """Return how launches comply with the rules of the division that they claim, for JSON.
+
+    Args:
+        compliance: the result of checking launches against the division that they claim. A division
+            is a set of rules: ``closed`` allows few settings to be changed, ``open`` allows any.
+    """
     rules = [
+        # `kept`: whether the launches obey the rule.
         {"rule": x.rule, "kept": x.kept, "sentence": render(x.sentence, lang)}
         for x in compliance.rules
     ]
@@ -249,7 +269,12 @@ def to_compliance_document(compliance: Compliance, lang: str) -> dict[str, Any]:
 
 
 def describe_compliance(compliance: Compliance, lang: str) -> str:
-    """Return whether launches comply with the division that they claim."""
+    """Return a line that says whether launches comply with the rules that they claim to obey.
+
+    Args:
+        compliance: the result of checking launches against the division that they claim. A division
+            is a set of rules: ``closed`` allows few settings to be changed, ``open`` allows any.
+    """
     sentence = phrase(
         f"compliance.{'yes' if compliance.compliant else 'no'}",
         case=compliance.case,
@@ -260,23 +285,31 @@ def describe_compliance(compliance: Compliance, lang: str) -> str:
 
 
 def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[str, str]]:
-    """Yield for each rule a mark that says whether it is obeyed, and a sentence.
+    """Yield a word and a sentence for each rule that launches must obey.
 
-    The sentence says what the rule demands and what the records have.
+    The word, ``ok`` or ``FAULT``, says whether they obey it. The sentence says what the rule
+    demands and what the records of the launches have.
+
+    Args:
+        compliance: the result of checking launches against the rules that they claim to obey.
     """
     for rule in compliance.rules:
-        mark = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
-        yield mark, to_one_line(render(rule.sentence, lang))
+        word = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
+        yield word, to_one_line(render(rule.sentence, lang))
 
 
 def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
-    """Return a row for each kind of ceiling, then what was not measured, and the links.
+    """Return what ``trainmark ceilings`` measured: the highest rates that devices and links reach.
 
-    A row shows the fastest size, of memory the largest, as the slowest rank measured it.
+    First comes a table with a row for each kind of ceiling. A kind is one kind of work, such as a
+    matmul in one precision, a memory copy or an all-reduce, which each rank measures at several
+    sizes. The row shows the fastest size, of memory the largest, as the slowest rank measured it.
+    Then come remarks on what was not measured or wrong, and the rates between pairs of ranks.
 
     Args:
-        document: of the command ``ceilings``, as its JSON has it.
+        document: the JSON that the command prints.
     """
+    # The name of each device product once.
     products = list(dict.fromkeys(rank["device"]["name"] for rank in document["ranks"]))
     heading: list[Phrase] = [*products]
     if document["nproc"] > 1:
@@ -296,15 +329,22 @@ def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
 
 
 def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
-    """Return the row of each kind of ceiling that all ranks measured."""
+    """Return the row of each kind of ceiling that all ranks measured.
+
+    A kind of ceiling is one kind of work whose highest rate is measured, at several sizes.
+
+    Args:
+        document: the JSON of the command ``ceilings``.
+    """
     rows: list[list[Phrase]] = []
-    # The measurements of each rank are in the same order.
+    # The measurements of each rank are in the same order: `kinds` has one kind, of every rank.
     for kinds in zip(*(rank["measurements"] for rank in document["ranks"]), strict=True):
-        kind = min(kinds, key=_find_best_rate)  # a step waits for the slowest rank
+        kind = min(kinds, key=_get_best_rate)  # a step waits for the slowest rank
         # A rank that measured no size of the kind counts as the slowest; then there is no row.
         if kind["best"] is None:
             continue
-        point = kind["points"][kind["best"]]  # the fastest size, of memory the largest
+        # `best` is the index of the fastest size; for memory, of the largest size.
+        point = kind["points"][kind["best"]]
         rates, unit = cells.scale_to_unit(
             [point["rate"]["median"], point["rate"]["max"]], kind["unit"]
         )
@@ -312,14 +352,22 @@ def _list_ceiling_rows(document: Mapping[str, Any]) -> list[list[Phrase]]:
         swing = None if point["swing"] is None else f"{point['swing']:.1%}"
         share_of_peak = None if kind["share_of_peak"] is None else f"{kind['share_of_peak']:.1%}"
         name = _name_ceiling(kind)
-        if kind["bus_factor"]:  # a collective, whose rate is the bandwidth of the bus
+        # Only a collective has a bus factor: the bytes on a rank's link for each byte of a message.
+        # Its rate counts the bytes on the link, so its name gets the addition "(bus)".
+        if kind["bus_factor"]:
             name = phrase("ceilings.bus", kind=name)
         rows.append([name, _format_size(point["size"]), *rates, unit, swing, share_of_peak])
     return rows
 
 
 def _list_ceiling_remarks(document: Mapping[str, Any]) -> list[Block]:
-    """Return each remark on a kind of ceiling once, with the ranks that it is about."""
+    """Return each remark on a kind of ceiling once, with the ranks that it is about.
+
+    A kind of ceiling is one kind of work, such as a memory copy, whose highest rate is measured.
+
+    Args:
+        document: the JSON of the command ``ceilings``, with the measurements of each rank.
+    """
     remarks: dict[str, Phrase] = {}  # by the remark in English
     ranks_by_remark: dict[str, list[str]] = {}
     for rank in document["ranks"]:
@@ -336,17 +384,21 @@ def _list_ceiling_remarks(document: Mapping[str, Any]) -> list[Block]:
 
 
 def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
-    """Yield the slowest pair of ranks and a table of pairs, the slowest first.
+    """Yield the slowest pair of ranks, a table of the slowest pairs, and the pairs without a rate.
+
+    The two ranks of a pair send data to each other. The rate of a pair is compared with the median
+    over all pairs.
 
     Args:
-        links: the measurement of each pair, as JSON has it; None: an older document without any.
+        links: from the JSON of the command ``ceilings``: each pair with its ``point``, which is the
+            size of the transfer and what was measured. None: an older document without pairs.
     """
     if links is None:
         return
     if links["pairs"] is None:  # no pair was measured, for a reason that the document states
         yield Paragraph(join((phrase("ceiling_kind.links"), _get_reason(links)), "colon"))
         return
-    # Pairs without a rate were skipped, or transferred wrong data; they are named below.
+    # Pairs without a rate were skipped, or transferred wrong data; the last loop names them.
     measured = [pair for pair in links["pairs"] if pair["point"]["rate"]]
     if measured:
         measured.sort(key=_get_link_rate)
@@ -378,16 +430,26 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
 
 
 def _get_link_rate(pair: Mapping[str, Any]) -> float:
-    """Return the highest rate of a pair of ranks, in bytes per second."""
+    """Return the rate at which two ranks sent data to each other, in bytes per second.
+
+    It is the highest of the repetitions, which was disturbed least.
+
+    Args:
+        pair: the measurement of the two ranks, from the JSON of the command ``ceilings``.
+    """
     rate: float = pair["point"]["rate"]["max"]
     return rate
 
 
 def _lay_out_link(pair: Mapping[str, Any], median_rate: float) -> list[Phrase]:
-    """Return the row of a pair of ranks.
+    """Return the row of two ranks that sent data to each other.
+
+    Its cells are the ranks, the median and the highest rate of the repetitions, their unit, how
+    much the repetitions differ, and the highest rate as a share of ``median_rate``.
 
     Args:
-        median_rate: of all pairs, in bytes per second, with which this one is compared.
+        pair: the two ranks, and the measurement of their transfers as ``point``.
+        median_rate: median over all pairs of their highest rates, in bytes per second.
     """
     first, second = pair["ranks"]
     point = pair["point"]
@@ -401,22 +463,29 @@ def _lay_out_link(pair: Mapping[str, Any], median_rate: float) -> list[Phrase]:
 
 
 def has_wrong_results(document: Mapping[str, Any]) -> bool:
-    """Tell whether a rank computed or received something wrong."""
-    points = []
+    """Tell whether a rank computed or received something wrong.
+
+    Args:
+        document: the JSON of the command ``ceilings``.
+    """
+    points = []  # what was measured: of a kind of work at one size, or between two ranks
     for rank in document["ranks"]:
         for kind in rank["measurements"]:
             points += kind["points"]
-    links = document.get("links") or {}
+    links = document.get("links") or {}  # older documents have no links between ranks
     points += [pair["point"] for pair in links.get("pairs") or ()]
     return any(point["status"] == "wrong" for point in points)
 
 
-def _find_best_rate(kind: Kind) -> float:
-    """Return the highest rate of a kind of ceiling at its size that counts; 0: none was measured.
+def _get_best_rate(kind: Kind) -> float:
+    """Return the highest rate of a kind of work at the size that counts; 0: none was measured.
 
     The fastest size counts; of memory the largest, because smaller ones may fit into a cache.
+
+    Args:
+        kind: measurement of one kind of work, such as a memory copy, at several sizes on a rank.
     """
-    if kind["best"] is None:
+    if kind["best"] is None:  # index of the size that counts
         return 0.0
     rate: float = kind["points"][kind["best"]]["rate"]["max"]
     return rate
@@ -436,7 +505,12 @@ def _format_size(size: Sequence[int]) -> str:
 
 
 def _name_ceiling(kind: Kind) -> Phrase:
-    """Return the name of a kind of ceiling in words."""
+    """Return the name of a kind of ceiling in words.
+
+    Args:
+        kind: measurement of one kind of work on a rank; ``name`` is for example ``matmul_bf16``,
+            where a precision follows the work, or ``all_reduce``.
+    """
     name: str = kind["name"]
     work, _, precision = name.partition("_")
     if work == "matmul":
@@ -448,12 +522,14 @@ def _get_reason(entry: Mapping[str, Any]) -> Phrase:
     """Return why something was not measured, or what is wrong with its result.
 
     Args:
-        entry: a kind of ceiling, one of its sizes, or the links, as the JSON has it.
+        entry: part of the JSON of the command ``ceilings``: what was measured of one kind of work,
+            at one of its sizes, or between pairs of ranks. ``reason`` is the text in English, and
+            ``why`` is the same as a code with arguments.
     """
     why = entry.get("why")
     if not why:  # an older document, which has no code for the reason
         return entry["reason"]
-    # The document has the reason in English; the code and its arguments give the Chinese text.
+    # The code and its arguments give the Chinese text.
     return Text(entry["reason"], render(Message(why["code"], why["args"]), "zh"))
 
 
@@ -461,9 +537,14 @@ def _list_remarks(kind: Kind) -> list[Phrase]:
     """Return remarks on a kind of ceiling: what was not measured, wrong results, too high a rate.
 
     A rate is too high if it is above the published peak of the device.
+
+    Args:
+        kind: measurement of one kind of work, such as a matmul in bf16, on one rank. It has a
+            point for each size, and the share of the peak that its best rate reaches.
     """
     lines: list[Phrase] = []
-    if kind["reason"]:  # the kind does not apply here, as a precision that the device lacks
+    # There is a reason only if the kind is not measured here, as a precision that the device lacks.
+    if kind["reason"]:
         lines.append(join((_name_ceiling(kind), _get_reason(kind)), "colon"))
     for status in ("skipped", "wrong"):
         points = [point for point in kind["points"] if point["status"] == status]

@@ -49,7 +49,13 @@ _UNLIMITED_WIDTH = 10_000  # columns
 
 
 def to_listing_json(listing: Listing, unread_files: UnreadFiles) -> dict[str, Any]:
-    """Return a listing as JSON: how many there are, the runs, and what could not be read."""
+    """Return a listing of runs as JSON.
+
+    Args:
+        listing: the runs that match a user's filters. ``total`` counts all of them; a limit may
+            keep only the first ones in its rows.
+        unread_files: path of each record that could not be read, with the reason.
+    """
     unread = [{"file": path, "reason": asdict(reason)} for path, reason in unread_files]
     return {"total": listing.total, "runs": listing.as_dicts(), "unread": unread}
 
@@ -57,52 +63,61 @@ def to_listing_json(listing: Listing, unread_files: UnreadFiles) -> dict[str, An
 def add_differing_settings(listing: Listing) -> Listing:
     """Return a listing with a column for each setting in which runs of a case and recipe differ.
 
-    At most the first ``_MAX_SETTINGS`` of them have a column. The columns replace ``settings``,
-    which has all settings of a run as one JSON text, and ``recipe``. The recipe is kept if the runs
-    of a case differ in it. A setting that is a column already, such as the precision, is not
+    A recipe is a named set of settings of a case. Each run holds its values as one JSON text in the
+    column ``settings``. The new columns replace this column, and at most ``_MAX_SETTINGS`` settings
+    get one. The column ``recipe``, the recipe's name, goes among them if runs of a case differ in
+    it, else it is left out. A setting that is a column already, such as the precision, is not
     repeated.
     """
     rows = listing.as_dicts()
-    recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
+    # The settings of each run, by name; empty if they are not known.
+    settings_of_rows = [json.loads(row.pop("settings") or "{}") for row in rows]
     # Settings are compared only between runs of the same case and recipe.
-    kinds = [f"{row['case']} {row['recipe']}" for row in rows]
-    differing = find_differing_settings(zip(kinds, recipes, strict=True))
+    cases_and_recipes = [f"{row['case']} {row['recipe']}" for row in rows]
+    differing = find_differing_settings(zip(cases_and_recipes, settings_of_rows, strict=True))
     # `rows[0]` exists: without rows no setting differs. All rows have the same columns.
-    names = [name for name in differing if name not in rows[0]][:_MAX_SETTINGS]
+    new_columns = [name for name in differing if name not in rows[0]][:_MAX_SETTINGS]
     # There are more pairs of case and recipe than cases only if a case has several recipes.
-    has_several_recipes = len(set(kinds)) > len({row["case"] for row in rows})
+    has_several_recipes = len(set(cases_and_recipes)) > len({row["case"] for row in rows})
     if has_several_recipes:
-        names.insert(0, "recipe")
+        new_columns.insert(0, "recipe")
     columns: list[str] = []
     for key in listing.columns:
         if key == "settings":
-            columns += names
+            columns += new_columns
         elif key != "recipe":
             columns.append(key)
     new_rows = []
-    for row, recipe in zip(rows, recipes, strict=True):
-        new_rows.append([row[key] if key in row else recipe.get(key) for key in columns])
+    for row, settings in zip(rows, settings_of_rows, strict=True):
+        new_rows.append([row[key] if key in row else settings.get(key) for key in columns])
     units = dict(zip(listing.columns, listing.units, strict=True))
     return Listing(
         total=listing.total,
+        # Long names of settings have short ones for headings.
         columns=[SHORT_NAMES.get(key, key) for key in columns],
-        units=[units.get(key, "") for key in columns],
+        units=[units.get(key, "") for key in columns],  # settings have no unit
         rows=new_rows,
-        settings=[SHORT_NAMES.get(key, key) for key in names if key != "recipe"],
+        settings=[SHORT_NAMES.get(key, key) for key in new_columns if key != "recipe"],
     )
 
 
 def build_listing_table(
     listing: Listing, lang: str = "en", *, width: int = 0, are_columns_chosen: bool = False
 ) -> str:
-    """Return a listing as a table; figures in a readable unit, ``–`` for unknown ones.
+    """Return a listing of runs as a table; figures in a readable unit, ``–`` for unknown ones.
 
-    English headings are the keys, which filters take. A run that is not verified has its state of
-    verification beside its trust, in place of a column. If a row is wider than the screen, a path
-    is shortened to a pattern by which a shell finds it in its folder, ``*fa3c1e/r0``, and columns
-    are left out: first those with one value, which a line below the table states.
+    English headings are the keys of the columns, because a user filters by these keys. The trust
+    in a run, a grade such as ``noisy``, has beside it whether its record was checked against its
+    events, ``noisy (unverified)``, unless it was verified. This replaces the column
+    ``verification``.
+
+    If a row is wider than the screen, a path is shortened to a pattern by which a shell finds it in
+    its folder, ``*fa3c1e/r0``. If that is not enough, columns are left out: first those with one
+    value, which a line below the table states.
 
     Args:
+        listing: the runs, with the keys of columns in ``columns``. Those of them that are fields of
+            recipes are also in ``settings``.
         width: of the screen, in columns; 0: of the terminal on which this process prints, and no
             limit if it prints into a pipe or a file.
         are_columns_chosen: whether the user named the columns; the verification is then a column.
@@ -120,6 +135,7 @@ def build_listing_table(
                 for grade, state in zip(values_by_key["trust"], states, strict=True)
             ]
     units = dict(zip(listing.columns, listing.units, strict=True))
+    # Each column as the text of its heading, then those of its cells.
     columns = {
         key: _build_column(key, values, units[key], lang, is_setting=key in listing.settings)
         for key, values in values_by_key.items()
@@ -135,7 +151,7 @@ def build_listing_table(
     for key in _list_optional_columns(columns, listing.settings):
         if terminal.has_room(_build_table(columns), width, lang):
             break
-        heading, first, *others = columns.pop(key)  # of the rows: `first` and `others`
+        heading, first, *others = columns.pop(key)  # `first` and `others`: the cells of the rows
         if all(text == first for text in others):  # stated below the table
             single_values[heading] = first
         else:
@@ -155,9 +171,11 @@ def _build_column(
     """Return the heading of a column and its cells.
 
     Args:
-        key: of the column in the listing.
+        key: the column's key, such as ``device``.
+        values: of the rows.
         unit: of all values; empty: they have none, or differ in it.
-        is_setting: whether the column is a field of recipes.
+        is_setting: whether the column is a setting of runs, which is written as in a recipe file;
+            else it is a fact or a figure of the result.
     """
     heading = key if lang == "en" else translate(term("site", key), lang)
     if unit:
@@ -181,7 +199,12 @@ def _list_optional_columns(columns: dict[str, list[str]], settings: Sequence[str
     """Return the columns that a narrow screen may leave out, in the order in which they go.
 
     First those with one value, which loses nothing: a line below the table states it. Then the
-    settings, the last first, so that the recipe's first ones stay longest; then the others.
+    settings, the last first, so that the recipe's first ones stay longest; then the other columns
+    in ``_OPTIONAL_COLUMNS``. All other columns stay.
+
+    Args:
+        columns: by key, the heading and then the cells of each column of the table.
+        settings: keys of the columns that are settings of runs, in the order of the recipe.
     """
     # The first text of a column is its heading.
     with_one_value = [
@@ -192,7 +215,10 @@ def _list_optional_columns(columns: dict[str, list[str]], settings: Sequence[str
 
 
 def _format_cell(value: Any) -> str:
-    """Return a value as text; a whole number that the index has as a float, without decimals."""
+    """Return a value of a run as text: a fact, a figure, or a list of them.
+
+    A whole number has no decimals, because the database of runs may hold an integer as a float.
+    """
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else cells.format_rate(value)
     if isinstance(value, list):
@@ -201,7 +227,13 @@ def _format_cell(value: Any) -> str:
 
 
 def list_remarks(listing: Listing, unread_files: UnreadFiles, lang: str = "en") -> Iterator[str]:
-    """Yield the lines below the table: how many launches of all it shows, and files not read."""
+    """Yield the lines below a table of runs: how many of all it shows, and which were not read.
+
+    Args:
+        listing: the runs that match a user's filters. ``total`` counts all of them; a limit may
+            keep only the first ones in its rows.
+        unread_files: path of each record that could not be read, with the reason.
+    """
     if len(listing.rows) < listing.total:
         total = cells.format_integer(listing.total)
         yield translate(phrase("terminal.listed", shown=len(listing.rows), total=total), lang)
@@ -210,13 +242,18 @@ def list_remarks(listing: Listing, unread_files: UnreadFiles, lang: str = "en") 
 
 
 def build_imported_table(rows: Sequence[Row]) -> Table:
-    """Return place, configuration, figures and notes of each row that was read."""
+    """Return place, configuration, figures and notes of each published result that was read.
+
+    Args:
+        rows: the results. A row has its file and line, the configuration as printed, its figures by
+            name, and notes on what is odd about it, such as that it is a duplicate.
+    """
     lines = []
     for row in rows:
         figures = []
         for name, reading in row.figures.items():
             (value,), unit = cells.scale_to_unit([reading.value], reading.unit)
-            # Without a number, the printed text is shown, such as "OOM".
+            # If the printed text `raw` is no number, such as "OOM", it is shown itself.
             shown = reading.raw if reading.value is None else f"{value} {unit}"
             figures.append(f"{name} {shown or cells.NOTHING}".strip())
         notes = (render(note, "en") for note in row.notes)
@@ -225,13 +262,22 @@ def build_imported_table(rows: Sequence[Row]) -> Table:
 
 
 def summarize_import(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[str]:
-    """Yield how much was read, and for each reason how often it applied, and where first."""
+    """Yield a line with how much was read, and a line for each reason why something was not.
+
+    The line of a reason has how many items it applies to, and the place of the first. The most
+    frequent reason comes first.
+
+    Args:
+        rows: the published results that were read.
+        unread: files, tables, rows and cells that could not be read.
+    """
     yield f"rows read: {len(rows)}; items skipped: {len(unread)}"
-    kinds: dict[str, list[Unread]] = {}
-    for entry in unread:
-        kinds.setdefault(entry.reason.code, []).append(entry)
-    for first, *more in sorted(kinds.values(), key=len, reverse=True):
-        yield f"{len(more) + 1} x, first {_format_place(first)}: {render(first.reason, 'en')}"
+    items_by_reason: dict[str, list[Unread]] = {}
+    for item in unread:
+        items_by_reason.setdefault(item.reason.code, []).append(item)
+    for items in sorted(items_by_reason.values(), key=len, reverse=True):
+        first = items[0]
+        yield f"{len(items)} x, first {_format_place(first)}: {render(first.reason, 'en')}"
 
 
 def _format_place(entry: Row | Unread) -> str:
@@ -240,13 +286,20 @@ def _format_place(entry: Row | Unread) -> str:
 
 
 def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str:
-    """Return a table with a row for each entry of a plan, then reasons, trust and folders.
+    """Return a table with a row for each entry of a plan file, then remarks and folders.
 
-    Settings in which the entries of a case differ have columns. An entry of which all launches
-    passed has figures: geometric means, and for the result the interval. A remark on several
-    entries appears once. No line is wider than the screen, except those with a folder.
+    An entry is a run that the file asks for, with one or several launches. Settings in which the
+    entries of a case differ have columns. An entry of which all launches passed has figures:
+    geometric means, and for the result the interval. Remarks say why an entry did not run or
+    failed, and how far its figures can be trusted. A remark on several entries appears once. No
+    line is wider than the screen, except those with a folder.
+
+    Args:
+        entries: each with its state, such as "passed", the reason for the state, the records of
+            launches that ended, and the folder ``run_dir``; None: it has no folder.
+        width: of the screen, in columns; 0: of the terminal.
     """
-    remarks: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}  # names of the entries, by the remark
     for entry in entries:
         sentences = []
         # Only a dry run leaves an entry "to run"; its reason is the key of the case that would run.
@@ -256,6 +309,7 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
         elif entry.reason and entry.state == "left":
             sentences.append(entry.reason)
         elif entry.reason:
+            # `_STATES` has plain words for states whose names need explanation.
             sentences.append(f"{_STATES.get(entry.state, entry.state)}: {entry.reason}")
         if entry.records:
             line = describe_trust(get_trust(entry.records), combine_verifications(entry.records))
@@ -275,13 +329,18 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
 
 
 def _build_entry_table(entries: Sequence[SeriesEntry], width: int) -> Table:
-    """Return a row for each entry; on a narrow screen without memory and interval.
+    """Return a row for each entry of a plan file; on a narrow screen without memory and interval.
 
-    The first settings in which entries of the same case differ have columns, and the number of
-    nodes and ranks if entries differ in it.
+    An entry is a run that the file asks for. The first settings in which entries of the same case
+    differ have columns, and the number of nodes and ranks if entries differ in it.
+
+    Args:
+        entries: each with its plan; None: this machine cannot run the entry.
+        width: of the screen, in columns.
     """
     plans = [(entry.plan.case, entry.plan.recipe) for entry in entries if entry.plan]
-    names = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MAX_SETTINGS]
+    # `_NOT_SETTINGS`: fields of a recipe that a run cannot change, so they are no settings of it.
+    settings = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MAX_SETTINGS]
     worlds = {f"{entry.plan.nnodes}x{entry.plan.nproc}" for entry in entries if entry.plan}
     columns: dict[str, list[Phrase]] = {"run": [entry.name for entry in entries]}
     if len(worlds) > 1:
@@ -289,10 +348,10 @@ def _build_entry_table(entries: Sequence[SeriesEntry], width: int) -> Table:
             None if entry.plan is None else f"{entry.plan.nnodes}x{entry.plan.nproc}"
             for entry in entries
         ]
-    for name in names:
-        columns[SHORT_NAMES.get(name, name)] = [
-            _format_setting_cell(entry.plan.recipe[name])
-            if entry.plan and name in entry.plan.recipe
+    for setting in settings:
+        columns[SHORT_NAMES.get(setting, setting)] = [
+            _format_setting_cell(entry.plan.recipe[setting])
+            if entry.plan and setting in entry.plan.recipe
             else None
             for entry in entries
         ]
@@ -312,10 +371,13 @@ def _build_entry_table(entries: Sequence[SeriesEntry], width: int) -> Table:
 def _list_entry_results(entry: SeriesEntry) -> list[Phrase]:
     """Return status, launches, result, interval, quality and memory of an entry of a plan file.
 
-    The launches are a number of all, ``2/3``: those that passed. The figures are means over the
-    launches. They are None unless all launches passed, now or in an earlier call.
+    The launches are those that passed and those that the entry asks for, ``2/3``. The figures are
+    means over the launches. They are None unless all launches passed, now or in an earlier call.
+
+    Args:
+        entry: a run that the plan file asks for; ``num_launches`` is how many launches it asks for.
     """
-    records = entry.records
+    records = entry.records  # one for each launch that has ended, now or in an earlier call
     state = _STATES.get(entry.state, entry.state)
     launches = f"{sum(x.passed for x in records)}/{entry.num_launches}"
     # "finished": all launches passed in an earlier call. In any other state launches are missing or
@@ -333,14 +395,18 @@ def _list_entry_results(entry: SeriesEntry) -> list[Phrase]:
     qualities = [x.quality.value for x in records if x.quality.value is not None]
     quality = summarize_launches(qualities).mean if qualities else None
     quality_text = cells.format_quality_and_target(quality, records[0].quality.target)
-    used = summarize_figure(records, "mem")  # the memory in use, and all that a device has
-    total = summarize_figure(records, "mem_total")
+    used = summarize_figure(records, "mem")  # peak memory in use of a device
+    total = summarize_figure(records, "mem_total")  # all memory of a device
     memory = cells.format_memory(used.mean if used else None, total.mean if total else None)
     return [state, launches, result_text, interval, quality_text, memory]
 
 
 def build_launch_table(records: Iterable[Record]) -> Table:
-    """Return a row for each launch: what ran, how it ended, its trust, the result."""
+    """Return a row for each launch: what ran, how it ended, its trust, the result.
+
+    The trust is a grade: how far the figures can be quoted. The column ``evidence`` says whether
+    the record was checked against the events of its run, and agrees with them.
+    """
     rows = []
     for record in records:
         result = record.figures["final_result"]
@@ -369,7 +435,10 @@ def to_series_json(entries: Sequence[SeriesEntry], *, name: str, exit_code: int)
     It has no figures: those are in the records of the runs.
 
     Args:
-        name: of the plan file, as it states it.
+        entries: the runs that the file asks for. The state of each is a word such as ``passed`` or
+            ``skipped``, and ``reason`` says why it failed or did not run; None: there is no reason.
+            ``run_dir`` is the folder of its newest attempt; None: it has none.
+        name: of the plan, as the plan file states it.
         exit_code: of the command that ran the entries.
     """
     runs = [
@@ -381,11 +450,12 @@ def to_series_json(entries: Sequence[SeriesEntry], *, name: str, exit_code: int)
             "launches": entry.num_launches,
             "run_ids": [record.run_id for record in entry.records],
             "statuses": [record.status for record in entry.records],
-            # Launches of earlier calls that did not pass, by the folder of the run below the store:
-            # ``toy``; one launch of a repeat has a folder inside it: ``toy/r2``.
+            # Launches of earlier calls that did not pass. Each is named by the end of its folder's
+            # path: the folder of the attempt, `toy`, or, if the entry has several launches, also
+            # that of the launch inside it, `toy/r2`.
             "did_not_pass_before": [
-                "/".join(x.parts[-2 if entry.num_launches > 1 else -1 :])
-                for x in entry.earlier_failures
+                "/".join(folder.parts[-2:]) if entry.num_launches > 1 else folder.name
+                for folder in entry.earlier_failures
             ],
         }
         for entry in entries
