@@ -194,8 +194,8 @@ def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -
 
 
 def test_two_rounds_are_too_few_to_tell_how_many_more_decide() -> None:
-    # The nodes are equally fast. With only two rounds their intervals are so wide that more than
-    # the practical number of rounds would seem to be needed.
+    # The nodes are equally fast. With only two rounds the noise is not known well enough to tell how
+    # many rounds would decide.
     node_s = np.array([1.0, 1.2, 1.2, 1.0])
     measured = Measurements(
         num_nodes=2,
@@ -293,4 +293,6 @@ def test_interval_covers_the_true_effect() -> None:
         nodes = judge_measurements(measured).nodes
         num_covered += nodes.low[5] < slowdown < nodes.high[5]
 
-    assert num_covered >= 49  # of 50
+    # Intervals are so wide that chance makes any verdict of an acceptance wrong in at most 1%. One
+    # of the 50 may miss.
+    assert num_covered >= 49
