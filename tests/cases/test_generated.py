@@ -20,13 +20,13 @@ RECIPE = Recipe(data="generated")
 
 @pytest.fixture
 def make_generated_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes the data folder with a generator whose body is ``written``."""
+    """Return a function that makes the data folder with a generator whose body is ``body``."""
     file = tmp_path / "sources" / "generator.py"
     file.parent.mkdir()
 
-    def make_generated_folder(written: str) -> Path:
+    def make_generated_folder(body: str) -> Path:
         """Write the generator to a file, as its source decides the folder's name, and use it."""
-        file.write_text(f"def generate(folder, recipe):\n    {written}\n")
+        file.write_text(f"def generate(folder, recipe):\n    {body}\n")
         names: dict[str, Any] = {}
         exec(compile(file.read_text(), str(file), "exec"), names)
         monkeypatch.setattr(cases.import_part("toy", "data"), "generate", names["generate"])

@@ -56,7 +56,7 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
         ("slurm", "node.sh", "$SLURM_NODEID"),
         ("ray", "ray.json", "@RANK@"),
         ("kubernetes", "job.yaml", "$$JOB_COMPLETION_INDEX"),
-        ("ssh", "ssh.sh", "3"),
+        ("ssh", "ssh.sh", "3"),  # the script has the number itself; 3 is that of the last node
     ],
 )
 def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
@@ -84,6 +84,7 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     assert f"{AGENT} {out}/sessions/1" in script
     # How the agent learns its node's number: each engine has its own form.
     assert rank_variable in script
+    # 5 rounds are the default of --repeats; 3 rounds pair each of four nodes with each other one.
     assert [(phase["phase"], phase["rounds"]) for phase in plan["phases"]] == [
         ("devices", 5),
         ("nodes", 5),

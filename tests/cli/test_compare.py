@@ -42,15 +42,18 @@ def write_launches(name: str, launches: list[Record]) -> None:
         records.write_record(launch, folder)
 
 
-def write_both_sides(factor: float = 1.0, **of_b: Any) -> None:
-    """Write the series ``a``, and ``b c``, whose rates are ``factor`` times as high.
+def write_both_sides(factor: float = 1.0, **fields_of_b: Any) -> None:
+    """Write five launches of each side: series A into the folder ``a``, series B into ``b c``.
+
+    The space in a folder's name must not split it into two paths.
 
     Args:
-        of_b: other fields of ``make_series`` for the second series.
+        factor: rates of B divided by those of A.
+        fields_of_b: other fields of ``make_series`` for series B.
     """
     write_launches("a", make_series("a", RATES))
     rates_of_b = [rate * factor for rate in RATES]
-    write_launches("b c", make_series("b", rates_of_b, first_minute=10, **of_b))
+    write_launches("b c", make_series("b", rates_of_b, first_minute=10, **fields_of_b))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,7 @@ def write_both_sides(factor: float = 1.0, **of_b: Any) -> None:
 )
 def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verdict: str) -> None:
     write_both_sides(factor)
+    # ``b c`` is the name of a single folder.
     exit_code, out, err = cli("a", "b c", "--json")
     assert (exit_code, err) == (code, "")
     document = json.loads(out)

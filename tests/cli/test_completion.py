@@ -29,10 +29,8 @@ def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
         folder: the working directory.
         more: further environment variables.
     """
-    # bash takes = for a word of its own.
-    args = (
-        line.replace("=", " = ").rstrip(" ").split(" ") if line.endswith("=") else line.split(" ")
-    )
+    # bash gives = as a word of its own; for that, a line of the tests has blanks around it.
+    args = line.split(" ")
     environment = os.environ | {
         "_TRAINMARK_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(args),

@@ -133,9 +133,10 @@ def test_question_longer_than_a_sequence_is_refused_with_the_length_it_needs(tmp
 
 
 def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path):
-    twice = make_question("@placeholder was born", "Anna Berg", "Rome")
+    two_answers = make_question("@placeholder was born", "Anna Berg", "Rome")
+    # The second entity "Rome" is no further candidate.
     passage = make_line(
-        make_question(), twice, names=("Anna Berg", "Rome", "Borisov", "Cole", "Rome")
+        make_question(), two_answers, names=("Anna Berg", "Rome", "Borisov", "Cole", "Rome")
     )
     examples = data.load(write_folder(tmp_path, [passage]), RECIPE).train
     assert examples.num_choices.tolist() == [3, 3, 3]
@@ -157,10 +158,11 @@ def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path)
 
 
 def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path):
-    # The first question has two right answers, the second has Anna Berg alone.
-    twice = make_question("@placeholder was born", "Rome", "Anna Berg", "Rome")
+    # The first question has two right answers, one of them listed twice; the second has Anna Berg
+    # alone.
+    two_answers = make_question("@placeholder was born", "Rome", "Anna Berg", "Rome")
     examples = data.load(
-        write_folder(tmp_path, val=[make_line(twice, make_question())]), RECIPE
+        write_folder(tmp_path, val=[make_line(two_answers, make_question())]), RECIPE
     ).validation
     assert examples.num_choices.tolist() == [4, 4]
     names = [item.target_ids[:-1].tolist() for item in examples.build_sequences(0)]
@@ -185,15 +187,19 @@ def test_text_of_a_special_token_adds_no_second_mask(tmp_path):
 
 
 def test_the_check_counts_samples_and_names_the_content(tmp_path):
-    two = make_question("@placeholder was born", "Anna Berg", "Rome")
-    write_folder(tmp_path, [make_line(two), make_line()], [make_line(two, make_question())])
+    two_answers = make_question("@placeholder was born", "Anna Berg", "Rome")
+    write_folder(
+        tmp_path, [make_line(two_answers), make_line()], [make_line(two_answers, make_question())]
+    )
     facts = data.check(tmp_path, RECIPE)
     # Training has a sample for each right answer, evaluation for each question.
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (3, 2, "jsonl")
     assert not facts.quality_comparable
     assert facts == data.check(tmp_path, RECIPE)
     write_folder(
-        tmp_path, [make_line(two), make_line()], [make_line(two, make_question("the @placeholder"))]
+        tmp_path,
+        [make_line(two_answers), make_line()],
+        [make_line(two_answers, make_question("the @placeholder"))],
     )
     assert data.check(tmp_path, RECIPE).content_id != facts.content_id
 
@@ -269,11 +275,10 @@ def test_incomplete_folder_is_refused(tmp_path, prepare, message):
 def solve_cloze(text, query):
     """Return the name that fits the placeholder, by the sentences of the passage.
 
-    A query repeats a sentence of the passage, or turns it around: "The mayor is @placeholder."
+    The query "The winner is @placeholder." asks for the name in "Anna Berg is the winner."
     """
-    pattern = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
-    turned = re.fullmatch(r"The (\w+) is @placeholder\.", query)
-    names = re.findall(rf"(\w+ \w+) is the {turned[1]}\.", text) or re.findall(pattern, text)
+    role = re.fullmatch(r"The (\w+) is @placeholder\.", query)[1]
+    names = re.findall(rf"(\w+ \w+) is the {role}\.", text)
     assert len(names) == 1
     return names[0]
 

@@ -35,12 +35,18 @@ def folder(tmp_path, splits):
 
 
 def write_download(folder, splits, **storage):
-    """Write ``splits`` at the published paths; ``storage`` are options of ``write_split``."""
+    """Write ``splits`` at the published paths; return ``folder``.
+
+    Args:
+        storage: options of ``write_split``, such as the compression of arrays.
+    """
     for split, name in FILES.items():
+        # Each split has a subfolder of its own.
         file = folder / "ReCoRD" / "glm_train_eval_hdf5_sparse" / name
         file.parent.mkdir(parents=True)
         examples = getattr(splits, split)
         samples = [examples.build_sequences(row) for row in range(len(examples))]
+        # Sequences are padded to ``columns`` tokens.
         write_split(
             file, samples, columns=TINY.seq_length, evaluation=split == "validation", **storage
         )
@@ -53,10 +59,11 @@ def assert_same_batches(first_examples, second_examples):
     our_batch, their_batch = (
         examples.batch(range(len(first_examples))) for examples in (first_examples, second_examples)
     )
-    assert our_batch[1] == their_batch[1]
-    # First the counts, then the arrays.
-    for name in our_batch[0].__slots__:
-        np.testing.assert_array_equal(getattr(our_batch[0], name), getattr(their_batch[0], name))
+    our_arrays, our_counts = our_batch
+    their_arrays, their_counts = their_batch
+    assert our_counts == their_counts
+    for name in our_arrays.__slots__:
+        np.testing.assert_array_equal(getattr(our_arrays, name), getattr(their_arrays, name))
 
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (4,), "compression": "gzip"}])
@@ -179,6 +186,7 @@ def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     with pytest.raises(DataError) as caught:
         data.check(folder, RECIPE)
     assert caught.value.what.startswith(what)
+    # The error names the matrix, which is the first part of an array's name, such as text/data.
     assert caught.value.where == f"{file}, {name.partition('/')[0]}"
 
 
@@ -201,6 +209,7 @@ def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kin
     file = change_array(folder, name, edit)
     with pytest.raises(DataError, match=re.escape(what)) as caught:
         prepare(folder, tmp_path / "data", lambda _: None)
+    # The error names the matrix, which is the first part of an array's name, such as text/data.
     assert caught.value.where == f"{file}, {name.partition('/')[0]}"
     assert not (tmp_path / "data").exists()
 

@@ -126,13 +126,12 @@ def test_learning_rate_rises_and_falls_linearly() -> None:
 
 
 def test_the_optimizer_is_the_published_one() -> None:
-    optimizer = tiny_glm.new_job(weight_decay=0.1).stepper.optimizer
-    job = tiny_glm.new_job()
+    job = tiny_glm.new_job(weight_decay=0.1)
+    optimizer = job.stepper.optimizer
     # Parameters of the first group are decayed, those of the second are not.
     names = {id(value): name for name, value in job.model.named_parameters()}
     decayed, plain = (
-        {names[id(parameter)] for parameter in group["params"]}
-        for group in job.stepper.optimizer.param_groups
+        {names[id(parameter)] for parameter in group["params"]} for group in optimizer.param_groups
     )
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
     assert all(name.endswith(".bias") or "layernorm" in name for name in plain)

@@ -61,10 +61,10 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
     counted = (torch.rand(3, length, generator=generator) < 0.3).float()
     targets = torch.randint(0, SHAPE.vocab_size, (3, length), generator=generator)
     target_positions = counted.flatten().nonzero().squeeze(1)
-    chances = our_model.compute_target_log_probs(
+    log_probs = our_model.compute_target_log_probs(
         *inputs, separators, target_positions, targets.flatten()[target_positions]
     )
-    sums = torch.zeros(3).index_add(0, target_positions // length, chances)
+    sums = torch.zeros(3).index_add(0, target_positions // length, log_probs)
     expected = plain(*inputs, separators, targets, counted)
     assert_near(sums, expected)
     # The three sequences as candidates of one sample, of which the second is right.
@@ -87,8 +87,8 @@ def compute_gradients(model: Glm) -> list[torch.Tensor]:
     torch.manual_seed(8)
     # Flat positions: one target in each sequence, behind its separator (11, 139).
     target_positions = torch.tensor([140, 290])
-    chances = model(*inputs, torch.tensor([11, 139]), target_positions, torch.tensor([3, 5]))
-    return [chances.detach(), *torch.autograd.grad(chances.sum(), list(model.parameters()))]
+    log_probs = model(*inputs, torch.tensor([11, 139]), target_positions, torch.tensor([3, 5]))
+    return [log_probs.detach(), *torch.autograd.grad(log_probs.sum(), list(model.parameters()))]
 
 
 def test_recomputed_layer_repeats_its_dropout_mask() -> None:

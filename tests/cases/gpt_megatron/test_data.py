@@ -31,7 +31,10 @@ def folder(tmp_path):
 
 
 def read_fault(folder, recipe=RECIPE):
-    """Return the error of the check as text; it is complete, and the load raises the same."""
+    """Return the error of the check as text; it has a place, a rule and a fix.
+
+    The load raises the same error.
+    """
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     error = caught.value
@@ -46,6 +49,9 @@ def read_fault(folder, recipe=RECIPE):
 
 def test_valid_data_passes_its_check_and_loads(folder):
     facts = data.check(folder, RECIPE)
+    # Training has the first eight documents (split 8,1,1), with the tokens 0 to 79; validation has
+    # the next, 80 to 89. A sample is 4 tokens and the one after, so 80 tokens hold 19 samples, and
+    # 10 hold 2.
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (19, 2, "megatron-indexed")
     assert facts.best_quality is None  # unlike generated data
     assert facts.quality_comparable
@@ -55,8 +61,6 @@ def test_valid_data_passes_its_check_and_loads(folder):
     assert loaded.validation.build_unshuffled_epoch().gather_tokens([1]).tolist() == [
         [84, 85, 86, 87, 88]
     ]
-    # Training has the first eight documents (split 8,1,1), validation the next: 80 to 89. A sample
-    # is 4 tokens and the one after, so 80 tokens hold 19 samples, 10 hold 2.
     rows = loaded.train.build_epoch(0).gather_tokens(range(19))
     assert len(np.unique(rows[:, 1:])) == 19 * 4  # every target once
     assert rows.max() < 80

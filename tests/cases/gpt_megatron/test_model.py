@@ -132,6 +132,7 @@ def test_the_vocabulary_is_padded_as_megatron_pads(
 
 def test_the_standard_shape_has_the_published_parameters() -> None:
     with torch.device("meta"):
+        # The kernels, ours or those of torch (``LIBRARY``), have no parameters.
         model = Gpt(GptRecipe(), LIBRARY)
     # GPT-2 small has 124,439,808; the padded table holds 47 rows of 768 more.
     assert sum(parameter.numel() for parameter in model.parameters()) == 124_439_808 + 47 * 768

@@ -135,6 +135,7 @@ def test_byte_order_mark_and_crlf_do_not_become_text(corpus, tokenizer, tmp_path
     corpus.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     assert separated.encode() in corpus.read_bytes()
     run_prepare(corpus, tmp_path / "data", tokenizer)
+    # The 60 documents of ``TEXTS``, each with the end token, 263; then the one with separators.
     assert read_documents(tmp_path / "data")[:60] == [
         [*encode_by_hand(text), 263] for text in TEXTS
     ]
@@ -142,7 +143,10 @@ def test_byte_order_mark_and_crlf_do_not_become_text(corpus, tokenizer, tmp_path
 
 
 def read_fault(kind, corpus, data, tokenizer, **options):
-    """Return the text of the error, of type ``kind``; it is complete, and there is no output."""
+    """Return the text of the error, of type ``kind``, which has a place, a rule and a fix.
+
+    Nothing was written.
+    """
     with pytest.raises(kind) as caught:
         run_prepare(corpus, data, tokenizer, **options)
     assert caught.value.where
@@ -181,20 +185,29 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
 
 
 class Stopping(Reporter):
-    """Interrupts the call at the given progress report of the token stage, counted from 1."""
+    """Interrupts the call at the given progress report of the token stage, counted from 1.
+
+    Args:
+        stop_at: number of that report; 0 never stops.
+    """
 
     def __init__(self, stop_at):
         super().__init__(lambda _: None)
-        self.at, self.begun = stop_at, []
+        self.reports_until_stop = stop_at
+        self.begun = []  # of each stage: its name, and the units that were done when it began
 
     def begin(self, stage, total, done=0):
         self.begun.append((stage, done))
 
     def advance(self, units):
-        """Count the reports of the stage that began last; 0 as ``stop_at`` never stops."""
-        if self.begun[-1][0].startswith("tokenising"):
-            self.at -= 1
-            if self.at == 0:
+        """Count a report if the current stage is that of tokens; stop at the last one counted.
+
+        A count that starts at 0 becomes negative, so it never stops.
+        """
+        stage, _ = self.begun[-1]
+        if stage.startswith("tokenising"):
+            self.reports_until_stop -= 1
+            if self.reports_until_stop == 0:
                 raise KeyboardInterrupt
 
 
@@ -219,6 +232,7 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
     run_with(raw, tmp_path / "data", tokenizer, second_call)
     # What the second call found done when it began the stage.
     (done,) = (done for stage, done in second_call.begun if stage.startswith("tokenising"))
+    # A block is reported before it is saved, so a stop at the first report leaves nothing saved.
     assert (done > 0) == (stop_at > 1)
     assert read_files(tmp_path / "data") == read_files(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]

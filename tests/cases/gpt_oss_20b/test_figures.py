@@ -52,7 +52,8 @@ def test_single_rank_has_the_mean_load_with_a_reason() -> None:
 
 
 def test_load_of_the_busiest_rank_and_exchange_are_reported() -> None:
-    # ``SHARED``: the busiest of two ranks has 1.25 times the mean load, at worst 1.75 times.
+    # ``SHARED``: the busiest of two ranks has 1.25 times the mean load, at worst 1.75 times; the
+    # busiest expert has 1.5 times the mean load of an expert.
     figures, (note,) = compute_case_figures(2, SHARED)
     assert figures["expert_overload"] == Figure(1.25)
     assert figures["expert_overload_worst"] == Figure(1.75)

@@ -183,11 +183,12 @@ def test_summaries_follow_from_their_dialogues():
         for number, letter in enumerate(answers):
             asked, *choices = lines[7 * number : 7 * number + 5]
             words = asked.replace("?", "").split()
+            # The right choice is the one that a word of the question belongs to.
             (right,) = (
-                kind[1][place]
-                for kind in generating.KNOWLEDGE
-                for place, known in enumerate(kind[2])  # a kind of question: its words and answers
-                if set(known) & set(words)
+                choice
+                for _, possible_answers, words_by_choice in generating.KNOWLEDGE
+                for choice, words_of_choice in zip(possible_answers, words_by_choice, strict=True)
+                if set(words_of_choice) & set(words)
             )
             assert choices[LETTERS.index(letter)] == f"{letter}. {right}"
         kinds_seen.add(len(answers))
@@ -202,6 +203,8 @@ def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
         facts.train_samples == len(loaded.train) == -(-loaded.train.tokens.sum() // TINY.seq_length)
     )
     assert facts.eval_samples == 57 * generating.TEST_ROWS  # MMLU has 57 subjects
+    # Each generated question has one right answer, so all can be answered: 1.0. The quality is
+    # comparable, because the recipe starts from a checkpoint.
     assert (facts.best_quality, facts.layout, facts.quality_comparable) == (1.0, "jsonl", True)
     assert loaded.train.num_documents == generating.DIALOGUES["train"]
     assert loaded.config.vocab_size == 256

@@ -74,15 +74,18 @@ def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
             config, rank=4, targets=names, seq_length=length
         )
 
-    # Per token: the gradient of the block's input through q, k and v, and a product of attention.
+    # FLOPs per token, 2 for each weight: the gradient of the block's input through q, k and v, and
+    # one matmul of attention. The terms 2 * 4 * width are the same gradient through the first
+    # matrix of an adapter, of rank 4 and as wide as the layer's input.
     projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
-    # Every layer has an adapter: only the block's own input needs no gradient.
+    # With adapters of q, k and v, only the block's own input needs no gradient.
     assert compute_unneeded("q_proj", "k_proj", "v_proj") == projections + 3 * 2 * 4 * 64
     # Keys have no adapter: their gradient is one of the four products of attention's backward pass.
     assert (
         compute_unneeded("q_proj", "v_proj", "down_proj") == projections + 2 * 2 * 4 * 64 + product
     )
-    # Nothing is trained before the last layer of the block.
+    # Nothing is trained before the last layer of the block. The others: attention's output layer,
+    # both that lead into the feed-forward width, and the last layer's frozen weight.
     others = 2 * (64 * 64 + 2 * 64 * 172 + 172 * 64)
     assert compute_unneeded("down_proj") == projections + 4 * product + others + 2 * 4 * 172
 
@@ -153,7 +156,7 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train each of ``SPREADS`` on two ranks; return the folder of their results."""
+    """Train on two ranks with each of the settings ``SPREADS``; return the results' folder."""
     out = tmp_path_factory.mktemp("spread")
     call_on_ranks(2, out, tiny_llama.train_rank, folder, out, SPREADS)
     return out

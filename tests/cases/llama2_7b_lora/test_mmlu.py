@@ -30,7 +30,7 @@ from trainmark.errors import ContradictionError, DataError
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return the folder with the model that our scores and those of the peer are computed with."""
+    """Return the folder of the tiny model that both we and lm-eval score."""
     place = tmp_path_factory.mktemp("peer")
     write_model(place / "model")
     return place
@@ -107,15 +107,12 @@ def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
 
 def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
-    # The expected scores: without reuse of the common prefix, whose key-value cache is the rest of
-    # the arguments.
+    # The expected scores do not reuse the common prefix: each prompt goes through the model alone.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             scoring,
             "_score_with_prefix",
-            lambda *arguments, score_alone=scoring._score_prompts_alone: score_alone(
-                *arguments[:2]
-            ),
+            lambda model, group, batch_tokens: scoring._score_prompts_alone(model, group),
         )
         single_prompts = index_items(score_mmlu(model, mmlu, plan, batch_tokens=1))
     assert len(single_prompts) == 36  # all items of ``make_subjects``
@@ -125,14 +122,15 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
         for key, item in index_items(reused).items():
             expected = single_prompts[key]
             assert item.log_probabilities == pytest.approx(expected.log_probabilities, abs=2e-5)
-            assert (item.predicted, item.right) == (expected.predicted, expected.right)
+            assert (item.predicted, item.answer) == (expected.predicted, expected.answer)
 
 
 def check_against(peer, model, tokenizer, mmlu):
     """Compare item by item: log-probabilities, the answer, right or wrong, the averages.
 
     Args:
-        peer: results of lm-eval: rows by subject, and accuracies at ``acc``.
+        peer: results of lm-eval: a list of rows at each subject's name, and at ``acc`` the
+            accuracy of each subject.
     """
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     result = score_mmlu(model, mmlu, plan, batch_tokens=300)
@@ -141,8 +139,9 @@ def check_against(peer, model, tokenizer, mmlu):
         expected = peer[name][row]
         assert item.log_probabilities == pytest.approx(expected["log_probabilities"], abs=1e-4)
         assert item.predicted == int(np.argmax(expected["log_probabilities"]))
-        assert float(item.predicted == item.right) == expected["acc"]
+        assert float(item.predicted == item.answer) == expected["acc"]
         compared += 1
+    # 36: four subjects of nine items.
     assert compared == sum(len(peer[name]) for name in NAMES) == 36
     assert {name: result.per_subject[name] for name in NAMES} == pytest.approx(peer["acc"])
     assert result.macro == pytest.approx(sum(peer["acc"].values()) / len(NAMES))
@@ -193,6 +192,7 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
             score_mmlu(
                 model, mmlu, plan, batch_tokens=60, equal_passes=True, rank=rank, world_size=2
             )
+        # The first sum has a value for each rank, and a rank adds its number at its own place.
         passes.append(outputs[-1][0][rank])
     num_passes = []
     for rank in range(2):
@@ -286,5 +286,5 @@ def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mml
     assert not model.training  # restored
     # 2 is the place of C; -1 stands for no letter.
     assert [item.predicted for item in result.items] == [2, -1] * 18
-    right = sum(item.right == 2 for item in result.items[::2])
+    right = sum(item.answer == 2 for item in result.items[::2])
     assert result.micro == right / 36

@@ -49,7 +49,7 @@ MIXED_CELLS = ("NA", "None", "none", "N/A", "", "7", "x", "null", " NA ")
 def make_rows(split: str, seed: int) -> list[list[str]]:
     """Return rows with texts that break csv readers and splitting at blank lines.
 
-    The four choices of a row try how pandas reads columns: whole numbers; whole numbers and
+    The columns of the four choices show how pandas reads them: whole numbers; whole numbers and
     fractions; words that pandas takes for missing cells; whole numbers and a missing cell.
     """
     rng = np.random.default_rng([seed, len(split)])
@@ -71,9 +71,9 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
     for number, text in enumerate(texts):
         whole_number, fraction = str(rng.integers(1000)), str(rng.integers(1000) / 8)
         mixed = MIXED_CELLS[number]
-        # An empty cell turns the column into floats.
-        gap = "" if number == 3 else f"0{whole_number}"
-        cells = [whole_number, fraction if number % 2 else whole_number, mixed, gap]
+        # The empty cell turns the column into floats. pandas drops the 0 before a number.
+        whole_or_empty = "" if number == 3 else f"0{whole_number}"
+        cells = [whole_number, fraction if number % 2 else whole_number, mixed, whole_or_empty]
         rows.append([text, *cells, LETTERS[rng.integers(4)]])
     return rows
 
@@ -106,6 +106,7 @@ def build_prompts_as_published(name: str, dev: list[list[str]], test: list[list[
         lines = [f"{letter}. {cell}" for letter, cell in zip("ABCD", row[1:5], strict=True)]
         return "\n".join([row[0], *lines, "Answer:"]) + last
 
+    # The published program puts two blanks before the subject.
     head = "The following are multiple choice questions (with answers) about "
     head += "".join(f" {word}" for word in name.split("_")) + ".\n\n"
     shots = "".join(
@@ -181,6 +182,6 @@ def test_answers_equal_those_of_each_published_prompt_alone(
         token = int(logits.argmax())
         # The likeliest token of the whole vocabulary may be no letter.
         assert item.predicted == ("ABCD".index(chr(token)) if chr(token) in "ABCD" else -1)
-        right += chr(token) == LETTERS[item.right]
+        right += chr(token) == LETTERS[item.answer]
     assert len(result.items) == len(prompts) == 18
     assert result.micro == right / 18

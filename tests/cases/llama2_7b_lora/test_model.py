@@ -160,12 +160,12 @@ def test_only_adapters_are_trained_and_counted() -> None:
 def test_random_weights_are_never_allocated_on_the_host() -> None:
     """They are made on the device, here torch's meta device, which has no memory at all."""
 
-    class Elsewhere(CpuDevice):
+    class MetaDevice(CpuDevice):
         def place(self, value: Any) -> Any:
             return value.to("meta")
 
     recipe = LlamaRecipe(init="random", precision="bf16", weights_dtype="bf16")
-    model = build_model(PRESETS["7b"], recipe, weights=None, device=Elsewhere(threads=1))
+    model = build_model(PRESETS["7b"], recipe, weights=None, device=MetaDevice(threads=1))
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     assert sum(item.numel() for item in frozen) == 6_738_415_616
     assert {item.dtype for item in frozen} == {torch.bfloat16}

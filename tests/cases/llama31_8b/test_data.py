@@ -60,6 +60,7 @@ def test_published_documents_become_two_splits_without_end_tokens(prepared_folde
         read_texts(IndexedReader.open(prepared_folder / name))
         for name in (data.TRAIN_PREFIX, data.VALIDATION_PREFIX)
     )
+    # Of the three training shards of ``raw``, the published training reads those from 768 on.
     lines = [f"hello {number} {line}" for number in (768, 1023) for line in range(40)]
     assert train == [encode_by_hand(line) for line in lines]
     # Validation is cut at 45 documents.
@@ -67,17 +68,19 @@ def test_published_documents_become_two_splits_without_end_tokens(prepared_folde
     assert validation == [encode_by_hand(line) for line in lines[:45]]
 
 
-def test_run_on_part_of_the_published_data_is_open(prepared_folder: Path) -> None:
+def test_data_that_is_part_of_the_published_data_changes_the_rules(prepared_folder: Path) -> None:
     recipe = tiny_llama31.make_recipe(
         data="c4", vocab_size=264, eval_samples=8, shuffled_together=900
     )
     facts = data.check(prepared_folder, recipe)
+    # The training shards and validation documents that were prepared, fewer than the published.
     assert facts.changed_rules == {"train_shards": 2, "validation_documents": 45}
     assert facts.eval_samples == 8
     data.load(prepared_folder, recipe).train.build_epoch(0)
-    # Files of the order of samples; their folder names 12 tokens a sample and 900 together.
-    orders = list((prepared_folder / data.CACHE_FOLDER).glob("*-12-900/*/*.npy"))
-    assert len(orders) == 4  # written so that the other ranks can map them
+    # The order of samples is four arrays, written so that the other ranks can map them. Their
+    # folder names 12 tokens a sample and 900 samples shuffled together.
+    order_files = list((prepared_folder / data.CACHE_FOLDER).glob("*-12-900/*/*.npy"))
+    assert len(order_files) == 4
 
 
 def test_number_of_validation_tokens_is_compared_with_the_published_one(
@@ -93,6 +96,7 @@ def test_number_of_validation_tokens_is_compared_with_the_published_one(
         data.check(prepared_folder, recipe)
     tokens = IndexedReader.open(prepared_folder / data.VALIDATION_PREFIX).num_tokens
     monkeypatch.setattr(data, "VALIDATION_TOKENS", tokens)
+    # Training still differs: two shards were prepared, fewer than the published.
     assert data.check(prepared_folder, recipe).changed_rules == {"train_shards": 2}
 
 

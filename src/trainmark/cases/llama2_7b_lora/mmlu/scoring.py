@@ -41,7 +41,7 @@ class ScoredItem:
         shots: number of solved examples before it.
         log_probabilities: of the four answers, among all tokens.
         predicted: index of the model's answer, or ``NO_ANSWER``.
-        right: index of the right answer.
+        answer: index of the right answer.
     """
 
     subject: str
@@ -49,7 +49,7 @@ class ScoredItem:
     shots: int
     log_probabilities: tuple[float, ...]
     predicted: int
-    right: int
+    answer: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def sum_right_answers(items: Sequence[ScoredItem]) -> EvaluationSum:
     identities = [(SUBJECTS.index(item.subject), item.row) for item in items]
     # (questions, 2), also (0, 2) for a rank without questions.
     identity_rows = torch.tensor(identities, dtype=torch.int64).reshape(-1, 2)
-    num_right = sum(item.predicted == item.right for item in items)
+    num_right = sum(item.predicted == item.answer for item in items)
     evaluation_sum.add(ScoredRows.of(identity_rows, len(items)), total=float(num_right))
     return evaluation_sum
 
@@ -251,7 +251,7 @@ def _build_items(
             group.shots,
             log_probabilities=tuple(letter_scores[index].tolist()),
             predicted=predicted,
-            right=subject.items[row].answer,
+            answer=subject.items[row].answer,
         )
 
 
@@ -306,7 +306,7 @@ def _average_over_ranks(
         num_truncated: how many of them were truncated, because they were too long.
     """
     asked = Counter(item.subject for item in items)
-    right = Counter(item.subject for item in items if item.predicted == item.right)
+    right = Counter(item.subject for item in items if item.predicted == item.answer)
     shots = Counter(item.shots for item in items)
     # One sum over ranks for all counts: two for each subject, one for each number of shots.
     counts = [asked[name] for name in SUBJECTS]
