@@ -20,7 +20,11 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
     """Return what to do after a trial, which is a run on generated data that passed.
 
     The blocks say that the run was a trial, and give the commands that prepare real data and train
-    on it. Empty if the run was not a trial, and if its case is not installed here.
+    on it. If the case has no recipe, a named set of settings, for real data, they say that instead.
+    Empty if the run was not a trial, and if its case is not installed here.
+
+    Args:
+        records: of the launches of the run.
     """
     plan = records[0].plan
     is_trial = plan.data.origin == "generated" and all(record.passed for record in records)
@@ -32,7 +36,7 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
         return [Paragraph(phrase("trial.generated_only"), "muted")]
     data = f"data/{case.name}"
     commands = []
-    if cases.has_part(case.name, "prepare"):
+    if cases.has_part(case.name, "prepare"):  # a module that makes the data from downloads
         # Placeholders for the values that a user must give: ` limit=LIMIT`.
         options = "".join(f" {x.name}={x.name.upper()}" for x in case.prepare_options if x.required)
         commands.append(f"trainmark prepare {case.name}{options} --from DOWNLOADS --data {data}")

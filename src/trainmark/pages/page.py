@@ -63,16 +63,20 @@ def build_document(
 ) -> Document:
     """Return the page of one run, or of several launches of the same work.
 
-    Its badge is a word for the worst launch, such as passed or failed, and ``tone`` is the badge's
-    colour. ``doubts`` and ``reasons`` say why the figures may not be trusted.
+    Its badge is a short verdict on all launches, such as their grade or that they failed, and
+    ``tone`` is the badge's colour. ``doubts`` are the reasons why the figures may not be trusted,
+    the most serious first. ``reasons`` are the same in two lines, as a terminal shows them. The
+    ``lead`` is what stands above the sections.
 
     Args:
+        records: one for each launch.
         comparisons: other records, and rows that others published, with which the page compares the
             speed. None: the page does not mention a comparison.
-        siblings: records of other work that have pages in the same file.
+        siblings: records of other work that have pages in the same file. One of them may be the
+            same training with equal work forced on all experts, with which the page compares it.
         anchor_prefix: prefix of the page's anchors if several pages are in one file.
-        price: of an hour on all devices.
-        address: where the record is, relative to the page.
+        price: what an hour on all devices costs; None: not known, so the page has no costs.
+        address: where the record is, relative to the page; empty: the page does not link to it.
     """
     badge, tone = summary.choose_badge(records)
     verification = combine_verifications(records)
@@ -101,11 +105,15 @@ def _build_lead(
     """Return the blocks above the sections; for a run that failed, what to do about it first.
 
     Args:
-        comparisons, siblings, price: as ``build_document`` takes them.
+        records: launches of one work, which the page shows.
+        comparisons: other records, and rows that others published, with which the speed is
+            compared. None: the page does not mention a comparison.
+        siblings: records of other work that have pages in the same file.
+        price: what an hour on all devices costs; None: not known.
     """
-    record = repeats.find_median_launch(records)
+    record = repeats.find_median_launch(records)  # its facts and curves stand for all launches
     blocks: list[Block | None]
-    if record.cause:
+    if record.cause:  # why the launch failed; None: it did not
         # Without tiles and comparisons, because the figures of a failed run do not count.
         blocks = [summary.suggest_fix(record), build_key_facts(record), charts.chart_curves(record)]
     else:
@@ -133,9 +141,11 @@ def _build_sections(
     """Return the sections of a page in their order, without those that are empty.
 
     Args:
-        price, address: as ``build_document`` takes them.
+        records: launches of one work, which the page shows.
+        price: what an hour on all devices costs; None: not known, so no cost is shown.
+        address: where the record is, relative to the page; empty: there is no link to it.
     """
-    record = repeats.find_median_launch(records)
+    record = repeats.find_median_launch(records)  # its facts and curves stand for all launches
     sections = [
         provenance.build_cause(record),
         build_folded_section(
@@ -159,12 +169,16 @@ def _build_sections(
 
 
 def _build_repeats(records: Sequence[Record]) -> Section | None:
-    """Return the figures over several launches and their curves; None for one launch."""
+    """Return the figures over several launches and their curves; None for one launch.
+
+    Args:
+        records: launches of the same work, in the order of the rows of the performance table.
+    """
     if len(records) == 1:
         return None
     repeat_summary = repeats.build_summary(records)
-    # Each launch is a curve of its own. Its label is its number in the performance table, `[1]`;
-    # the legend adds its run id.
+    # The records of each curve, and its text in the legend, by the curve's label. Each launch is a
+    # curve of its own, so that its list has one record. The label is its row in the table, `[1]`.
     curve_records: dict[str, list[Record]] = {}
     legend: dict[str, Phrase] = {}
     for number, record in enumerate(records, start=1):
@@ -186,22 +200,24 @@ def build_documents(
 ) -> list[Document]:
     """Return a page for each piece of work in order of first appearance.
 
-    If there are several, a page with their tables comes first: a row for each run, a table for each
-    case. A run that is given twice appears once. The page of one record alone links to the file of
-    that record, which it expects in its own folder.
+    Launches are of the same work if they have the same case, settings, devices and data. If there
+    are several works, a page with their tables comes first: a row for each launch, a table for each
+    case. A launch that is given twice appears once. The page of one record alone links to the file
+    of that record, which it expects in its own folder.
 
     Args:
+        records: one for each launch, of one work or of several.
         comparisons: other records, and rows that others published; each page compares its work with
             those of the same case. None: no page mentions a comparison.
-        price: of an hour on all devices.
+        price: what an hour on all devices costs; None: not known, so the pages have no costs.
 
     Raises:
         RecordError: no record.
     """
     if not records:
         raise RecordError("no record to show", fix="choose at least one run")
-    # A run that is given twice has the same run id and the same figures. If copies of a run differ
-    # in their figures, all are shown.
+    # A launch that is given twice has the same run id and the same figures. If copies differ in
+    # their figures, all are shown.
     unique = {(record.run_id, str(record.figures)): record for record in records}
     works = group_by_work(list(unique.values()))
     has_several = len(works) > 1
@@ -221,6 +237,7 @@ def build_documents(
         # The address of the record for the page's links. Several records are in different folders,
         # none of which is known here, so their pages have no such link.
         address = RECORD_FILE if len(unique) == 1 else ""
+        # Records of the other works: the page may compare its work with one that is its bound.
         siblings = [record for record in unique.values() if record not in launches]
         pages.append(
             build_document(
@@ -231,7 +248,15 @@ def build_documents(
 
 
 def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> Document:
-    """Return the performance tables and curves of several works, by case, and how they scale."""
+    """Return the page with the performance tables and curves of several works, and how they scale.
+
+    It has a section for each case, then sections on works that differ only in their number of
+    ranks.
+
+    Args:
+        records: all launches.
+        works: the same launches, grouped by work: same case, settings, devices and data.
+    """
     by_case: dict[str, list[Record]] = {}
     for record in records:
         by_case.setdefault(record.plan.case, []).append(record)
@@ -245,6 +270,7 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
         title = case_records[0].plan.about.title
         sections.append(Section(title, f"table{number}", tuple(blocks)))
     badge, tone = summary.choose_badge(*works)  # of the worst launch of all works
+    # The worst over all records: whether their events agree with them, or were not checked.
     verification = combine_verifications(records)
     return Document(
         title=phrase("overview.title", works=len(works), launches=len(records)),
@@ -267,14 +293,17 @@ def _overlay_works(
     performance table, its devices, and the settings in which the works differ.
 
     Args:
+        works: the launches of each work, all of the same case.
         rows: records in the order of the rows of that table.
-        prefix: begins the names of the charts.
+        prefix: begins the names of the charts, which must be unique on the page.
     """
     if len(works) < 2:  # the work's own page has its curves
         return []
     launches = [repeats.find_median_launch(work) for work in works]
     case = launches[0].plan.case
+    # Settings are compared only between runs of one case: all of these are.
     differing = find_differing_settings((case, record.plan.recipe) for record in launches)
+    # The records of each curve, here one, and its text in the legend, by the curve's label.
     curve_records: dict[str, list[Record]] = {}
     legend: dict[str, Phrase] = {}
     for record in launches:
@@ -291,6 +320,11 @@ def _overlay_works(
 
 def write_pages(records: Sequence[Record], folder: Path) -> None:
     """Write the result pages of one run, or of several together; the page with charts last.
+
+    Args:
+        records: one for each launch.
+        folder: of the run; the pages are written into it, and the runs beside it are those with
+            which the page with charts compares the records.
 
     Raises:
         EnvironmentFault: the page with charts cannot be drawn here.
@@ -333,8 +367,11 @@ def _check_drawing() -> None:
 def find_default_comparisons(records: Sequence[Record], folder: Path | None) -> list[Result]:
     """Return what runs are compared with by default: published rows of their cases, earlier runs.
 
+    The earlier runs are those of the first record's case in the folders beside its own.
+
     Args:
-        folder: of the first run; None: earlier runs are not looked for.
+        records: of the runs.
+        folder: of the run of the first record; None: earlier runs are not looked for.
     """
     rows = read_published(record.plan.case for record in records)
     earlier = [] if folder is None else _read_earlier_launches(records[0], folder)
@@ -342,11 +379,17 @@ def find_default_comparisons(records: Sequence[Record], folder: Path | None) -> 
 
 
 def _read_earlier_launches(record: Record, folder: Path) -> list[Record]:
-    """Return the launches of the newest earlier runs of a record's case in the same store."""
+    """Return the launches of the newest earlier runs of a record's case in the same store.
+
+    Args:
+        record: of a launch, which is compared with the earlier ones.
+        folder: of this launch, or of its run if that has several launches. The store is the folder
+            that contains the folders of all runs.
+    """
     run_folder = folder.resolve()
-    if re.fullmatch(r"r\d+", run_folder.name):  # a launch of a repeat
+    if re.fullmatch(r"r\d+", run_folder.name):  # of one launch: a run with several has r1, r2 …
         run_folder = run_folder.parent
-    # Earlier by time; a copy has the same time, so the folder's name decides between the two.
+    # A copy of the run has the same start time, so the folder's name decides which is earlier.
     order = (record.started, run_folder.name)
     launches: list[Record] = []
     num_runs = 0
@@ -367,14 +410,19 @@ def _read_earlier_launches(record: Record, folder: Path) -> list[Record]:
 
 
 def read_newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
-    """Yield name and records of the runs in a folder, the last written first.
+    """Yield each run in a store: the name of its folder and the records of its launches.
 
-    Only the first ``_MAX_FOLDERS_READ`` are read; a record that cannot be read is left out.
+    The run written last comes first. Only the first ``_MAX_FOLDERS_READ`` are read; a record that
+    cannot be read is left out.
+
+    Args:
+        store: the folder that contains the folders of runs.
     """
     if not store.is_dir():
         return
     newest_first = []
     for run in store.iterdir():
+        # The record of a single launch is in the run's folder, those of several in r1, r2 …
         files = sorted([*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")])
         if files:
             written_ns = max(file.stat().st_mtime_ns for file in files)
@@ -391,14 +439,21 @@ def read_newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
 def write_entry_pages(entry: SeriesEntry) -> None:
     """Write the pages of all launches of an entry of a plan file, earlier failures included.
 
-    They are written into the folder of the newest attempt. Nothing is written for an entry of one
-    launch, because that launch has its own pages.
+    Each call of the plan file that runs launches of the entry is an attempt, with a folder of its
+    own. The pages are written into the folder of the newest attempt. Nothing is written for an
+    entry of one launch, because that launch has its own pages.
+
+    Args:
+        entry: a run that the plan file asks for. ``run_dir`` is the folder of the newest attempt;
+            None: there is none. ``records`` are those of its launches that are not repeated, and
+            ``earlier_failures`` are folders of launches that did not pass or have no record.
     """
     folder = entry.run_dir
     if entry.num_launches == 1 or folder is None or not folder.exists():
         return
     if (folder / HTML_PAGE).exists():  # an earlier call has written it
         return
+    # Compared with their events, as the entry's own records were when they were read.
     failures = [
         check_record(read_record(launch), launch)
         for launch in entry.earlier_failures

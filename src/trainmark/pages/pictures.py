@@ -50,7 +50,10 @@ def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
 
 
 def to_svg(chart: Chart, lang: str) -> str:
-    """Return a chart as a picture that needs no page around it."""
+    """Return a chart as an SVG picture that needs no page around it.
+
+    It contains its title and its colours, which on a page come from the page.
+    """
     import vl_convert
 
     picture: str = vl_convert.vegalite_to_svg(_build_standalone_spec(chart, lang))
@@ -58,16 +61,20 @@ def to_svg(chart: Chart, lang: str) -> str:
 
 
 def to_notebook_html(page: Document) -> str:
-    """Return the first screen of a page for a notebook; without pictures if none can be drawn."""
+    """Return the top of a page, above its sections, as HTML for a notebook, in English.
+
+    Its charts are pictures. They are left out if ``vl_convert``, which draws them, is missing.
+    """
     pictures = []
     if find_spec("vl_convert") is not None:
+        # `lead`: the blocks of the page above its sections.
         charts = [chart for block in page.lead for chart in find_charts(block)]
         pictures = [Markup(to_svg(chart, LANGUAGES[0])) for chart in charts]
     return render_template("notebook.html.j2", LANGUAGES[0], page=page, pictures=pictures)
 
 
 def to_png(chart: Chart, lang: str) -> bytes:
-    """Return a chart as a picture of pixels."""
+    """Return a chart as a PNG file, with its title, in a language."""
     import vl_convert
 
     picture: bytes = vl_convert.vegalite_to_png(

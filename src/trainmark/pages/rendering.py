@@ -37,12 +37,16 @@ _LANGUAGE_TAGS = {"en": "en", "zh": "zh-Hans"}  # as the attribute `lang` of HTM
 
 @cache
 def load_templates() -> Environment:
-    """Return the environment of the templates.
+    """Return the environment of the Jinja templates, with its filters, tests and functions.
 
     A template is rendered in a language, ``lang``. The filters ``translate`` and ``md`` translate a
-    phrase into it: ``translate`` on one line, and ``md`` with the characters escaped that Markdown
-    would interpret. ``translate_in`` translates into the language that is its argument, and keeps
-    the text as it is.
+    phrase, a text that has several languages, into it: ``translate`` on one line, and ``md`` with
+    the characters escaped that Markdown would interpret. ``translate_in`` translates into the
+    language that is its argument, and keeps the line breaks. ``fence`` gives a row of backticks
+    that begins and ends a block of code in Markdown, long enough that the code has no such row.
+
+    The tests tell what a cell of a table is: the text of a number, ``missing`` (a value that is not
+    known, with the reason), or a link.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 
@@ -78,7 +82,7 @@ def load_templates() -> Environment:
     environment.tests["link"] = lambda cell: isinstance(cell, Link)
     environment.globals |= {
         "phrase": phrase,
-        "tags": _LANGUAGE_TAGS,
+        "tags": _LANGUAGE_TAGS,  # by our name of a language, its name in HTML
         "draw_static_picture": draw_static_picture,
         "build_script_chart": build_script_chart,
     }
@@ -87,6 +91,11 @@ def load_templates() -> Environment:
 
 def render_template(template: str, lang: str, **values: Any) -> str:
     """Return a template filled in a language.
+
+    Args:
+        template: its file name, such as ``page.md.j2``.
+        lang: the language, such as ``en``.
+        values: variables that the template uses.
 
     Raises:
         UsageError: no such language.
@@ -173,12 +182,14 @@ def complete_spec(chart: Chart, lang: str, *, with_title: bool = False) -> dict[
     """Return a chart's specification for Vega-Lite, with its data and our style, in a language.
 
     Args:
-        with_title: for a picture of its own; a page has the title above the picture.
+        chart: its specification names datasets; its data are these datasets by name.
+        with_title: draw the title into the picture, for a file of its own; a page has the title
+            above the picture.
     """
     parts = chart.spec | {"datasets": chart.data}
     if with_title:
         parts["title"] = chart.title
-    return {**_translate_texts(parts, lang), "config": _CONFIG}
+    return {**_translate_texts(parts, lang), "config": _CONFIG}  # the style of all charts
 
 
 def build_script_chart(chart: Chart, lang: str) -> dict[str, Any]:
@@ -187,13 +198,14 @@ def build_script_chart(chart: Chart, lang: str) -> dict[str, Any]:
 
 
 def draw_static_picture(chart: Chart, lang: str) -> Markup:
-    """Return the static picture for a page; its colours are variables of the page.
+    """Return the static picture for a page as SVG; its colours are variables of the page.
 
-    A picture is drawn once for all languages if they differ only in labels that stand alone:
-    drawing takes most of the time of a report.
+    A label stands alone if no other part of the picture depends on its width, such as the title of
+    an axis. If languages differ only in such labels, the picture is drawn once, in the first
+    language, and the labels are replaced in it: drawing takes most of the time of a report.
     """
+    # Labels in the first language with their translations; None: a label does not stand alone.
     labels = _find_standalone_labels([chart.spec, chart.data], lang)
-    # None: other parts of the picture depend on the width of a translated label.
     if lang == LANGUAGES[0] or labels is None:
         return Markup(_draw_svg(_to_spec_json(chart, lang)))
     picture = _draw_svg(_to_spec_json(chart, LANGUAGES[0]))
@@ -211,7 +223,11 @@ def _to_spec_json(chart: Chart, lang: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _draw_svg(spec: str) -> str:
-    """Return the picture of a specification with its data; Vega escapes every string."""
+    """Return the picture of a specification as SVG; Vega escapes every string.
+
+    Args:
+        spec: specification for Vega-Lite with its data, as JSON text.
+    """
     import vl_convert
 
     picture: str = vl_convert.vegalite_to_svg(spec)
@@ -221,12 +237,15 @@ def _draw_svg(spec: str) -> str:
 def _find_standalone_labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
     """Return labels in the first language with their translations, escaped as in an SVG picture.
 
-    None if other parts of the picture depend on the width of a translated label, as in a legend of
-    several words.
+    A label is a phrase, which has a text in each language. It stands alone if no other part of the
+    picture depends on its width. None if a label whose text differs between the languages does not
+    stand alone, as in a legend of several words.
 
     Args:
         value: a part of a chart's specification or data.
-        key: under which the part is; labels under ``_STANDALONE_KEYS`` stand alone.
+        lang: the language of the translations.
+        key: the key of the part in the dictionary that contains it, directly or as an item of a
+            list. Labels under the keys in ``_STANDALONE_KEYS`` stand alone.
     """
     if isinstance(value, dict):
         items = [(str(name), item) for name, item in value.items()]
@@ -234,7 +253,7 @@ def _find_standalone_labels(value: Any, lang: str, key: str = "") -> dict[str, s
         items = [(key, item) for item in value]
     elif value is None or isinstance(value, str | int | float):
         return {}  # the same in all languages
-    else:  # a phrase
+    else:  # a phrase, which is a label
         label = escape(translate(value, LANGUAGES[0]), quote=False)
         translation = escape(translate(value, lang), quote=False)
         if label == translation:
@@ -271,7 +290,10 @@ def _translate_texts(value: Any, lang: str, key: str = "") -> Any:
     spaces.
 
     Args:
-        key: under which the part is.
+        value: a part of a specification with data. It has dictionaries, lists and numbers as in
+            JSON; all else is a phrase, which is a plain text or one in several languages.
+        key: the key of the part in the dictionary that contains it, directly or as an item of a
+            list.
     """
     if isinstance(value, dict):
         return {

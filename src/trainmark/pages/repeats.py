@@ -35,7 +35,14 @@ class RepeatSummary:
 
 
 def build_summary(records: Sequence[Record]) -> RepeatSummary:
-    """Return geometric mean, 95% interval and CV of every figure over the launches that passed.
+    """Return geometric mean, 95% interval and CV of figures over the launches that passed.
+
+    The quality is among the figures, under the name of its metric. Figures whose declaration says
+    that they are details are left out; they appear only in the table of all figures. The summary
+    also has all records, those that passed, and the trust in them together.
+
+    Args:
+        records: one for each launch of the same work.
 
     Raises:
         RecordError: no record, or work that differs, naming what.
@@ -58,10 +65,10 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
     specs = record_figures.list_specs(records[0].plan.about.page)
     figures: dict[str, LaunchSummary] = {}
     for name, spec in specs.items():
-        if spec.detail:  # a detail is shown only in the table of all figures
+        if spec.detail:
             continue
         launch_summary = summarize_figure(passed, name)
-        if launch_summary is not None:
+        if launch_summary is not None:  # None: no launch has a value
             figures[name] = launch_summary
     qualities = [x.quality.value for x in passed if x.quality.value is not None]
     if qualities:
@@ -74,8 +81,13 @@ def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
 
     With fewer than five launches that passed, the ends are those of the range, not of the 95%
     interval, and the heading says so.
+
+    Args:
+        repeat_summary: the records of all launches, and each figure over those that passed, by its
+            name: mean, lower and upper end, coefficient of variation, number of launches.
     """
     rows = []
+    # The figures of a record by name, each with its unit.
     known_figures = repeat_summary.records[0].figures
     for name, figure_summary in repeat_summary.figures.items():
         # The quality, which is no figure, has no unit.
@@ -111,7 +123,7 @@ def find_median_launch(records: Sequence[Record]) -> Record:
     If no launch passed, it is the median of all.
     """
     candidates = select_passed(records) or list(records)
-    # A launch without a speed counts as the slowest.
+    # `p_train` is the throughput of the training. A launch without it counts as the slowest.
     ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]  # of an even number the slower of the two in the middle
 
@@ -122,7 +134,10 @@ def select_passed(records: Sequence[Record]) -> list[Record]:
 
 
 def average_figures(records: Sequence[Record]) -> Record:
-    """Return the median launch, with the means of all launches that passed as its figures."""
+    """Return the median launch, with the means of all launches that passed as its figures.
+
+    A figure that no launch has a value for is that of the median launch.
+    """
     record = find_median_launch(records)
     if len(records) == 1:
         return record
@@ -130,6 +145,6 @@ def average_figures(records: Sequence[Record]) -> Record:
     figures = dict(record.figures)
     for name, entry in record.figures.items():
         launch_summary = summarize_figure(launches, name)
-        if launch_summary is not None:
+        if launch_summary is not None:  # None: no launch that passed has a value
             figures[name] = entry.model_copy(update={"value": launch_summary.mean})
     return record.model_copy(update={"figures": figures})

@@ -112,7 +112,7 @@ def build_listing_table(
     ``verification``.
 
     If a row is wider than the screen, a path is shortened to a pattern by which a shell finds it in
-    its folder, ``*fa3c1e/r0``. If that is not enough, columns are left out: first those with one
+    its folder, ``*fa3c1e/r1``. If that is not enough, columns are left out: first those with one
     value, which a line below the table states.
 
     Args:
@@ -144,7 +144,7 @@ def build_listing_table(
     # The table has three spaces between the cells of a row.
     if any(len("   ".join(row)) > width for row in rows):
         for key, texts in columns.items():
-            # Group 1: the six letters at the end of the run's folder, and the repeat, `fa3c1e/r0`.
+            # Group 1: the six letters at the end of the run's folder, and the repeat, `fa3c1e/r1`.
             columns[key] = [_LAUNCH_PATH.sub(r"*\1", text) for text in texts]
     single_values: dict[str, str] = {}  # of columns that are left out, by their heading
     left_out: list[str] = []

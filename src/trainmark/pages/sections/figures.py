@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _MIN_SPAN_NS = 1_000_000  # shorter spans are not listed
 _MAX_EVALUATIONS = 5  # that a page lists; the record has all
-# Columns of readings of a device: which extreme of the readings stands beside the mean.
+# The columns of readings of a device, and which extreme of the readings stands beside the mean.
 _READING_COLUMNS = {
     "utilization_percent": "highest",
     "power_w": "highest",
@@ -76,12 +76,14 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
     """Return all figures with their definitions, counts, spans, and what was not measured.
 
     Args:
-        cost: of a million samples or tokens, as a tile; None: the price of an hour is not known.
+        record: of a launch; its figures may be means over several launches.
+        cost: of a million samples or tokens, with its arithmetic; None: the price of an hour is not
+            known.
         launches: number of launches over which the figures are means; counts and spans, the parts
             of the run's time, are those of ``record`` alone.
     """
     rows: list[list[Phrase]] = []
-    unmeasured: list[tuple[Phrase, Phrase]] = []
+    unmeasured: list[tuple[Phrase, Phrase]] = []  # name and reason of each
     # The declarations of the figures: `about.page` has those that only this case has.
     specs = record_figures.list_specs(record.plan.about.page)
     for name, entry in record.figures.items():
@@ -93,7 +95,7 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
         spec = specs.get(name)
         if spec is not None:  # an imported record may have figures that nobody declared
             remark.append(join((spec.label, get_definition(spec, record)), "colon"))
-        if entry.note is not None:
+        if entry.note is not None:  # what a reader must know of this value
             remark.append(translate_message(record, entry.note))
         rows.append([name, value, unit, join(remark, "semicolon")])
     quality = record.quality
@@ -101,6 +103,7 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
         unmeasured.append((quality.metric, translate_message(record, quality.reason)))
     else:
         reached = cells.format_quality_and_target(quality.value, quality.target)
+        # `metric_note`: what the case says of its metric.
         rows.append([quality.metric, reached, "", record.plan.about.metric_note])
     if cost is not None:
         rows.append([cost.name, cost.value, cost.unit, cost.arithmetic])
@@ -110,6 +113,7 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
     if launches > 1:  # which values are means, and which are those of one launch
         note = phrase("figure.means", n=launches, run=record.run_id)
     table = build_table(translate_headings("name", "value", "unit", "remark"), rows)
+    # Shown while the section is folded.
     gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
     return build_folded_section(
         "figures", table, describe_unmeasured(unmeasured), note=note, gist=gist
@@ -117,7 +121,10 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
 
 
 def _list_count_rows(record: Record) -> list[list[Phrase]]:
-    """Return the row of each count that is known, with a note if there is one."""
+    """Return the row of each count that is known, such as steps, samples and tokens.
+
+    The cells are the name, the count, no unit, and a note if ``TEXTS`` has one for this count.
+    """
     rows: list[list[Phrase]] = []
     for name, count in record.counts:
         if count is not None:
@@ -130,9 +137,10 @@ def _list_count_rows(record: Record) -> list[list[Phrase]]:
 def _list_span_rows(record: Record) -> list[list[Phrase]]:
     """Return the row of each span of time that is not too short, with its share of the run.
 
-    The spans are the parts of the wall time of the rank that ended last.
+    ``record.spans`` has the wall time of the rank that ended last, divided into spans such as
+    set-up, measured steps and evaluation. The cells are name, seconds, unit and share.
     """
-    # The wall time is not known if that rank never started.
+    # The wall time is None if that rank never started; the spans add up to it.
     wall_ns = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
     rows: list[list[Phrase]] = []
     for name, ns in record.spans.by_name_ns.items():
@@ -146,7 +154,9 @@ def _list_span_rows(record: Record) -> list[list[Phrase]]:
 
 
 def describe_unmeasured(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | None:
-    """Return the names of figures without a value in one paragraph, by the reason that they share.
+    """Return the names of figures without a value in one paragraph, grouped by the reason.
+
+    Figures that share a reason stand together. None if there are no figures.
 
     Args:
         figures: name and reason of each; an empty reason: none is known.
@@ -167,9 +177,11 @@ def describe_unmeasured(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph |
 
 
 def build_evaluations(record: Record, address: str = "") -> Section | None:
-    """Return the last evaluations; None when there was none.
+    """Return a chart of the quality and a table of the last evaluations; None: there was none.
 
     Args:
+        record: ``record.quality`` has the case's metric, its target, and each evaluation as a point
+            of ``history``.
         address: of the record, which has all evaluations; empty: the page has no link to it.
     """
     history = record.quality.history
@@ -179,6 +191,7 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
         (
             point.epoch + 1,  # records count epochs from 0
             cells.format_integer(point.step),
+            # With so many decimals that rounding does not hide a missed target.
             cells.format_quality(point.value, target=record.quality.target),
             cells.format_integer(point.samples),
         )
@@ -204,9 +217,11 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
 def build_printed_speeds(record: Record) -> Section | None:
     """Return the speeds that a user's program printed, each beside the measured speed.
 
-    A row also has the reason for the difference, if one is known, and the number of lines with the
-    speed. Below the table is the first of these lines, as it was printed, of the first row. None if
-    no speed was printed; only a user's own program prints any, not a case of ours.
+    The first cell is the unit, which tells what was printed, such as tokens per second. A row also
+    has the relative difference of the measured speed from the printed one, the reason for it, if
+    one is known, and the number of printed lines with the speed. Below the table is the first of
+    these lines, as it was printed, of the first row. None if no speed was printed; only a user's
+    own program prints any, not a case of ours.
     """
     comparisons = compare_printed(Measurement.from_record(record), record.figures)
     if not comparisons:
@@ -216,6 +231,7 @@ def build_printed_speeds(record: Record) -> Section | None:
             comparison.unit,
             cells.format_rate(comparison.reported),
             cells.format_rate(comparison.measured),
+            # Without a measured speed the change is not known.
             cells.NOTHING if comparison.measured is None else f"{comparison.change:+.1%}",
             "" if comparison.reason is None else translate_message(record, comparison.reason),
             cells.format_integer(comparison.speed.lines),
@@ -223,7 +239,7 @@ def build_printed_speeds(record: Record) -> Section | None:
         for comparison in comparisons
     ]
     names = translate_headings("unit", "reported", "measured", "difference", "reason", "lines")
-    printed_line = Code(comparisons[0].speed.raw)
+    printed_line = Code(comparisons[0].speed.raw)  # a line of the program's output, unchanged
     return build_folded_section(
         "printed", build_table(names, rows), printed_line, gist=count_in_words("rows", len(rows))
     )
@@ -232,9 +248,10 @@ def build_printed_speeds(record: Record) -> Section | None:
 def build_ranks(record: Record) -> Section | None:
     """Return a row for each rank with the readings of its device, the slowest first.
 
-    Readings are those of the training, or of the whole run if the training has none. Times are the
-    median of a step and the mean wait for data in a step, in ms. None if there are no readings and
-    fewer than two ranks have a step time.
+    Times are the median of a step and the mean wait for data in a step, in ms. Then come the rate
+    of matmuls that was measured before the training, in TFLOP/s, the memory in use, and the
+    readings. Readings are those of the training, or of the whole run if there was no training.
+    None if there are no readings and fewer than two ranks have a step time.
     """
     telemetry = record.telemetry
     interval: IntervalName = "run"
@@ -250,7 +267,7 @@ def build_ranks(record: Record) -> Section | None:
     rows = []
     # A rank without measured steps comes last.
     for entry in sorted(record.ranks, key=lambda entry: entry.step_ns or 0, reverse=True):
-        rate = entry.matmul_flops_per_second
+        matmul_rate = entry.matmul_flops_per_second
         memory = None
         if entry.used_bytes is not None:
             memory = cells.format_memory(entry.used_bytes, total_bytes=None)  # the use alone
@@ -259,7 +276,7 @@ def build_ranks(record: Record) -> Section | None:
             entry.rank // record.plan.nproc,  # the node
             None if entry.step_ns is None else f"{entry.step_ns / 1e6:.4g}",
             None if entry.wait_ns is None else f"{entry.wait_ns / 1e6:.4g}",
-            None if rate is None else f"{rate / 1e12:.4g}",
+            None if matmul_rate is None else f"{matmul_rate / 1e12:.4g}",
             memory,
             *_format_readings(use_by_rank.get(entry.rank)),
         ]
@@ -271,16 +288,24 @@ def build_ranks(record: Record) -> Section | None:
         )
     headings = translate_headings(*(f"ranks.{name}" for name in _RANK_COLUMNS))
     table = build_table(headings, rows, short=True)  # of very many ranks, the first and the last
-    note = None
+    note = None  # which interval the readings are of, and how long it was
     if telemetry and interval in telemetry.intervals_s:
         start_s, end_s = telemetry.intervals_s[interval]
         interval_text = phrase(f"telemetry.{interval}", seconds=f"{end_s - start_s:.1f}")
         note = Paragraph(interval_text, "muted")
+    # While the section is folded, its heading shows the number of ranks.
     return build_folded_section("ranks", table, note, gist=str(record.plan.world_size))
 
 
 def _format_with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
-    """Return a cell of the ranks' table; if it is empty, the reason why its figure is null."""
+    """Return a cell of the table of ranks, with the reason if nothing was measured for it.
+
+    The reason is that of the figure over all ranks to which the column belongs.
+
+    Args:
+        column: the column's key, such as ``step_ms``.
+        cell: None: nothing was measured.
+    """
     figure = _FIGURE_OF_COLUMN.get(column)  # None: the column shows no figure of the record
     entry = None if figure is None else record.figures.get(figure)
     if cell is not None or entry is None or entry.reason is None:
@@ -291,11 +316,13 @@ def _format_with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
 def _format_readings(use: Use | None) -> list[Phrase]:
     """Return the cells of a device's readings: each quantity, then why clocks were lowered.
 
-    A quantity is its mean and its highest value; the clock is its mean and its lowest value. A cell
-    is None if it was not reported.
+    The cell of a quantity has its mean and its highest value, ``310/402``; that of the clock has
+    its mean and its lowest value. ``_READING_COLUMNS`` says which. A cell is None if it was not
+    reported.
 
     Args:
-        use: readings of the device in one interval; None: there are none.
+        use: readings of the device in one interval; None: there are none. ``throttled`` is the
+            share of the interval with lowered clocks, by reason; None: not reported.
     """
     row: list[Phrase] = []
     for name, extreme_name in _READING_COLUMNS.items():
@@ -308,16 +335,21 @@ def _format_readings(use: Use | None) -> list[Phrase]:
     if use is None or use.throttled is None:
         row.append(None)
     else:
-        # Of each reason for lowered clocks, the share of the time; without any, "0%".
         reasons = [f"{share:.0%} {reason}" for reason, share in use.throttled.items()]
-        row.append(", ".join(reasons) or "0%")
+        row.append(", ".join(reasons) or "0%")  # "0%": clocks were never lowered
     return row
 
 
 def build_findings(records: Sequence[Record]) -> Section:
-    """Return the findings that give no reason to doubt the figures, and minor limits.
+    """Return the findings that give no reason to doubt the figures, and minor limits of the speed.
 
-    Of a finding of several launches, only that of the first launch is shown.
+    A finding is what a reader must know about the figures of a launch. Those that lower the trust
+    in the figures stand elsewhere on the page. If several launches have the same finding, only that
+    of the first is shown. A minor limit is what slows the training down, but costs less than the
+    dominant limit, which also stands elsewhere.
+
+    Args:
+        records: launches of the same work.
     """
     record = records[0]
     codes_of_doubts = {reason.code for reason in get_trust(records).reasons}
