@@ -373,7 +373,8 @@ def plan_entries(
     """
     file = read_plan_file(request)
     for entry in file.entries:
-        # Called for its checks; ``run_entries`` selects the followers again.
+        # Followers are the programs, such as MLflow, to which an entry hands its run. Called for
+        # its checks; ``run_entries`` selects them again.
         select_followers(entry.follow, where=f"{entry.where}: follow")
     if request.device is None:  # the first vendor with a usable device is chosen
         _report_unusable_vendors(show_remark)
@@ -381,7 +382,7 @@ def plan_entries(
         entries = series.check_entries(file, dry_run=dry_run)
     plans = [entry.plan for entry in entries if entry.plan]  # a skipped entry has none
     _report_unchecked_data(plans, show_remark)
-    _report_unproven(plans, show_remark)
+    _report_unproven(plans, show_remark)  # devices and launchers that have done no real runs yet
     return file, entries
 
 

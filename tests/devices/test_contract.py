@@ -16,7 +16,7 @@ from support.old_torch import needs_python_devices
 pytestmark = needs_python_devices
 ROOT = Path(__file__).parents[2]
 # The rest takes minutes: `pytest tests/device --device standin`, with tests/stand_in in PYTHONPATH.
-CHOSEN = "test_memory or test_precision or (toy and not runs) or conformance or detects_a_wait"
+SHORT_TESTS = "test_memory or test_precision or (toy and not runs) or conformance or detects_a_wait"
 # A plugin of pytest that makes marks of the stand-in wait for the device.
 BROKEN = """
 from trainmark_stand_in.device import StandInDevice
@@ -56,7 +56,8 @@ def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.Comp
 
 @pytest.mark.nightly
 def test_the_contract_holds_on_the_stand_in() -> None:
-    process = check_contract(CHOSEN)
+    """The stand-in, a device that computes on the processor, passes the short tests for devices."""
+    process = check_contract(SHORT_TESTS)
     assert process.returncode == 0, process.stdout + process.stderr
 
 

@@ -86,7 +86,7 @@ def list_expected(run_dir: Path) -> Values:
     result = reader.read_result()
     assert result is not None
     for name, value in result.figures.items():
-        values[name, result.number] = value, result.unix_ns / 1e9
+        values[name, result.num_steps] = value, result.unix_ns / 1e9
     assert len(values) > 100  # or there would be little to compare
     return values
 

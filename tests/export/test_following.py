@@ -62,7 +62,7 @@ def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: P
     followed.finish()
     (result,) = backend.results
     assert result is not None
-    assert (result.status, result.number) == ("passed", 16)
+    assert (result.status, result.num_steps) == ("passed", 16)
     assert (followed.fault, followed.is_complete, followed.num_points) == (
         None,
         True,

@@ -324,7 +324,7 @@ def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Pat
     record.write_record(built, run_dir)
     result = reader.read_result()
     assert result is not None
-    assert (result.status, result.trust, result.number) == (built.status, built.trust.grade, 16)
+    assert (result.status, result.trust, result.num_steps) == (built.status, built.trust.grade, 16)
     assert result.unix_ns == UNIX_NS + 12 * S  # at the end of the run
     assert result.figures["final/p_core_samples_per_s"] == built.figure("p_core")
     figures_with_value = [name for name, entry in built.figures.items() if entry.value is not None]

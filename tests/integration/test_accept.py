@@ -18,7 +18,7 @@ from trainmark.acceptance.result import read_result
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORDS = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "1", "--seconds", "0.2")
+TOY_WORDS = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "1", "--seconds", "0.2")
 
 
 def accept(*args: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def count_events(folder: Path, kind: str) -> int:
 def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    process = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes")
+    process = accept(*TOY_WORDS, "--out", str(folder), "--phases", "devices,nodes")
 
     # A busy machine may look slow, or give no verdict.
     assert process.returncode in (0, 1, 3), process.stderr
@@ -60,7 +60,9 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     ]
     assert sorted(names) == sorted(member.name for member in result.members)
 
-    second_call = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q")
+    second_call = accept(
+        *TOY_WORDS, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q"
+    )
 
     assert second_call.returncode == process.returncode
     assert (
@@ -89,8 +91,8 @@ def test_exit_code_follows_from_the_lists_of_names(tmp_path: Path) -> None:
 def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    # ``WORDS`` ask for one round.
-    process = accept(*WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
+    # ``TOY_WORDS`` ask for one round.
+    process = accept(*TOY_WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
 
     assert process.returncode == 3, process.stderr
     result = read_result(folder)
@@ -173,8 +175,9 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
 def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    # No round can end in 10 ms.
-    process = accept(*WORDS, "--out", str(folder), "--phases", "devices", "--deadline", "0.01")
+    # No round can end in 10 ms. Each of the two devices is tried, and reports that it measured
+    # nothing.
+    process = accept(*TOY_WORDS, "--out", str(folder), "--phases", "devices", "--deadline", "0.01")
 
     assert process.returncode == 1, process.stderr
     result = read_result(folder)

@@ -46,7 +46,12 @@ def write_split(
     evaluation: bool,
     **storage: Any,
 ) -> None:
-    """Write a split of samples.
+    """Write a split of samples in the published format.
+
+    ``target`` and ``logit_mask`` have a row for each sequence and a column for each of its tokens:
+    the token to predict there, and 1 where one is scored. ``position`` has two rows for each
+    sequence, its positions and those within the answer block. ``mask`` is the published name of the
+    place of the separator.
 
     Args:
         columns: tokens that sequences are padded to.
@@ -58,6 +63,7 @@ def write_split(
     ends = np.cumsum([len(sample) for sample in all_samples])
     target, scored = (np.zeros((len(sequences), columns), np.int64) for _ in range(2))
     for number, item in enumerate(sequences):
+        # The rows of the model's output that are scored are the columns of these matrices.
         target[number, item.target_rows] = item.target_ids
         scored[number, item.target_rows] = 1
     positions = [row for item in sequences for row in (item.positions, item.block_positions)]

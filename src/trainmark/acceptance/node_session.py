@@ -149,7 +149,7 @@ class Acceptance:
         devices_text = "1 device" if num_devices == 1 else f"{num_devices} devices"
         # Devices are what is accepted: the phase ``devices`` measures each of them alone.
         remarks = [
-            *self.plan.describe_unproven(),
+            *self.plan.describe_unproven(),  # tests of the device and the launcher, if no real runs
             # Rounds of earlier sessions count, too.
             *list_option_remarks(
                 self.request,

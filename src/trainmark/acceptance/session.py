@@ -167,7 +167,8 @@ def read_session(session_dir: Path) -> OpenedSession:
     """
     folder = session_dir.parent.parent  # of the acceptance, which may have several sessions
     plan = AcceptancePlan.model_validate_json((session_dir / "plan.json").read_bytes())
-    # A remark is only for the timetable before the start, and is not kept in the folder.
+    # ``remark``, which phase is left out and why, stays empty: it is only for the timetable that is
+    # shown before the start, and is not kept in the folder.
     return OpenedSession(
         folder=folder,
         number=int(session_dir.name),

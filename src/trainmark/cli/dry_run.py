@@ -91,6 +91,8 @@ def describe_plan(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.witness is not None:  # a user's own program, which has no case, recipe or data
         yield "program", shlex.join(plan.witness.command)
         yield "started in", plan.witness.folder
+        # A program such as torchrun is started once on each machine, and starts the ranks there.
+        # Any other is started once for each rank.
         yield "starts", "all ranks of a machine" if plan.witness.starts_ranks else "each rank"
     else:
         yield from _describe_case(plan)

@@ -187,7 +187,7 @@ def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> N
             f"the recipe's seq_length is {seq_length}",
             where=f"{folder / CONFIG_FILE}, max_position_embeddings",
             rule=f"seq_length must not exceed the {positions} positions of the model",
-            fix=f"add seq={positions}, or use another model folder",
+            fix=f"add seq_length={positions}, or use another model folder",
         )
 
 

@@ -304,7 +304,9 @@ def _start_plan_ranks(
 
 
 def _list_failures(ranks: Sequence[RankProcess], first_rank: int) -> list[dict[str, Any]]:
-    """Return the ranks that have failed by themselves, as the event ``ranks_ended`` lists them.
+    """Return the ranks that have failed, as the event ``ranks_ended`` lists them.
+
+    Called only if the launcher has not stopped the ranks, so all of them failed by themselves.
 
     Args:
         first_rank: number of the first of ``ranks`` in the run.

@@ -436,6 +436,8 @@ def measure_links(
             [candidate],
             budget_ns=budget_ns / len(pairs),
             memory_bytes=inf,  # the caller has chosen a size that fits
+            # All ranks must decide alike, so they share the clock of the rank that asks last, the
+            # largest value of all ranks, and the time of the slowest one.
             clock=ranks.read_clock,
             find_max=ranks.find_max,
             elapsed=ranks.measure_ns,

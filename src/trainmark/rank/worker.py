@@ -269,7 +269,9 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         job,
         device,
         depth=recipe.read_ahead_batches,
-        # Both are lists to which ``iterate_batches`` appends.
+        # Lists to which ``iterate_batches`` appends digests and keys of trained rows. By the
+        # digests the record finds rows that were read twice; by the keys the loop finds trained
+        # rows among those of an evaluation.
         row_digests=reporter.row_digests,
         keys=reporter.trained_keys,
     )
@@ -293,6 +295,7 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         # The watch would change what torch compiles.
         first_window=nullcontext() if recipe.compile else first_step_watch,
     ).run()
+    # Whether an evaluation did not tell which rows it scored.
     reporter.evaluation_unchecked = outcome.evaluation_unchecked
     checkpoints.close()  # waits until the last one is saved
     parameters.gradients.close()  # removes its hook on optimizer steps

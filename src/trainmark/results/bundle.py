@@ -261,7 +261,7 @@ def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
 def _find_duplicates(records: Mapping[str, Record]) -> Iterator[tuple[str, Message]]:
     """Yield each place whose launch is also at an earlier place of the bundle, with a message.
 
-    The audit does not report these: it looks for launches that have the step times of another one.
+    The audit does not report these: it compares step times of launches with different run ids.
 
     Args:
         records: by their places in the bundle.

@@ -269,7 +269,8 @@ class RoutingMeter:
             Assignments that each rank received, (steps, layers, ranks), and that each expert
             received from all ranks, (steps, layers, experts).
         """
-        loads = loads.to(torch.int64)
+        # A copy, because the sums over ranks are computed in place.
+        loads = loads.to(torch.int64, copy=True)
         mesh = self._ranks.mesh
         num_sharing = self._ranks.expert_size  # ranks that share the experts of a layer
         if num_sharing == 1:  # each rank computes what it routed
@@ -277,7 +278,6 @@ class RoutingMeter:
             replicas = self._ranks.data_mesh
         else:
             assert mesh is not None
-            loads = loads.clone()
             dist.all_reduce(loads, group=mesh["expert"].get_group())
             # Each of these ranks has the same number of neighbouring experts.
             rank_loads = loads.unflatten(-1, (num_sharing, -1)).sum(-1)

@@ -136,7 +136,7 @@ class BatchCounter:
         samples = int(tensor.shape[self.sample_dimension])
         tokens_padded = self._count_padded_tokens(tensor, samples)
         tokens = tokens_padded  # unless an attention mask tells which of them are padding
-        mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
+        mask: Any = batch.get(_MASK) if isinstance(batch, Mapping) else None
         # A mask that is no tensor is not used. One on the device is not read, because that would
         # wait for the device.
         if tokens_padded and hasattr(mask, "device") and mask.device.type == "cpu":

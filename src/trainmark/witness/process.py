@@ -283,11 +283,11 @@ def _build_rank(
         device=device,
         clock=clock,
         weights=TrainedWeights(clock),
-        flops=FlopCounter(),
+        flops=FlopCounter(),  # FLOPs of one step
         batches=BatchCounter(
             sample_dimension=dimensions["samples"], token_dimension=dimensions["tokens"]
         ),
-        count_graphs=count_graphs,
+        count_graphs=count_graphs,  # of torch.compile: a new one shows time for compiling
     )
 
 

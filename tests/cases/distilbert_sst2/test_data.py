@@ -186,7 +186,10 @@ def set_config(folder, **changes):
             "no tokenizer.json and no vocab.txt",
         ),
         (lambda folder_path: set_config(folder_path, vocab_size=20), "vocab_size (20)"),
-        (lambda folder_path: set_config(folder_path, max_position_embeddings=16), "add seq=16"),
+        (
+            lambda folder_path: set_config(folder_path, max_position_embeddings=16),
+            "add seq_length=16",
+        ),
         (lambda folder_path: set_config(folder_path, num_labels=3), "num_labels is 3"),
         (
             lambda folder_path: set_config(folder_path, id2label={"0": "a", "1": "b", "2": "c"}),

@@ -96,7 +96,7 @@ class LlamaRecipe(Recipe):
                 f"seq_length={self.seq_length} is too short",
                 where="recipe field seq_length",
                 rule="next-token prediction needs sequences of at least 2 tokens",
-                fix="add seq=512",
+                fix="add seq_length=512",
             )
         if self.weights_dtype not in ("fp32", self.precision):
             raise UsageError(

@@ -64,13 +64,13 @@ class RunResult:
     Args:
         status: status of the record.
         trust: grade of trust of the record.
-        number: number of optimizer steps.
+        num_steps: number of optimizer steps.
         figures: figures of the record by series; null figures are left out.
     """
 
     status: str
     trust: str
-    number: int
+    num_steps: int
     unix_ns: int
     figures: dict[str, float]
 

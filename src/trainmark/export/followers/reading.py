@@ -489,7 +489,7 @@ class RunReader:
         return RunResult(
             status=record.status,
             trust=record.trust.grade,
-            number=self.num_steps,
+            num_steps=self.num_steps,
             unix_ns=self._launcher.launch.unix_ns + round(wall_s * NS_PER_S),
             figures=figures,
         )

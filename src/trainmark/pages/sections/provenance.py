@@ -381,8 +381,9 @@ def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
 
     Args:
         spec: what the case declares. ``rows`` is the name of a fact of the job that has the rows;
-            empty for a list. Of each entry, ``value`` is the key or the path of its value and
-            ``form`` the format of a number. ``curves``: draw the rows in place of a table.
+            empty for a list. Each of ``entries`` is a column of the table, or a line of the list:
+            ``value`` is the key or the path of its value and ``form`` the format of a number.
+            ``curves``: draw the rows in place of a table.
     """
     recipe: Any = record.plan.recipe
     job: Any = record.environment.get("job") or {}
@@ -393,13 +394,13 @@ def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
         sources: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
         values = ((x.name, _read_value(sources, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
-    entries = job.get(spec.rows) or []  # a fact of the job that is a list
+    facts = job.get(spec.rows) or []  # a fact of the job that is a list of rows
     if spec.curves:
-        # The first entry is the step, over which the others are drawn.
-        charts = [chart_case_curve(entries, shown) for shown in spec.entries[1:]]
+        # The first column is the step, over which the other columns are drawn.
+        charts = [chart_case_curve(facts, column) for column in spec.entries[1:]]
         drawn = tuple(chart for chart in charts if chart is not None)
         return [heading, Columns(drawn)] if drawn else []
-    rows = [[_read_value(row, x.value, x.form) for x in spec.entries] for row in entries]
+    rows = [[_read_value(row, x.value, x.form) for x in spec.entries] for row in facts]
     return [heading, build_table((x.name for x in spec.entries), rows)] if rows else []
 
 

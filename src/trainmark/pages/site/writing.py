@@ -78,6 +78,8 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
         for launch in run:
             run_id = launch["run_id"]
             # The stamp changes if the record's file changes, or if launches are added to the run.
+            # ``id`` is the number of the launch's entry in the index; a record that is read again
+            # gets a new one.
             stamp = [launch["id"], launch["bytes"], launch["mtime_ns"], launch_ids]
             if known_stamps.get(run_id) != stamp:
                 num_written += 1

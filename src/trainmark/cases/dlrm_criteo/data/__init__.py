@@ -139,6 +139,7 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
     for split in spec.files:
         for file, row_type in spec.get_row_types(split).items():
             value_types[file] = row_type.base  # of one value: a numerical row has several
+    # Of each file: its smallest and largest value, and a digest of its content.
     extremes_by_file = read_content(folder, value_types)
     for files in spec.files.values():
         _refuse_outside(files.label, extremes_by_file[files.label], limit=2, fix=PREPARE)

@@ -113,7 +113,7 @@ class MLflow:
             return
         time_ms = result.unix_ns // _NS_PER_MS
         figures = [
-            Metric(name, value, time_ms, result.number)
+            Metric(name, value, time_ms, result.num_steps)
             for name, value in result.figures.items()
             if name not in self._last_numbers  # a run that is followed again may have them
         ]

@@ -64,9 +64,9 @@ class TensorBoard:
             result: how the run ended; None: it has no record.
         """
         if result is not None:
-            self._write_scalars(result.figures, result.number, result.unix_ns)
+            self._write_scalars(result.figures, result.num_steps, result.unix_ns)
             text = f"{result.status}, {result.trust.replace('_', ' ')}"
-            self._write_text("result", text, result.number, result.unix_ns)
+            self._write_text("result", text, result.num_steps, result.unix_ns)
         self._file.close()
 
     def _write_scalars(self, values: dict[str, float], step: int, unix_ns: int) -> None:
