@@ -54,7 +54,8 @@ def test_published_rows_of_dlrm_are_kept_as_printed() -> None:
 def test_llama_recipes_train_as_published_and_require_their_target() -> None:
     for name, recipe in cases.load("llama2").recipes.items():
         kind = name.split("-")[0]  # tiny, standard, published or throughput
-        # "published" repeats the published program, and "standard" corrects its evaluation.
+        # "published" repeats the published program, and "standard" corrects its evaluation. The
+        # published program keeps the order of the rows and drops the last one, which is short.
         assert (recipe.shuffle, recipe.short_row) == (
             (True, "train") if kind == "tiny" else (False, "drop")
         )

@@ -177,6 +177,7 @@ def own_case(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("own_case")
 def test_case_receives_its_declared_options(cli):
     args = ("text_order=sorted", "labels=a.txt")
+    # ``mine`` is an alias of the case ``own``. Its preparation prints "from" and the folder.
     assert cli("prepare", "mine", *args, "--from", "raw", "--data", "out") == (
         0,
         "out\n",
@@ -372,23 +373,26 @@ def test_report_of_a_series_shows_all_its_runs(cli, leave_runs):
     leave_runs("older")
     leave_runs("twice/r1", index=1, count=2)
     leave_runs("twice/r2", index=2, count=2)
-    code, newest, _ = cli("report")  # without a path: the newest run, with the rest of its series
+    # Without a path: the newest run, ``twice/r2``, with the other launch of its series.
+    code, newest, _ = cli("report")
     assert code == 0
     assert newest == cli("report", "runs/twice")[1]
     _, both, _ = cli("export", "--to", "json")
     assert [record["run_id"] for record in json.loads(both)] == ["twice/r1", "twice/r2"]
 
 
-def test_report_of_several_works_names_the_runs_of_each(cli, leave_runs):
-    """All titles are the same, because the works differ only in a setting."""
+def test_report_of_several_runs_names_the_folder_of_each(cli, leave_runs):
+    """All titles are the same, because the three runs differ only in the batch size."""
     leave_runs("a")
+    # ``b`` is a series of two launches.
     leave_runs("b/r1", index=1, count=2, micro_batch_size=8)
     leave_runs("b/r2", index=2, count=2, micro_batch_size=8)
     leave_runs("c", micro_batch_size=4)
     _, out, _ = cli("report", "runs/a", "runs/b", "runs/c/record.json")
     titles = [line for line in out.splitlines() if "Toy classification" in line]
     assert [title.split(": ")[0] for title in titles] == ["runs/a", "runs/b", "runs/c"]
-    assert "runs/a: " not in cli("report", "runs/a")[1]  # of a single page it is clear
+    # The report of a single run needs no folder in its title.
+    assert "runs/a: " not in cli("report", "runs/a")[1]
 
 
 def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leave_runs):
@@ -502,11 +506,11 @@ def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path
     args = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
     plan = Plan.model_validate(json.loads(cli(*args, "--json")[1])["plan"])
     golden_record = record.read_record(GOLDEN / "record_toy.json")
-    took = golden_record.figures["e2e_time"].model_copy(update={"value": 46.1})
+    e2e_time = golden_record.figures["e2e_time"].model_copy(update={"value": 46.1})
     changes = {
         "plan": plan,
         "run_id": "first",
-        "figures": golden_record.figures | {"e2e_time": took},
+        "figures": golden_record.figures | {"e2e_time": e2e_time},
     }
     (tmp_path / "runs" / "a").mkdir(parents=True)
     record.write_record(golden_record.model_copy(update=changes), tmp_path / "runs" / "a")
@@ -534,7 +538,9 @@ def test_help_fits_the_terminal_and_keeps_examples_uncut(cli, verb, width, monke
     assert code == 0
     assert max(map(len, out.splitlines())) <= width
     examples = lay_out_examples(EXAMPLES_OF.get(verb, EXAMPLES), width=1000)  # not folded
-    joined = out.replace(" \\\n     ", "")  # join commands that are folded as a shell allows
+    # Join folded commands: a line ends in a backslash, and the next begins with 6 blanks, of which
+    # one is left between the words.
+    joined = out.replace(" \\\n     ", "")
     for line in examples.splitlines():
         command = line.strip().partition("   ")[0]  # without its description
         assert command in " ".join(joined.split())

@@ -102,7 +102,7 @@ def test_description_of_shared_recipe_names_all_its_cases() -> None:
 @pytest.mark.parametrize("line", ["trainmark run ", "trainmark run toy --device "])
 def test_completion_imports_no_torch(line: str, tmp_path: Path) -> None:
     args = line.split(" ")
-    # Its import takes seconds, and each press of the tab key starts a process.
+    # Importing torch takes seconds, and each press of the tab key starts a process.
     script = (
         "import os, sys\n"
         f"os.environ.update(_TRAINMARK_COMPLETE='complete_bash', COMP_WORDS={line!r},"

@@ -132,12 +132,14 @@ def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
     workflow = yaml.safe_load(text.split("```yaml\n")[-1].split("```")[0])
     steps = [step["run"].split() for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
     assert [step[:2] for step in steps] == [["trainmark", "run"], ["trainmark", "gate"]]
-    # Stand in for the runs of the pipeline: the baseline, and the folder that its run is told
-    # to use.
+    # Records stand in for the runs of the pipeline: its baseline, and the folder that the last
+    # word of its ``trainmark run`` names.
     for name in ("runs/first", steps[0][-1]):
         for n in range(1, 6):
             write_run_record(f"{Path(name).name}/r{n}", 100.0 + n)
     # The page's baseline is a bundle, which does not exist here.
     args = [word.replace("ci/first.trainmark.zip", "runs/first") for word in steps[1]]
     assert gate(*args[1:])[0] == 0
-    assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4  # one a figure
+    assert (
+        Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4
+    )  # one for each figure

@@ -31,17 +31,17 @@ def _signals_as_a_terminal_leaves_them():
 def run_interrupted(tmp_path):
     """Return a function that runs the program and sends it a signal at a counted moment."""
 
-    def run(number: str, moment: int, *args: str) -> tuple[int, list[str], int]:
+    def run(signal_name: str, moment: int, *args: str) -> tuple[int, list[str], int]:
         """Run ``trainmark *args``; send the signal at its event ``moment``.
 
-        An event is one of Python's audit events, such as an import or a file that is opened; with
-        moment 0 there is no signal.
+        An event is one of Python's audit events, such as an import or a file that is opened. With
+        moment 0 there is no signal. ``signal_name`` is SIGTERM, for example.
 
         Returns:
             Exit code, lines of standard error, and the number of events.
         """
         process = subprocess.run(
-            [sys.executable, interrupted_program.__file__, number, str(moment), *args],
+            [sys.executable, interrupted_program.__file__, signal_name, str(moment), *args],
             env=os.environ
             | {
                 "TRAINMARK_CACHE": str(tmp_path / "cache"),
@@ -59,13 +59,16 @@ def run_interrupted(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_signal_during_imports_is_one_message(run_interrupted, number):
-    assert run_interrupted(number, 5, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
-    assert run_interrupted(number, 300, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
+@pytest.mark.parametrize("signal_name", SIGNALS)
+def test_signal_during_imports_is_one_message(run_interrupted, signal_name):
+    # At the fifth event, and at the 300th of about 2,000.
+    for moment in (5, 300):
+        code, lines, _ = run_interrupted(signal_name, moment, "list")
+        assert (code, lines) == (1, [f"trainmark: {SIGNALS[signal_name]}"])
 
 
 def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interrupted, tmp_path):
+    # Moment 0 sends no signal: this call counts the events and leaves complete data.
     code, _, events = run_interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
     assert code == 0
     os.rename(tmp_path / "cache", tmp_path / "whole")  # noqa: PTH104 - data is made again
@@ -81,14 +84,15 @@ def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interru
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("number", SIGNALS)
-def test_signal_during_a_run_gives_no_traceback(run_interrupted, number):
-    _, _, events = run_interrupted(number, 0, "run", "toy", "--device", "cpu")
+@pytest.mark.parametrize("signal_name", SIGNALS)
+def test_signal_during_a_run_gives_no_traceback(run_interrupted, signal_name):
+    # Moment 0 sends no signal: this call counts the events.
+    _, _, events = run_interrupted(signal_name, 0, "run", "toy", "--device", "cpu")
     assert events > 6000  # so the moments below exist
     # Often while it starts, then less often. In the last quarter, the end of the run, a signal may
     # come too late to matter.
     for moment in chain(range(1, 3000, 211), range(3000, events * 3 // 4, 997)):
-        code, lines, _ = run_interrupted(number, moment, "run", "toy", "--device", "cpu")
+        code, lines, _ = run_interrupted(signal_name, moment, "run", "toy", "--device", "cpu")
         assert code == 1, moment
         assert not [line for line in lines if "Traceback" in line], moment
 
@@ -108,10 +112,10 @@ def test_signal_before_the_first_launch_prevents_it(cli, monkeypatch):
 
 
 def test_ignored_signal_stays_ignored(run_interrupted):
-    # As ``nohup`` does; the child inherits it.
+    # Ignore SIGHUP as ``nohup`` does; the child process inherits this.
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        # Event 300 is in the middle of the command.
+        # Event 300 comes during the command, which has about 1,400.
         code, lines, _ = run_interrupted("SIGHUP", 300, "list", "cases")
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -71,7 +71,8 @@ def test_text_and_hdf5_files_give_equal_batches(tmp_path, splits, storage):
     content = data.load(write_download(tmp_path / "raw", splits, **storage), RECIPE)
     assert_same_batches(content.train, splits.train)
     assert_same_batches(content.validation, splits.validation)
-    assert content.train.num_shortened is None  # the files do not tell
+    # The files do not say how many passages were shortened.
+    assert content.train.num_shortened is None
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])

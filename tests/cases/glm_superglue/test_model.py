@@ -92,11 +92,11 @@ def compute_gradients(model: Glm) -> list[torch.Tensor]:
 
 
 def test_recomputed_layer_repeats_its_dropout_mask() -> None:
-    first_run, recomputed, other = (
+    first_run, recomputed, repeated = (
         compute_gradients(make_models(dropout=0.3, checkpoint_activations=switch)[0])
         for switch in (False, True, False)
     )
-    for first, second, third in zip(first_run, recomputed, other, strict=True):
+    for first, second, third in zip(first_run, recomputed, repeated, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
         torch.testing.assert_close(first, third, rtol=0, atol=0)  # the seed decides
     nothing_dropped = compute_gradients(make_models(dropout=0.0)[0])

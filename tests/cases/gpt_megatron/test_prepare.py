@@ -256,6 +256,7 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
 
 
 def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, monkeypatch):
+    # A longer line is read in parts, so that a hole does not fill the memory.
     monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 1 << 10)
     (tmp_path / "c.jsonl").write_text(format_lines(TEXTS[:1]))
     # Makes the file longer: the rest is zeros, without a line end.

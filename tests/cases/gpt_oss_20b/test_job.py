@@ -81,8 +81,9 @@ def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     single_rank = train(tiny_gpt_oss.new_job())
-    spreads = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
-    for changes, training in zip(SPREADS[ranks], spreads, strict=True):
+    # For each set of changed recipe fields: the results of all ranks.
+    trainings = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
+    for changes, training in zip(SPREADS[ranks], trainings, strict=True):
         assert sum(sum(result["samples"]) for result in training) == tiny_gpt_oss.SAMPLES
         means = np.mean([result["losses"] for result in training], axis=0).tolist()  # over ranks
         if "grad_accum_steps" in changes:  # another order of samples within a step

@@ -84,6 +84,7 @@ def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
     train, validation = (read_dialogues(files) for files in layout.files.values())
     assert train.dialogues == [row["dialogue"] for row in ROWS]
     assert train.summaries == [row["summary"] for row in ROWS]
+    # The single row of ``VALIDATION_ROWS``.
     assert (validation.dialogues, validation.summaries) == (["x"], ["y"])
 
 
@@ -163,6 +164,7 @@ def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory, few_dialogues):
+    """Return a data folder with generated dialogues; ``few_dialogues`` sets their number."""
     folder = tmp_path_factory.mktemp("generated")
     generating.generate(folder, TINY)
     return folder

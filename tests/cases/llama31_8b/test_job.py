@@ -252,8 +252,9 @@ def test_blocks_compile_to_one_graph_per_pass(activations: str) -> None:
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     single_rank = train(tiny_llama31.new_job())
-    spreads = train_on_ranks(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
-    for changes, training in zip(SPREADS[ranks], spreads, strict=True):
+    # For each set of changed recipe fields: the results of all ranks.
+    trainings = train_on_ranks(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
+    for changes, training in zip(SPREADS[ranks], trainings, strict=True):
         # One rank of each tensor-parallel replica.
         counting = training[:: changes.get("tensor_parallel", 1)]
         assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
