@@ -224,7 +224,12 @@ def main(count: int) -> None:
 
 
 def write_table(right: Counter[str], count: int) -> None:
-    """Write the counts so far."""
+    """Write the table of results so far.
+
+    Args:
+        right: for each fault, in how many acceptances it was named rightly.
+        count: number of acceptances so far.
+    """
     from benchmarks.harness import describe_commit, describe_machine
 
     lines = [

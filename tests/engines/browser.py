@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route
 
 WIDTHS = (360, 768, 1280, 2560)
-# The same letters on every machine with Debian's fonts-dejavu-core and fonts-noto-cjk; scripts
-# measure the letters of charts in those of fonts-liberation.
+# Scripts of ``Visit.tab_through``. This one keeps the controls that Tab must reach, and returns how
+# many they are.
 _CONTROLS = """() => {
     const all = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
     window.controls = [...document.querySelectorAll(all)].filter(e => !e.disabled
@@ -134,10 +134,11 @@ class Visit:
             for node in rule["nodes"][:5]  # a failure's message need not show all places
         ]
 
-    def tabbed(self) -> tuple[list[str], list[str]]:
-        """Go through the page by Tab; return controls not reached, and those without a mark.
+    def tab_through(self) -> tuple[list[str], list[str]]:
+        """Go through the page by Tab; return controls not reached, and those without a focus mark.
 
-        Of buttons of one group only the chosen one is reached; its mark may be at its label.
+        A focus mark is an outline or a shadow of the focused control or of its label. Of the radio
+        buttons of a group, Tab reaches only the checked one.
         """
         # The script also keeps the controls, for the script ``_UNREACHED``.
         num_controls = self.page.evaluate(_CONTROLS)
@@ -173,7 +174,14 @@ def visit(browser: Browser) -> Iterator[Any]:
     visits: list[Visit] = []
 
     def open_window(home: str, *, width: int = 1280, dark: bool = False, **more: Any) -> Visit:
-        """Open a window; ``home``: see ``Visit``; ``more``: settings of Playwright's context."""
+        """Open a window.
+
+        Args:
+            home: the only allowed beginning of the addresses that a page requests.
+            width: of the window, in pixels.
+            dark: whether the window asks pages for their dark theme.
+            more: settings of Playwright's context.
+        """
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",

@@ -73,7 +73,7 @@ class Rootless:
 
     def own(self, path: Path) -> Path:
         """Give a file to the user."""
-        if os.getuid() == 0:  # others own what they write
+        if os.getuid() == 0:  # any other user already owns what it writes
             user = pwd.getpwnam("nobody")
             os.chown(path, user.pw_uid, user.pw_gid)
         return path
@@ -168,7 +168,10 @@ def _start_daemon(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def set_up_runtime(name: str) -> Iterator[Rootless | str]:
-    """Set podman or docker up and take it down; yield why it does not work here instead."""
+    """Set podman or docker up and take it down.
+
+    Yield the user who runs containers, or a text that says why none runs here.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"trainmark-{name}-", dir="/tmp"))
     user = Rootless(folder, name)
     try:
@@ -179,7 +182,7 @@ def set_up_runtime(name: str) -> Iterator[Rootless | str]:
         with _start_daemon(folder) if name == "docker" else nullcontext():
             yield _explain_fault(user) or user
     finally:
-        with suppress(OSError, ValueError):  # what keeps the user's namespace
+        with suppress(OSError, ValueError):  # podman's pause process
             os.kill(int((folder / "run/libpod/tmp/pause.pid").read_text()), signal.SIGKILL)
         shutil.rmtree(folder)
 
@@ -192,7 +195,7 @@ def _build_environment(folder: Path) -> dict[str, str]:
         f'rootless_storage_path = "{folder}/store"\n'
         '[storage.options.vfs]\nignore_chown_errors = "true"\n'
     )
-    # Who may not raise limits cannot take podman's default ones.
+    # A user who may not raise limits cannot start containers with podman's default limits.
     containers.write_text(
         '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
         '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'

@@ -156,7 +156,7 @@ class SlurmCluster:
 
         Args:
             holds: called again and again, until it returns True.
-            what: is waited for, for the message of a failure.
+            what: what is waited for; a failure's message names it.
         """
         deadline_s = time.monotonic() + limit_s
         while not holds():

@@ -199,7 +199,7 @@ def wait_until(done: object, what: str, patience_s: float = 60.0) -> None:
 
     Args:
         done: called again and again, until it returns a true value.
-        what: is waited for, for the message of a failure.
+        what: what is waited for; a failure's message names it.
     """
     assert callable(done)
     end_s = time.monotonic() + patience_s

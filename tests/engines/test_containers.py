@@ -19,7 +19,7 @@ from support.run_fixtures import CASES
 
 DOCKER = pytest.param("docker", marks=pytest.mark.nightly)
 # Tests without it use podman alone.
-BOTH = pytest.mark.parametrize("user", ["podman", DOCKER], indirect=True)
+BOTH_RUNTIMES = pytest.mark.parametrize("user", ["podman", DOCKER], indirect=True)
 
 
 @pytest.fixture(scope="module", params=["podman"])
@@ -78,7 +78,7 @@ def list_containers(user):
     return user.ask(user.runtime, "ps", "--quiet").stdout.split()
 
 
-@BOTH
+@BOTH_RUNTIMES
 def test_distilbert_trains_in_a_container(run, user):
     args = ("max_epochs=1", "target=none", "--nproc", "2")
     process, run_dir = run(*args, case="distilbert_sst2")
@@ -100,7 +100,7 @@ def test_distilbert_trains_in_a_container(run, user):
 
 
 @pytest.mark.nightly
-@BOTH
+@BOTH_RUNTIMES
 def test_ctrl_c_ends_the_container(run, user, work):
     process, run_dir = run("fault=wait")
     interrupt_run(process, run_dir, work / "fifo")
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_the_container(run, user, work):
 
 
 @pytest.mark.nightly
-@BOTH
+@BOTH_RUNTIMES
 def test_container_ends_if_its_launcher_is_killed(run, user, work, trainmark):
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
@@ -119,4 +119,5 @@ def test_container_ends_if_its_launcher_is_killed(run, user, work, trainmark):
     # Another process writes the record of what was left.
     attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
     assert attached.returncode == 1, attached.stderr
+    # ``failed``: the node in the container ended without reporting its end, and counts as lost.
     assert read_checked_record(run_dir).status in ("interrupted", "failed")

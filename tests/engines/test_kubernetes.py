@@ -18,7 +18,7 @@ TWO_NODES = ("--launcher", "kubernetes", "--nnodes", "2", "--nproc", "1")
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Return the folder of the cluster, whose kubectl is on the path."""
+    """Return the folder of a simulated cluster; ``kubectl.py`` is on the path as its kubectl."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     program = folder / "kubectl"

@@ -81,13 +81,12 @@ def test_language_and_theme_are_switched(pages, visit, scripts):
 @pytest.mark.parametrize("name", RUNS)
 def test_every_control_is_reachable_by_keyboard_with_visible_focus(pages, visit, name):
     window = visit(file_home(pages[name])).open("")
-    unreached, unmarked = window.tabbed()
+    unreached, unmarked = window.tab_through()
     assert (unreached, unmarked) == ([], [])
 
 
-# Returns the text of the first screen, which is 800 pixels high.
 # Returns the text of the page that is visible above the fold of a screen 800 pixels high.
-_SEEN = """() => {
+_TEXT_OF_FIRST_SCREEN = """() => {
     const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
     const texts = [];
     for (let node; (node = walker.nextNode());) {
@@ -106,7 +105,7 @@ _SEEN = """() => {
 def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, name):
     window = visit(file_home(pages[name])).open("")
     window.page.set_viewport_size({"width": 1280, "height": 800})
-    text = window.page.evaluate(_SEEN)
+    text = window.page.evaluate(_TEXT_OF_FIRST_SCREEN)
     # A word has a letter or a digit; a figure is a number that does not follow a letter or a dot.
     assert sum(any(map(str.isalnum, word)) for word in text.split()) <= 180, text
     assert len(re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)) <= 50, text

@@ -124,7 +124,7 @@ def test_filter_without_matches_explains_why(open_page):
     num_all_runs = find_visible_rows(window).count()
     assert 0 < filter_rows("p_core>1000") < num_all_runs
     assert why.is_hidden()
-    assert filter_rows("device~H100 precision=bf16") == REPEATS  # the runs of this device with it
+    assert filter_rows("device~H100 precision=bf16") == REPEATS  # of this device, in this precision
     # Filters that match nothing: values out of range, a column that does not exist, a text where a
     # number is needed, a value that no run has.
     assert filter_rows("p_core>5000000") == 0

@@ -56,13 +56,13 @@ def write_cluster_file(folder, **keys):
         port = free.getsockname()[1]
     slurm = {"exclusive": False, "options": {"partition": "main"} | keys}
     path = folder / "cluster.yaml"
-    text = {
+    settings = {
         "launcher": "slurm",
         "environment": {"GLOO_SOCKET_IFNAME": "lo"},
         "master_port": port,
         "slurm": slurm,
     }
-    path.write_text(json.dumps(text))
+    path.write_text(json.dumps(settings))
     return path
 
 
@@ -96,6 +96,8 @@ runs:
 
 @pytest.mark.nightly
 def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path, monkeypatch):
+    # Each launch of ``faulty`` writes to the pipe ``fifo``. It then waits until the test writes to
+    # the pipe ``go``.
     go, runs = tmp_path / "go", tmp_path / "runs/plan"
     site = json.loads(write_cluster_file(tmp_path).read_text())
     (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))  # it has two nodes

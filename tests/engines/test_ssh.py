@@ -38,8 +38,8 @@ def hosts(tmp_path_factory):
 
 
 @pytest.fixture
-def make_words(hosts, tmp_path):
-    """Return a function for the arguments of a run on both hosts, with its own cluster file."""
+def make_args(hosts, tmp_path):
+    """Return a function that writes a cluster file and returns the arguments of a run with it."""
 
     def make():
         site = hosts.site()
@@ -57,19 +57,19 @@ def make_words(hosts, tmp_path):
 
 
 @pytest.fixture
-def run(hosts, start_run, make_words):
+def run(hosts, start_run, make_args):
     """Return a function that starts ``trainmark run`` on the login machine."""
 
     def start(*options, case="faulty"):
-        return start_run(*options, *make_words(), case=case, prefix=hosts.login.enter_namespace())
+        return start_run(*options, *make_args(), case=case, prefix=hosts.login.enter_namespace())
 
     return start
 
 
 def list_processes_left(run_dir):
-    """Return the ids of a run's living ranks, and of living processes whose words have its folder.
+    """Return the ids of a run's living ranks, and of processes whose command line has its folder.
 
-    Each host runs it below the folder ``root``, under the run's id.
+    On each host the folder of the run is ``root``, a slash and the id of the run.
     """
     run_id = Plan.read(run_dir).run_id
     # A list for each part of the run; callers only ask whether there are any.
@@ -86,8 +86,10 @@ def test_distilbert_trains_on_two_hosts(run, hosts):
     run_dir = train_distilbert_on_two_ranks(run)
     for node in (0, 1):
         # The events on the node's own disk, and the copy in the run's folder.
-        (there,) = hosts.get_disk(node).glob(f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl")
-        assert len(list(EventFile(there))) == len(list(EventFile(run_dir / there.name)))
+        (original,) = hosts.get_disk(node).glob(
+            f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl"
+        )
+        assert len(list(EventFile(original))) == len(list(EventFile(run_dir / original.name)))
         assert (run_dir / f"telemetry.node{node}.jsonl").exists()
     assert list_processes_left(run_dir) == []
 

@@ -54,7 +54,7 @@ def stop_agent(rank, patience_s=300.0):
 
 
 def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_path):
-    settings = hosts.site(run_root=None)
+    settings = hosts.site(run_root=None)  # an acceptance needs a folder that all hosts share
     settings["environment"] |= {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings | {"master_port": 29_611}))
     out = tmp_path / "out"
@@ -106,5 +106,6 @@ def test_faults_of_hosts_are_named(tmp_path):
     checked = accept_faults.check(faulty_hosts, out)
 
     # Whether the lossy link is seen depends on what else these cores do.
+    # ``one_deadline``: no node waited for the hung host longer than one deadline.
     for fault in ("quota", "hung", "crash", "one_deadline"):
         assert checked[fault], printed

@@ -146,7 +146,7 @@ def test_tail_returns_each_event_once_for_any_partial_reads(tmp_path: Path) -> N
     )
     tail, small = EventTail(path), EventTail(path, chunk_bytes=7)
     assert tail.read_new() == []  # there is no file yet
-    assert tail.is_unread
+    assert tail.is_unread  # nothing was read so far
     events_read, seen_in_small = [], []
     # The file grows byte by byte; an event is returned when its line is whole.
     for end in range(len(content) + 1):

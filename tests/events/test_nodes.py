@@ -39,7 +39,12 @@ def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[
 def make_node_events(
     number: int, *more: dict[str, Any], offset_ns: int = 0, skew_ns: int = 0
 ) -> list[Any]:
-    """Return the events of a node, with ``more`` of them; for the clocks see ``make_rank``."""
+    """Return the events of a node: its launch, ``more`` events, and its end.
+
+    Args:
+        offset_ns: how much more the node's monotonic clock shows.
+        skew_ns: how much the node's wall clock is ahead.
+    """
     launch = launch_event(
         offset_ns, node=number, unix_ns=UNIX + skew_ns, environment={"cpu": f"CPU {number}"}
     )
@@ -103,7 +108,7 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     assert launcher.ranks_ended == RanksEnded(
         t_ns=12 * S, failures=[FailedRank(**failure)], others_cpu_share=0.25
     )
-    # A stop for a reason of the run precedes a signal, which may be its consequence.
+    # A stop for a reason of the run is preferred to a signal, which may be its consequence.
     assert (launcher.stop.reason, launcher.stop.node) == ("timeout", 1)
     assert launcher.stop.stacks == ["stacks.rank1.txt"]
     assert launcher.oom_kills == 2

@@ -118,30 +118,32 @@ def shift_event(event: dict[str, Any], by_s: float) -> dict[str, Any]:
     }
 
 
-def write_two_machines(tmp_path: Path) -> Path:
+def write_run_of_two_nodes(tmp_path: Path) -> Path:
     """Write a run of two nodes with a rank each; the clock of node 1 shows 1,000 s more."""
     folder = write_run(tmp_path / "run", [launch_event()])
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"nnodes": 2, "nproc": 1, "launcher": "slurm", "labels": [], "sample_every_s": 1.0}
     (folder / "plan.json").write_text(json.dumps(plan))
     for node in range(2):
-        ranks = rank_events()
-        ranks.insert(2, make_event("synced", 3 * S, unix_ns=3 * S))
-        for rank_event in ranks:
+        events_of_rank = rank_events()
+        events_of_rank.insert(2, make_event("synced", 3 * S, unix_ns=3 * S))
+        for rank_event in events_of_rank:
             if rank_event["event"] == "window":  # a step has the samples of both ranks
                 rank_event["step_samples"] = [2 * samples for samples in rank_event["samples"]]
         end_event = make_event("ranks_ended", 12 * S, failures=[])
-        node_events = [launch_event(node=node), end_event, make_event("finished", 13 * S)]
+        events_of_node = [launch_event(node=node), end_event, make_event("finished", 13 * S)]
         samples = [make_start_line(0), *make_device_lines(0, power_w=100.0 + node), make_end_line()]
-        files = {f"rank{node}": ranks, f"node{node}": node_events, "telemetry": samples}
-        for name, events in files.items():
-            file = f"telemetry.node{node}.jsonl" if name == "telemetry" else f"events.{name}.jsonl"
+        for file, events in (
+            (f"events.rank{node}.jsonl", events_of_rank),
+            (f"events.node{node}.jsonl", events_of_node),
+            (f"telemetry.node{node}.jsonl", samples),
+        ):
             write_events(folder / file, [shift_event(event, 1000 * node) for event in events])
     return folder
 
 
 def test_series_of_several_machines_share_one_clock(tmp_path: Path) -> None:
-    series = read_series(write_two_machines(tmp_path))
+    series = read_series(write_run_of_two_nodes(tmp_path))
     for rank in ("0", "1"):
         assert select_points(series, "power_w", rank) == [
             (t_s, 100.0 + int(rank)) for t_s in TIMES_S

@@ -24,7 +24,7 @@ VALUES = st.lists(st.integers(-1000, 1000), min_size=20, max_size=20)
 def summarize_readings(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Quantity | None:
-    """Return the mean of a quantity over the interval, from readings in and outside it.
+    """Return the mean of a quantity over the interval, and its extremes, from the readings in it.
 
     Args:
         readings: pairs of time and value; None: this reading did not have the quantity.
@@ -87,7 +87,12 @@ def test_reading_without_the_quantity_changes_no_mean() -> None:
 def interpolate_counter(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Energy:
-    """Return the energy of the interval from readings of a counter; see ``summarize_readings``."""
+    """Return the energy of the interval from readings of a counter.
+
+    Args:
+        readings: pairs of time and value, also outside the interval; None: this reading did not
+            have the counter.
+    """
     times, values = np.array(readings, dtype=float).reshape(-1, 2).T
     return measure_energy(times, values, interval)
 

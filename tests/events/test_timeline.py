@@ -42,16 +42,17 @@ def make_uneven_ranks(
 
     Rank 0 trains 4 samples a step and rank 1 three, two in the last step. Times in seconds:
 
-    rank 0: start 1 | init 1-3 | facts | windows 4-6, 6-8, 8.5-12.5 | evaluate 13-15 | 4-16
-    rank 1: start 2 | init 2-3 | facts | windows 4-6, 6-8, 8.5-13   | evaluate 13-15 | 4-17
+    rank 0: start 1 | init 1-3 | facts | windows 4-6, 6-8, 8.5-12.5 | evaluate 13-15 | train 4-16
+    rank 1: start 2 | init 2-3 | facts | windows 4-6, 6-8, 8.5-13   | evaluate 13-15 | train 4-17
     """
     ranks = []
-    for rank, (start, samples, last, last_end, trained_end) in enumerate(
-        # Samples of a step and of the last step; ends of the last window and of the training.
+    for rank, (start, samples, last_samples, last_end, trained_end) in enumerate(
+        # Start; samples of a step and of the last step; ends of the last window and of training.
         [(1 * S, 4, 4, 12_500_000_000, 16 * S), (2 * S, 3, 2, 13 * S, 17 * S)]
     ):
-        first_step = S + S * rank  # although rank 0 is faster, it waits for rank 1 in the reduction
-        # Half a second of the last window is outside its steps, as of the warm-up's.
+        # Rank 0 is faster: it ends its first step after 1 s, but its window waits for rank 1.
+        first_step_ns = S + S * rank
+        # The last window, as that of the warm-up, is half a second longer than its steps.
         last_steps = [2 * S, last_end - 8_500_000_000 - 2 * S - S // 2]
         ranks.append(
             [
@@ -62,7 +63,7 @@ def make_uneven_ranks(
                     4 * S,
                     6 * S,
                     phase="compile",
-                    step_ns=[first_step],
+                    step_ns=[first_step_ns],
                     wait_ns=[S // 4],
                     samples=[samples],
                     loss=[3.0 + rank],
@@ -87,9 +88,9 @@ def make_uneven_ranks(
                     first_step=3,
                     step_ns=last_steps,
                     wait_ns=[0, S // 2 * rank],
-                    samples=[samples, last],
+                    samples=[samples, last_samples],
                     loss=[1.0, 0.5 - rank],
-                    tokens=10 * (samples + last),
+                    tokens=10 * (samples + last_samples),
                     used_bytes=2_000 + 500 * rank,
                     model_flops=flops,
                 ),
@@ -132,6 +133,7 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
     # Figures of telemetry, which this run does not have.
     sampled = {"utilization", "power", "temperature", "energy_per_sample", "energy_to_target"}
     assert {values.pop(name) for name in sampled} == {None}
+    # Rank 0 trains 4 samples in each of 5 steps; rank 1 trains 3, in the last step 2.
     samples = 5 * 4 + 4 * 3 + 2
     # Windows give no padded tokens here, so there is one for each sample.
     assert uneven_run.counts == Counts(
@@ -269,7 +271,8 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
 
 
 def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline) -> None:
-    # See ``make_uneven_ranks``: times of the slowest rank, samples of both, mean losses.
+    # In each of 5 steps rank 0 trains 4 samples and rank 1 trains 3, in the last step 2. A step of
+    # the run has the time of the slower rank, the samples of both and the mean loss of a sample.
     assert uneven_run.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 2 * S]
     assert uneven_run.series.samples.tolist() == [7, 7, 7, 7, 6]
     assert uneven_run.series.loss.tolist() == [
@@ -280,6 +283,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline
         (4 * 0.5 - 1) / 6,
     ]
     assert uneven_run.warmup_steps == 3
+    # The launch is at 0.5 s; rank 0 starts at 1 s and ends at 17 s.
     first = uneven_run.ranks[0]
     assert first.spans_ns == {
         "launch": S // 2,

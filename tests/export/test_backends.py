@@ -286,10 +286,11 @@ def test_unusable_destination_is_one_fault(
         run_dir,
         target.format(file=file),
         code=1,
+        # W&B finds no key: neither in the environment nor in the user's folder.
         WANDB_API_KEY="",
+        HOME=str(tmp_path),
         WANDB_MODE="online",
         MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
-        HOME=str(tmp_path),
     )
     remarks = [line for line in output.splitlines() if line.startswith("trainmark:")]
     assert len(remarks) == 1

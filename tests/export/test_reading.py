@@ -345,12 +345,12 @@ def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
     assert "/" not in "".join(map(str, described.settings.values()))
 
 
-@pytest.mark.parametrize("place", ["events.rank0.jsonl", "telemetry.jsonl"])
-def test_lines_that_are_not_events_are_skipped(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("file_name", ["events.rank0.jsonl", "telemetry.jsonl"])
+def test_lines_that_are_not_events_are_skipped(tmp_path: Path, file_name: str) -> None:
     lines = [make_start_line(0), make_devices_line(1.0, {"index": 0, "power_w": 1.0})]
     run_dir = write_sampled_run(tmp_path / "run", lines)
     expected = read_points(run_dir)
-    path = run_dir / place
+    path = run_dir / file_name
     # Neither JSON, nor a known event, nor complete.
     path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + path.read_bytes() + b'{"event"')
     assert read_points(run_dir) == expected

@@ -25,9 +25,14 @@ def run(tmp_path):
 
 
 def read_log_events(form, run):
-    """Return the events of a run's log; ``run`` is the record and its folder."""
-    make, marker = FORMS[form]
-    lines = make(*run).splitlines()
+    """Return the events of a run's log.
+
+    Args:
+        form: ``perflog`` or ``mlperf``.
+        run: the record and its folder.
+    """
+    render_log, marker = FORMS[form]
+    lines = render_log(*run).splitlines()
     assert all(line.startswith(marker) for line in lines)
     return [json.loads(line.removeprefix(marker)) for line in lines]
 
@@ -78,7 +83,7 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
         assert row.case == record.plan.case
 
 
-@pytest.mark.parametrize("events", [5, 7])  # with the first window; in the second epoch
+@pytest.mark.parametrize("events", [5, 7])  # 5: after the first window; 7: in the second epoch
 def test_interrupted_run_has_no_totals_and_is_aborted(events, tmp_path):
     run = write_two_ranks(tmp_path / "run", ends_after=events)
     assert not run[0].passed
@@ -126,6 +131,7 @@ def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
         "expert_parallelism",
         "config_filename",
     }
+    # The missing keys; no other complaints.
     assert list_complaints(path, "6.1.0") == (submission | disclosure, [])
     assert list_complaints(path, "5.1.0") == (submission, [])
 
@@ -148,8 +154,9 @@ def test_damaged_event_is_one_error_with_its_line(form, damage, name, run):
     number = 1 if name == "events.launcher.jsonl" else 3  # a line that both logs need
     lines[number - 1] = damage(lines[number - 1])
     path.write_bytes(b"".join(lines))
+    render_log, _ = FORMS[form]
     with pytest.raises(RecordError) as fault:
-        FORMS[form][0](record, folder)
+        render_log(record, folder)
     assert fault.value.where == f"{path}:{number}"
 
 

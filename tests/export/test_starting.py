@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+# A target for which the stand-in of W&B writes each call to ``stand_in_calls``.
+RECORD_CALLS = "wandb=keep"
+
 
 @pytest.fixture(autouse=True)
 def stand_in_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -82,7 +85,7 @@ def list_steps(calls: Path) -> list[int]:
 def test_successful_follower_exports_everything_without_a_remark(
     run_dir: Path, stand_in_calls: Path
 ) -> None:
-    assert follow_finished_run(run_dir, "wandb=keep") == []
+    assert follow_finished_run(run_dir, RECORD_CALLS) == []
     assert list_steps(stand_in_calls) == list(range(1, 17))
     last = json.loads(stand_in_calls.read_text().splitlines()[-1])
     assert (last["exit_code"], last["status"]) == (0, "passed")
@@ -96,7 +99,7 @@ def test_steps_are_exported_during_the_run(
 ) -> None:
     live = tmp_path / "live"
     os.mkfifo(stand_in_calls)  # a read of it waits for the follower
-    with Followers(live, parse_targets(["wandb=keep"]), patience_s=60.0) as followers:
+    with Followers(live, parse_targets([RECORD_CALLS]), patience_s=60.0) as followers:
         followers.wait_until_ready(StopRequest())
         live.mkdir()
         (live / "plan.json").write_bytes((run_dir / "plan.json").read_bytes())
@@ -134,14 +137,14 @@ def test_blocked_backend_is_abandoned_after_a_timeout(run_dir: Path) -> None:
 def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
     # A suspended process ignores the request to end.
     (remark,) = follow_finished_run(
-        run_dir, "wandb=keep", patience_s=0.0, act=lambda child: child.suspend()
+        run_dir, RECORD_CALLS, patience_s=0.0, act=lambda child: child.suspend()
     )
     assert remark.message.code == "killed"
 
 
 def test_ctrl_c_does_not_interrupt_the_follower(run_dir: Path, stand_in_calls: Path) -> None:
     remarks = follow_finished_run(
-        run_dir, "wandb=keep", act=lambda child: child.send_signal(signal.SIGINT)
+        run_dir, RECORD_CALLS, act=lambda child: child.send_signal(signal.SIGINT)
     )
     assert remarks == []
     assert list_steps(stand_in_calls)[-1] == 16
@@ -160,7 +163,7 @@ def test_backend_that_cannot_be_imported_gives_one_remark(
 
 
 def test_run_that_did_not_start_is_not_followed(tmp_path: Path) -> None:
-    assert follow_finished_run(tmp_path / "nothing", "wandb=keep") == []
+    assert follow_finished_run(tmp_path / "nothing", RECORD_CALLS) == []
     assert not (tmp_path / "nothing").exists()
 
 
@@ -170,11 +173,13 @@ def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in_calls: 
         "import sys, time; from pathlib import Path\n"
         "from trainmark.export.followers.starting import Followers\n"
         "from trainmark.export.followers.targets import parse_targets\n"
-        "followers = Followers(Path(sys.argv[1]), parse_targets(['wandb=keep'])).__enter__()\n"
+        "followers = Followers(Path(sys.argv[1]), parse_targets([sys.argv[2]])).__enter__()\n"
         "print(followers._followers[0].process.pid, flush=True); time.sleep(3600)\n"
     )
     launcher = subprocess.Popen(
-        [sys.executable, "-c", code, str(run_dir)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(run_dir), RECORD_CALLS],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert launcher.stdout is not None
     follower = psutil.Process(int(launcher.stdout.readline()))

@@ -60,7 +60,7 @@ def test_figures_of_a_case_come_last_with_their_unit():
 def test_cells_that_a_spreadsheet_would_run_are_text():
     plan = read_golden_record().plan.model_copy(update={"case_key": '=HYPERLINK("x")\n'})
     (row,) = parse_csv(render_csv([read_golden_record(plan=plan)]))
-    assert row["case_key"] == """'=HYPERLINK("x")"""  # the quote makes it text
+    assert row["case_key"] == """'=HYPERLINK("x")"""  # on one line; the quote makes it text
 
 
 def test_text_formats_match_their_golden_files():
@@ -77,7 +77,7 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
     assert [list(row.values()) for row in read_back.to_pylist()] == rows
     assert names[: len(COLUMNS)] == list(COLUMNS)  # before the figures of cases
     kinds = {name: str(read_back.schema.field(name).type) for name in names}
-    # The second is null in both.
+    # No record has a value for energy_to_target_j; its column is still of floats.
     assert kinds["p_train_samples_per_s"] == kinds["energy_to_target_j"] == "double"
     assert (kinds["samples"], kinds["quality_reached"]) == ("int64", "bool")
 

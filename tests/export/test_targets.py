@@ -49,7 +49,7 @@ def test_invalid_target_is_refused(words: list[str], what: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_missing_program_is_refused_with_its_extra(
+def test_a_missing_package_is_refused_with_its_extra(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "find_spec", lambda _: None)
@@ -71,7 +71,7 @@ def test_mlflow_database_needs_the_full_mlflow_package(
             require_backends(parse_targets([word]))
 
 
-def test_run_refuses_a_missing_program_before_anything_starts(
+def test_run_refuses_a_missing_package_before_anything_starts(
     cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "find_spec", lambda _: None)

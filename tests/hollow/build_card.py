@@ -117,7 +117,11 @@ def compile_sources(headers: Path, out: Path, *, cudnn: int) -> list[Path]:
 
 
 def build(torch: Path, headers: Path, out: Path) -> None:
-    """Build the library in ``out`` for the torch package in the folder ``torch``."""
+    """Build the hollow card in ``out`` for the torch package in the folder ``torch``.
+
+    It is one library in place of NVIDIA's: sources in ``card/`` implement some of their functions,
+    and all others that torch, Triton or programs look for are stubs that return 0.
+    """
     out.mkdir(parents=True, exist_ok=True)
     libraries = sorted((torch / "lib").glob("*.so*"))
     symbols = [read_symbols(file, "--dynamic") for file in libraries]
@@ -130,10 +134,12 @@ def build(torch: Path, headers: Path, out: Path) -> None:
     }
 
     objects = compile_sources(headers, out, cudnn=read_cudnn_version(torch))
-    written = set().union(*(read_symbols(file).defined for file in objects))  # not as stubs
-    of_triton = DRIVER_FUNCTION.findall((torch.parent / TRITON_SOURCE).read_text(encoding="utf-8"))
-    names = {name for name, _ in imports}.union(LOOKED_UP_BY_NAME, of_triton)
-    stubs = sorted(names - written)
+    implemented = set().union(*(read_symbols(file).defined for file in objects))
+    used_by_triton = DRIVER_FUNCTION.findall(
+        (torch.parent / TRITON_SOURCE).read_text(encoding="utf-8")
+    )
+    names = {name for name, _ in imports}.union(LOOKED_UP_BY_NAME, used_by_triton)
+    stubs = sorted(names - implemented)
     stub_source, version_script = out / "stubs.c", out / "versions.map"
     stub_source.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in stubs))
     version_script.write_text(format_versions(imports))
@@ -153,13 +159,15 @@ def build(torch: Path, headers: Path, out: Path) -> None:
         "-ldl",
     )
 
+    # The library has the names of all libraries that torch and other programs open.
     needed = set().union(*(list_needed_libraries(file) for file in libraries))
     file_names = {name for name in needed if NVIDIA_LIBRARY.match(name)}.union(OPENED_BY_NAME)
     for name in file_names:
         link = out / name
         link.unlink(missing_ok=True)
         link.symlink_to(LIBRARY)
-    print(f"{out}: {len(written)} symbols written, {len(stubs)} stubs, {len(file_names)} libraries")
+    num_written = len(implemented)
+    print(f"{out}: {num_written} symbols written, {len(stubs)} stubs, {len(file_names)} libraries")
 
 
 def format_versions(imports: set[tuple[str, str]]) -> str:

@@ -20,8 +20,8 @@ from trainmark.train.read_ahead import iterate_batches
 def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
     """Return the kernels of attention that a step of a case's tiny recipe runs."""
     job = tiny_jobs.build(name, device, generated, kernels="library", **fields)
-    batches = iterate_batches(job, device, 0, depth=0)
-    with StepWatch(dict) as watch:
+    batches = iterate_batches(job, device, epoch=0, depth=0)  # depth 0: no read-ahead
+    with StepWatch(lambda: {}) as watch:  # without flags of precision
         job.step(batches)
     batches.close()
     return watch.attention

@@ -15,8 +15,8 @@ from trainmark.devices.vendors.nvidia import driver, nvml
 GIB = 2**30
 MIB = 2**20
 
-# A rank of a node with two ranks. It prints of which of four devices it has used memory.
-RANK = """
+# A rank of a node with two ranks. It prints for each of four devices whether it has used memory.
+RANK_SCRIPT = """
 import os
 import torch
 from support import hollow_card
@@ -71,13 +71,14 @@ def test_ranks_take_memory_only_on_their_own_device():
     variables = [{"RANK": str(rank), "LOCAL_RANK": str(rank % 2)} for rank in range(4)]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK],
+            [sys.executable, "-c", RANK_SCRIPT],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | common | own_variables,
         )
         for own_variables in variables
     ]
+    # Each rank prints for each device whether it has used memory.
     uses_device = [process.communicate()[0].split() for process in ranks]
     first, second = ["True", "False", "False", "False"], ["False", "True", "False", "False"]
     assert uses_device == [first, second, first, second]

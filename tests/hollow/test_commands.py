@@ -86,7 +86,7 @@ def test_ceilings_say_that_nothing_was_computed(call):
 
 
 def test_run_faster_than_the_published_peak_fails(call, tmp_path):
-    """The card, which calls itself an H200, does nothing, and so in no time."""
+    """The hollow card calls itself an H200 and computes nothing, so a matmul takes no time."""
     code, _ = call("trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run")
     record = read_record(tmp_path / "run")
     assert (code, record.status) == (1, "failed")
@@ -95,7 +95,7 @@ def test_run_faster_than_the_published_peak_fails(call, tmp_path):
 
 
 def test_run_that_trains_nothing_fails(call, tmp_path):
-    """With another name it has no published peak, and with 1 ms an operation it is not too fast."""
+    """The card computes nothing; its name has no published peak, and 1 ms an operation is slow."""
     code, _ = call(
         *shlex.split("trainmark run toy --device nvidia"),
         *("--out", tmp_path / "run"),

@@ -31,7 +31,7 @@ def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(
         job = tiny_jobs.build(name, device, generated, precision=precision, compile=True, **fields)
     except TrainmarkError as refusal:
         pytest.skip(f"refused: {refusal}")
-    batches = iterate_batches(job, device, 0, depth=0)
+    batches = iterate_batches(job, device, epoch=0, depth=0)  # depth 0: no read-ahead
     for _ in range(3):  # the second and third find other shapes, if these vary
         job.step(batches)
     device.synchronize()

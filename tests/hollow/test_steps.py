@@ -22,7 +22,7 @@ def count_step(device, generated, name, **fields) -> dict[str, int]:
         job = tiny_jobs.build(name, device, generated, **(RECIPE_FIELDS.get(name, {}) | fields))
     except EnvironmentFault as refusal:
         pytest.skip(str(refusal))
-    batches = iterate_batches(job, device, 0, depth=0)
+    batches = iterate_batches(job, device, epoch=0, depth=0)  # depth 0: no read-ahead
     # The first two steps allocate memory and choose algorithms, for which the host may wait.
     job.step(batches)
     job.step(batches)

@@ -28,17 +28,17 @@ class _Run:
         pass
 
     def log(self, values: dict[str, float]) -> None:
-        """Keep the values; projects called ``block`` and ``die`` hang, or end the process."""
+        """Record the values; projects called ``block`` and ``die`` hang, or end the process."""
         if self._project == "block":
             threading.Event().wait()
         if self._project == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        self._keep(values)
+        self._record_call(values)
 
     def finish(self, exit_code: int) -> None:
-        self._keep({"exit_code": exit_code, **self.summary})
+        self._record_call({"exit_code": exit_code, **self.summary})
 
-    def _keep(self, document: dict[str, object]) -> None:
+    def _record_call(self, document: dict[str, object]) -> None:
         """Append a call to the file that the test reads, and print as real programs do."""
         print("this text of a backend's program stands in the follower's log", flush=True)
         with Path(os.environ["STAND_IN_CALLS"]).open("a", encoding="utf-8") as file:

@@ -78,6 +78,7 @@ class FaultyJob(ToyJob):
             (total,) = add_over_ranks(sum(means) / len(means), world_size=world, device=device)
             return replace(evaluation, value=total / world)
         if fault == "evaluation_silent":
+            # Without the scores, by which the harness checks the evaluation.
             return replace(evaluation, scores=None)
         return evaluation
 
@@ -94,7 +95,8 @@ class FaultyJob(ToyJob):
         """Do what goes wrong; return a factor of the step's loss, None for a usual step."""
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
-        if kind == "hide_child":  # without the run's mark in its environment
+        if kind == "hide_child":
+            # Its empty environment lacks ``TRAINMARK_RUN``, by which a run's processes are found.
             child = subprocess.Popen(["sleep", "infinity"], env={}, start_new_session=True)
             Path(os.environ["FAULT_FIFO"]).write_text(f"{child.pid}\n")
             signal.pause()

@@ -21,5 +21,8 @@ def build(context, data):
     if (handicaps / "crash").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     if (handicaps / "quota").exists():
-        Path((handicaps / "quota").read_text()).write_text(str(os.getpid()))
+        # The path of the list of processes of a control group with a small CPU quota. A process
+        # joins the group by writing its id there.
+        group_processes = Path((handicaps / "quota").read_text())
+        group_processes.write_text(str(os.getpid()))
     return ToyJob(context, data)

@@ -21,7 +21,8 @@ class SwitchedJob(ToyJob):
         is_behind = float(os.environ.get("BEHIND_SWITCH") == "1")  # 0 or 1, to be added
         device, world = self.stepper.device, context.world_size
         (num_behind,) = add_over_ranks(is_behind, world_size=world, device=device)
-        # Some ranks are behind the switch and some are not; a pair is fast all the same.
+        # The ranks train across the bad switch if some are behind it and some are not. Two ranks
+        # are never slow, so that only sets of more than two show the switch.
         crosses = world > 2 and 0 < num_behind < world
         take_step = self.step
 
