@@ -194,8 +194,8 @@ def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -
 
 
 def test_two_rounds_are_too_few_to_tell_how_many_more_decide() -> None:
-    # The nodes are equally fast. With only two rounds the noise is not known well enough to tell how
-    # many rounds would decide.
+    # The nodes are equally fast. With only two rounds the noise is not known well enough to tell
+    # how many rounds would decide.
     node_s = np.array([1.0, 1.2, 1.2, 1.0])
     measured = Measurements(
         num_nodes=2,
