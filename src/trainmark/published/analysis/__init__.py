@@ -83,6 +83,7 @@ def analyze(log: str, options: Options) -> Analysis:
 
     Args:
         log: a path; ``-`` is standard input.
+        options: of the user; ``gpu_num`` is the number of devices of the job.
 
     Raises:
         UsageError: options do not fit together, or a name or code in them is not one that the
@@ -91,15 +92,16 @@ def analyze(log: str, options: Options) -> Analysis:
     """
     options.check()  # raises a UsageError
     has_keyword = bool(options.keyword) or options.reads_words
+    # The values of the log with its last loss, its number of devices and notes for the user.
     extraction = _read_keyword(log, options) if has_keyword else _read_best_speed(log, options)
-    if extraction.preset:
+    if extraction.preset:  # the known log format whose values were taken
         extraction.notes.insert(0, f"preset {extraction.preset}")
     devices = options.gpu_num or extraction.devices  # the user's number outweighs the log's
     is_loss_finite = extraction.loss is not None and math.isfinite(extraction.loss)
     finite_loss = extraction.loss if is_loss_finite else None
-    # These figures are those of a log without a result: no value counts. If there is a result,
-    # ``_collect_figures`` replaces them. The notes are the list of the extraction itself, so notes
-    # that are appended to it later are among the figures, too.
+    # The figures of a log without a value that counts. If there are such values,
+    # ``_collect_figures`` replaces the counts and the first value. The notes are the list of the
+    # extraction itself, so notes that are appended to it later are among the figures, too.
     figures: dict[str, Any] = {
         "log_file": log,
         "preset": extraction.preset or None,
@@ -111,7 +113,7 @@ def analyze(log: str, options: Options) -> Analysis:
         "first_value": None,
         "notes": extraction.notes,
     }
-    sample = extraction.sample
+    sample = extraction.sample  # the values that count; None: there are none
     if sample is None:
         extraction.notes.insert(0, _describe_missing_value(extraction))
         # As in the public log analyzer, a record without values has a loss in any case; 0: none.
@@ -133,8 +135,14 @@ def analyze(log: str, options: Options) -> Analysis:
 
 
 def _judge_run(extraction: _Extraction, sample: Sample, result: Result, options: Options) -> bool:
-    """Return whether the run failed, and add notes about it."""
-    failed = options.failed or extraction.has_failed
+    """Return whether the run that the log is of failed, and add the reasons to the notes.
+
+    Args:
+        extraction: what was read from the log, with the notes for the user.
+        sample: the values of the log that count.
+        result: computed from the mean of these values.
+    """
+    failed = options.failed or extraction.has_failed  # the user or the log says so
     loss = extraction.loss
     if loss is not None and not math.isfinite(loss):
         extraction.notes.append(f"the last loss is {loss}: the run diverged and has no LOSS_RESULT")
@@ -151,14 +159,22 @@ def _judge_run(extraction: _Extraction, sample: Sample, result: Result, options:
 
 
 def _read_keyword(log: str, options: Options) -> _Extraction:
-    """Return the values behind the user's keyword; a preset supplies what the user left out."""
+    """Return the values behind the user's keyword; a preset supplies what the user left out.
+
+    A preset is the log format of a known trainer: it says behind which key the speed stands, what
+    the number measures, and which key has the loss.
+
+    Args:
+        log: a path; ``-`` is standard input.
+        options: of the user, who gives a keyword or the position of a word in its line.
+    """
     lines = read_numbered_lines(log)
     preset = ""
     keyword = options.keyword
-    quantity = None  # that of the preset's form
+    quantity = None  # what the number measures by the preset; None: it finds no speed
     if options.preset:
-        # The first lines are enough to find the key and quantity of the preset's form. They are
-        # kept in memory, because standard input cannot be read twice.
+        # The first lines are enough to find the key of the preset's speed. They are kept in memory,
+        # because standard input cannot be read twice.
         head = list(islice(lines, _MAX_HEAD_LINES))
         lines = chain(head, lines)  # the head is read again for the values
         choice = _choose_speed_of_head(head, options, options.preset)
@@ -182,7 +198,9 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     keyword_reader.read(lines)
     if quantity is not None:
         sample = keyword_reader.make_sample(quantity, preset)
-    else:  # only the mode says what the values are
+    # If the key does not say what the values are, only the user's mode does, the formula by which
+    # the result follows from them.
+    else:
         has_times = options.model_mode in {*STEP_TIME_MODES, Mode.EPOCH_TIME}
         sample = keyword_reader.make_sample(Quantity("step_time" if has_times else "speed"))
     extraction = _Extraction(
@@ -195,7 +213,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         reason=f"no value with {keyword!r}",
         advice="set keyword=TEXT, as written before the value in the log",
     )
-    if sample is None and keyword_reader.values:
+    if sample is None and keyword_reader.values:  # there are values, but ``skip_steps`` skips all
         _blame_skipping(extraction, options.skip_steps, len(keyword_reader.values))
     # A note on units is only for times, whose unit the user may have left out. The key or unit of
     # a rate says what it counts.
@@ -205,22 +223,28 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
 
 
 def _choose_speed_of_head(head: list[tuple[int, str]], options: Options, preset: str) -> Choice:
-    """Return the speed that a preset finds in the first lines of a log.
+    """Return the speed that a preset, a known log format, finds in the first lines of a log.
 
     Args:
         head: number and text of each of these lines.
     """
     reader = LogReader(preset, skip=0)
     reader.read(head)
-    # The head may have fewer values than the user skips in the whole log.
+    # The head may have fewer values than the user skips in the whole log, so none is skipped.
     return choose_speed(reader, options.model_copy(update={"skip_steps": 0}))
 
 
 def _note_units(
     extraction: _Extraction, quantity: Quantity, options: Options, *, has_preset: bool
 ) -> None:
-    """Add notes about units that the key names and the options leave out."""
-    # A preset knows its unit, which is then converted.
+    """Add notes about units of times that the key names and the options leave out.
+
+    Args:
+        extraction: has the notes.
+        quantity: of the times. Its ``seconds`` is the length of the unit, 0.001 of milliseconds,
+            and ``steps`` how many steps a time covers.
+        has_preset: the log is in a known format, whose unit is known and is converted to seconds.
+    """
     if quantity.seconds != 1.0 and options.time_unit is None and not has_preset:
         unit = "ms" if quantity.seconds == 1e-3 else f"{quantity.seconds:g} s"
         extraction.notes.append(
@@ -233,18 +257,25 @@ def _note_units(
 
 
 def _read_best_speed(log: str, options: Options) -> _Extraction:
-    """Return the values of the best speed of a log: of the preset that is named, or of any."""
-    preset = options.preset or AUTO
+    """Return the values of the best speed of a log: of the preset that is named, or of any.
+
+    A preset is a known log format.
+
+    Args:
+        log: a path; ``-`` is standard input.
+        options: of the user, who gives no keyword.
+    """
+    preset = options.preset or AUTO  # AUTO: any preset
     reader = LogReader(preset, options.skip_steps, options.keyword_loss)
     reader.read(read_numbered_lines(log))
     is_event_preset = preset in MARK_OF_PRESET  # that of logs of events, such as MLPerf's
-    event_speed = None
+    event_speed = None  # none, or only other log formats are wanted
     if is_event_preset or preset == AUTO:
         event_speed = read_event_speed(reader.event_runs, preset)
     # With `auto`, events without a speed do not end the search: other lines may have one.
     if is_event_preset or (event_speed is not None and event_speed.sample is not None):
         return _extract_event_speed(event_speed, preset)
-    choice = choose_speed(reader, options)
+    choice = choose_speed(reader, options)  # its sample is the values of the speed; None: no speed
     # Without a preset the key is empty, which stands for the main loss.
     loss_key = PRESETS[choice.preset].loss if choice.preset in PRESETS else ""
     loss = reader.wanted_loss if options.keyword_loss else reader.last_loss_of.get(loss_key)
@@ -255,12 +286,14 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
         line = reader.context.resumed_at
         extraction.notes.append(f"line {line} says that the run resumed from a checkpoint")
     if choice.sample is not None:
+        # Notes on trainers that print their speed only at the end, if the log lacks that line.
         extraction.notes += choice.missing_closings
         extraction.malformed = choice.sample.malformed
         extraction.malformed_text = choice.sample.malformed_text
         return extraction
     # No speed was chosen. The report still says what the log has: the malformed lines of the first
-    # source that has some, and the most values that any source has.
+    # key that has some, and the most values that any key has. A line is malformed if no number
+    # stands behind the key.
     for readings in reader.readings.values():
         if readings.malformed:
             extraction.malformed = readings.malformed
@@ -268,12 +301,14 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
             extraction.malformed_text = f"line {line}: {readings.malformed_text}"
             break
     extraction.num_values = max(
-        # A preset that the user names has only its own values.
+        # If the user names a preset, only its keys count.
         (x.lines for key, x in reader.readings.items() if preset in (AUTO, key.preset)),
         default=0,
     )
     extraction.reason = _explain_missing_speed(choice, preset)
     extraction.advice = _advise(reader, choice, has_events=event_speed is not None)
+    # If the reason is not that several speeds are equally good (``ambiguous``), all values may be
+    # skipped. That is so if there is a sample when none is skipped.
     if options.skip_steps and not choice.ambiguous:
         unskipped = choose_speed(reader, options.model_copy(update={"skip_steps": 0}))
         if unskipped.sample is not None:
@@ -282,7 +317,11 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
 
 
 def _blame_skipping(extraction: _Extraction, skip_steps: int, num_values: int) -> None:
-    """Say that there is no result because all values of the speed are skipped."""
+    """Say that there is no result because all values of the speed are skipped.
+
+    Args:
+        num_values: number of values that are skipped.
+    """
     extraction.num_values = extraction.num_skipped = num_values
     extraction.reason = f"skip_steps={skip_steps} skips all values"
     extraction.advice = "use a smaller skip_steps, or the log of a longer run"
@@ -314,7 +353,14 @@ def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> _Extrac
 
 
 def _explain_missing_speed(choice: Choice, preset: str) -> str:
-    """Return why no speed was found."""
+    """Return why no speed was found.
+
+    Args:
+        choice: its ``missing_closings`` are notes on trainers that print their speed only at the
+            end, if the log lacks that line or the line gives no speed. Its ``ambiguous`` are the
+            values of keys that are equally good but differ.
+        preset: the known log format that the user names; AUTO: any.
+    """
     if choice.missing_closings:
         return "no speed found: " + "; ".join(choice.missing_closings)
     if choice.ambiguous:
@@ -329,9 +375,13 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
     """Return what the user can do with a log that has no known speed.
 
     Args:
+        reader: has counted how often each key of a number stands in the first lines, and has the
+            last value of each.
+        choice: its ``ambiguous`` are keys that could equally well be the speed but differ; its
+            ``missing_closings`` are notes on trainers that print their speed only at the end.
         has_events: the log has events, none of whose runs has a speed.
     """
-    # Several keys that could be the speed also stand in a table of results.
+    # The file may be a table of results instead of a log: it has several speeds, too.
     if choice.ambiguous:
         return "choose one with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
@@ -360,7 +410,13 @@ def _describe_missing_value(extraction: _Extraction) -> str:
 
 
 def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
-    """Return the figures of the values and of the result."""
+    """Return the figures of the values and of the result.
+
+    Args:
+        sample: the values that count; ``left_out`` counts those that do not because they include
+            other work than training, and ``weighted_by`` says how the mean is weighted.
+        result: computed from the mean of the values; ``how`` is the formula as text.
+    """
     percentiles = np.percentile(sample.values, list(PERCENTILES.values())).tolist()
     return {
         "values": len(sample.values),
@@ -381,7 +437,14 @@ def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
 
 
 def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options: Options) -> None:
-    """Add notes about the values and the result that the user must know."""
+    """Add notes about the values and the result that the user must know.
+
+    Args:
+        extraction: has the notes, and the number of devices that the log shows.
+        sample: the values that count; ``batches`` are batch sizes printed with them, and
+            ``weights`` the seconds that each covers. Both are empty if the log has none.
+        result: computed from the mean of the values.
+    """
     notes = extraction.notes
     notes += sample.notes  # in place: the figures already hold this list
     if len(sample.batches) and options.base_batch_size is None:
@@ -391,7 +454,7 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
         notes.append(
             f"with all values included, the result would be {result_of_all:g} {result.unit}"
         )
-    if sample.slow.num_values:
+    if sample.slow.num_values:  # values that took far longer than usual
         result_of_median = result.apply_to_mean(float(np.median(sample.values)))
         notes.append(
             f"{sample.slow.num_values} of {len(sample.values)} values are more than twice "
@@ -399,7 +462,7 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
             "include an evaluation, a checkpoint or a warm-up; with the median, the result "
             f"would be {result_of_median:g} {result.unit}"
         )
-    mean_by_value = float(sample.values.mean())
+    mean_by_value = float(sample.values.mean())  # in which each value has the same weight
     # A difference of less than 0.1% needs no note.
     if len(sample.weights) and not math.isclose(sample.mean, mean_by_value, rel_tol=1e-3):
         result_by_value = result.apply_to_mean(mean_by_value)
@@ -410,10 +473,15 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
 def _add_note_about_devices(extraction: _Extraction, sample: Sample, options: Options) -> None:
     """Add a note about the number of devices that the result assumes.
 
-    There is none if the user gives the number and it is clear whether the speed is multiplied by
-    it.
+    No note is needed if the user gives the number and the log says whose speed it is: then it is
+    clear whether the speed is multiplied by the number.
+
+    Args:
+        extraction: has the notes; ``devices`` is the number that the log shows; None: not known.
+        sample: the values that count.
     """
     notes = extraction.notes
+    # Whose speed it is: that of a ``device``, a ``node`` or the ``job``; empty: not known.
     scope = sample.source.quantity.scope
     if scope == "node":
         notes.append(
@@ -426,6 +494,7 @@ def _add_note_about_devices(extraction: _Extraction, sample: Sample, options: Op
             notes.append("the speed is that of one device: set gpu_num=N to get that of the job")
         else:
             notes.append("gpu_num 1 is assumed: set gpu_num=N")
+    # A speed is not multiplied if it counts as that of the whole job.
     elif options.gpu_num > 1 and not scope and is_of_job(sample, options):
         notes.append(
             "the log does not say whether the speed is that of one device: it is taken as "
@@ -438,14 +507,19 @@ def _compare_other_speeds(
 ) -> list[dict[str, Any]]:
     """Return the other speeds of the log; add a note for each that differs from the result.
 
+    Args:
+        extraction: has the notes, and as ``others`` the values of each speed that was not chosen.
+        result: of the chosen speed.
+
     Returns:
         for each, what ``analyze --json`` prints of it.
     """
-    # Batch size, mode and unit of the user are meant for the chosen speed.
-    plain_options = Options(gpu_num=options.gpu_num, skip_steps=options.skip_steps)
+    # The user's batch size, unit, and mode (the formula of the result) are meant for the chosen
+    # speed only; the number of devices and the skipped steps are those of all speeds.
+    common_options = Options(gpu_num=options.gpu_num, skip_steps=options.skip_steps)
     others = []
     for sample in extraction.others:
-        other = compute_result(sample, plain_options, keyword_given=False)
+        other = compute_result(sample, common_options, keyword_given=False)
         others.append(
             {
                 "preset": sample.source.preset,
@@ -456,9 +530,11 @@ def _compare_other_speeds(
                 "is_component": sample.source.is_component,
             }
         )
+        # Units are compared in a common form, in which `img/sec` and `samples/s` are equal.
         is_same_unit = normalize_rate_unit(other.unit) == normalize_rate_unit(result.unit)
         differs = abs(other.value - result.value) > _MAX_DIFFERENCE * abs(result.value)
         if is_same_unit and differs:
+            # The time of one component of a trainer may lack parts of a step.
             is_component = sample.source.is_component
             reason = "it is the timer of one component" if is_component else "not used"
             extraction.notes.append(
@@ -478,6 +554,10 @@ def _make_record(
     failed: bool,
 ) -> IndexRecord:
     """Return the JSON record; the result of a failed run is 0, as in the public log analyzer.
+
+    The names of its fields are those of that tool. ``index`` is the kind of the figure, such as a
+    speed, ``direction_id`` the number of a category such as vision, and ``log_with_profiler`` the
+    path of the log of a run under a profiler.
 
     Args:
         devices: number of devices of the job; None: not known, and taken as one.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.readings import LogReader, Readings
     from trainmark.published.analysis.samples import Sample
 
-_CLOSING_KEYS = {
+_KEYS_OF_CLOSING_LINES = {
     form.key for preset in PRESETS.values() for form in preset.forms if form.is_from_closing_line
 }
 _SAME_SPEED_TOLERANCE = 0.1  # relative difference of two keys that may print the same speed
@@ -53,7 +53,14 @@ class Choice:
 
 
 def choose_speed(reader: LogReader, options: Options) -> Choice:
-    """Return the best speed of a log: of the preset that the user names, or of any."""
+    """Return the best speed of a log: of the preset that the user names, or of any.
+
+    A preset is the log format of a known trainer. Plain samples are the values of keys that name a
+    speed but belong to no known trainer.
+
+    Args:
+        reader: it has read the whole log.
+    """
     preset_samples = _take_preset_samples(reader, options)
     plain_samples = _take_plain_samples(reader, options)
     if options.preset in PRESETS:  # the user's choice holds even if it has no values
@@ -67,11 +74,14 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
         if not _is_more_specific(plain_samples, preset_samples[best_preset], options):
             return _choose_preset(best_preset, preset_samples, plain_samples, reader)
     choice = _choose_plain(plain_samples, options)
+    # The presets in whose format the log has a line.
     recognised_presets = [name for name in PRESETS if reader.num_lines_of_preset[name]]
-    # Without a speed, the report still says whose log it is.
+    # Without a speed, the report still says of which trainer the log is.
     if choice.sample is None and recognised_presets and may_choose_preset:
         choice.preset = recognised_presets[0]
+    # Notes on trainers that print their speed only at the end, if the log lacks that line.
     choice.missing_closings += _note_missing_closings(recognised_presets, reader)
+    # The log shows the number of devices if it has the speed of the job and that of one device.
     choice.devices = _infer_devices(choice.sample, plain_samples)
     return choice
 
@@ -79,16 +89,22 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
 def _is_more_specific(plain_samples: list[Sample], preset_sample: Sample, options: Options) -> bool:
     """Tell whether a plain key has samples or tokens a second, and the preset only steps.
 
+    A preset is the log format of a known trainer. A plain key names a speed but belongs to no
+    known trainer.
+
     Args:
-        plain_samples: the best first.
-        preset_sample: that of the best preset.
+        plain_samples: the values of each plain key, the best key first.
+        preset_sample: the values of the best preset.
     """
+    # The kind ``speed`` is samples or tokens a second; others are step times or steps a second.
     if preset_sample.source.quantity.kind == "speed":
         return False
-    has_batch = len(preset_sample.batches) > 0 or options.base_batch_size is not None
-    if not plain_samples or has_batch:  # with a batch, the preset's steps become samples
+    # With the batch size, from the log or from the user, steps become samples.
+    has_batch_size = len(preset_sample.batches) > 0 or options.base_batch_size is not None
+    if not plain_samples or has_batch_size:
         return False
     best = plain_samples[0]
+    # A speed without a unit may count anything, so it is no more specific than steps.
     return bool(best.unit) and best.source.quantity.kind == "speed"
 
 
@@ -101,36 +117,51 @@ def _choose_preset(
     """Return the speed of a preset, and the other speeds of the log.
 
     Args:
-        name: of the preset.
-        preset_samples: the sample of each preset with values, by its name.
+        name: of the preset, the log format of a known trainer.
+        preset_samples: the values of each preset that has some, by its name.
+        plain_samples: the values of each key that names a speed but belongs to no known trainer,
+            the best key first.
+        reader: it has read the whole log.
     """
     sample = preset_samples.get(name)
     others = [other for preset, other in preset_samples.items() if preset != name]
+    # A form is one way in which the preset's trainer prints its speed; its key is the text before
+    # the number.
     preset_keys = {form.key for form in PRESETS[name].forms}
     preset_keys |= {other.source.key for other in others}
     for other in plain_samples:
         # A key of a preset is listed as that preset's, not again as a plain one.
-        if other.source.key not in preset_keys and _is_independent(other):
+        if other.source.key not in preset_keys and not _repeats_other_values(other):
             others.append(other)
     choice = Choice(name, sample, others[:_MAX_OTHERS])  # no more are reported
-    # The speed of a device may be in another form of the preset than the one that was chosen.
-    samples_of_all_forms = [*preset_samples.values(), *_take_all_forms(name, reader)]
+    # The speed of the job divided by that of one device is the number of devices. The speed of a
+    # device may be in another form of the preset than the one that was chosen.
+    samples_of_all_forms = [*preset_samples.values(), *_take_sample_of_each_form(name, reader)]
     choice.devices = _infer_devices(sample, samples_of_all_forms)
-    if sample is None:
+    if sample is None:  # a note says so if the trainer prints its speed only at the end of a run
         choice.missing_closings += _note_missing_closings([name], reader)
     return choice
 
 
-def _is_independent(sample: Sample) -> bool:
-    """Tell whether a sample is more than a mean of other values in the log."""
-    return sample.is_from_closing_line or not sample.source.quantity.is_summary
+def _repeats_other_values(sample: Sample) -> bool:
+    """Tell whether a sample is only an average or total of other values that the log has, too.
+
+    A line at the end of the log, about the whole run, is more than that.
+    """
+    return sample.source.quantity.is_summary and not sample.is_from_closing_line
 
 
-def _take_all_forms(name: str, reader: LogReader) -> list[Sample]:
-    """Return a sample of each form of a preset."""
+def _take_sample_of_each_form(name: str, reader: LogReader) -> list[Sample]:
+    """Return the values of each form of a preset that has some in the log.
+
+    A preset is the log format of a known trainer, and a form one way in which it prints its speed.
+
+    Args:
+        name: of the preset.
+    """
     samples = []
     for readings in _list_readings(name, reader):
-        # Nothing is skipped: a form with few values still shows the speed of a device.
+        # No first steps are skipped: a form with few values still shows the speed of a device.
         sample = take_sample(readings, reader.context, skip=0)
         if sample is not None:
             samples.append(sample)
@@ -138,24 +169,30 @@ def _take_all_forms(name: str, reader: LogReader) -> list[Sample]:
 
 
 def _list_readings(preset: str, reader: LogReader) -> list[Readings]:
-    """Return the values of each source of a preset."""
+    """Return the readings of each source of a preset: all values behind one key of its trainer.
+
+    For the preset ``PLAIN``, the keys are those that name a speed but belong to no known trainer.
+    """
     return [x for key, x in reader.readings.items() if key.preset == preset]
 
 
 def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sample]:
-    """Return the sample of each preset with values: that of its best form.
+    """Return, by the name of the preset, the sample of each preset with values in the log.
 
-    A form is one way in which the preset's trainer prints its speed.
+    A preset is the log format of a known trainer, a form one way in which it prints its speed. The
+    sample is the values of the best form that count.
     """
     samples: dict[str, Sample] = {}
     for name in PRESETS:
         readings_of_preset = _list_readings(name, reader)
         keys = {readings.source.key for readings in readings_of_preset}
+        # The rank is the place of the form in the preset, which lists the best one first.
         for readings in sorted(readings_of_preset, key=lambda x: x.source.rank):
             form = readings.source.form
             assert form is not None, "the source of a preset is one of its forms"
-            # The form is a total over devices, and ``total_of`` the key of one device's speed. If
-            # that speed is in the log and the user gives the number of devices, it is preferred.
+            # If the form prints the total over devices, ``total_of`` is the key of one device's
+            # speed, else it is empty. The speed of one device is preferred to the total if the log
+            # has it and the user gives the number of devices.
             if form.total_of in keys and options.gpu_num is not None:
                 continue
             if form.is_from_closing_line and reader.context.resumed_at:
@@ -166,14 +203,15 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
                 skip=options.skip_steps,
                 is_from_closing_line=form.is_from_closing_line,
             )
-            # A form with a clock prints means since the start, and the sample has the speeds
-            # between them. With a single mean there is no sample, and the mean is the speed. After
-            # a resume the mean does not count, because its clock began at the resume.
+            # Some forms print means since the start, with the time since the start, whose key is
+            # ``clock``. The sample has the speeds between these means. If there is only one mean,
+            # there is no sample, and the mean is the speed. After a resume the mean does not count,
+            # because its clock began at the resume.
             if sample is None and form.clock and not reader.context.resumed_at:
                 sample = take_only_mean(readings)
             if sample is not None:
                 samples[name] = sample
-                break  # forms are sorted by rank: the first one with values is the best
+                break  # the best form with values is found
     return samples
 
 
@@ -181,17 +219,21 @@ def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
     """Return the rank of a preset: by the kind of its values, then by its number of lines.
 
     A smaller rank is better, so the number of lines is negated.
+
+    Args:
+        sample: the values of the preset, the log format of a known trainer.
+        reader: it has counted the lines in the format of each preset.
     """
     source = sample.source
     if source.is_component:  # the time of one component may lack parts of a step
         kind_rank = 3
-    # The best are a speed of the whole run from its closing line, and values whose lines print the
-    # global batch: with it, step times become samples a second.
+    # The best are a speed of the whole run from the line at its end, and values whose lines print
+    # the global batch size, ``batches``: with it, step times become samples a second.
     elif sample.is_from_closing_line or len(sample.batches):
         kind_rank = 0
     elif source.quantity.kind == "speed":
         kind_rank = 1
-    else:  # step times or steps a second, without a batch
+    else:  # step times or steps a second, without a batch size
         kind_rank = 2
     return kind_rank, -reader.num_lines_of_preset[source.preset]
 
@@ -203,14 +245,17 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
     because the run was resumed.
 
     Args:
-        presets: names of presets.
+        presets: names of presets, the log formats of known trainers.
+        reader: it has read the whole log.
     """
     notes = []
     for name in presets:
+        # The keys on the closing line, as text; empty: the trainer also prints its speed earlier.
         closing = PRESETS[name].closing
-        if not closing or not reader.num_lines_of_preset[name]:
+        if not closing or not reader.num_lines_of_preset[name]:  # or the log has no line of it
             continue
-        resumed_at = reader.context.resumed_at
+        resumed_at = reader.context.resumed_at  # number of a line; 0: the run was not resumed
+        # All values of such a preset are from closing lines.
         has_closing = bool(_list_readings(name, reader))
         if resumed_at and has_closing:
             notes.append(
@@ -227,20 +272,28 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
 
 
 def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
-    """Return a sample of each key that names a speed, the best first."""
+    """Return a sample of each plain key, the best first.
+
+    A plain key names a speed but belongs to no known trainer. Its readings are all its values in
+    the log; its sample is the values that count.
+
+    Args:
+        reader: it has read the whole log.
+    """
     plain_readings = _list_readings(PLAIN, reader)
-    # The number of lines of a source that is printed at each step or interval.
+    # How many lines have the key that is printed most often, once a step or interval.
     num_step_lines = max((x.lines for x in plain_readings if x.has_steps), default=0)
-    if num_step_lines == 0:  # no line has the number of a step: the most frequent source counts
+    if num_step_lines == 0:  # no line has the number of a step: the most frequent key counts
         num_step_lines = max((x.lines for x in plain_readings), default=0)
     samples = []
     for readings in plain_readings:
-        is_summary = readings.source.quantity.is_summary
+        is_summary = readings.source.quantity.is_summary  # an average or a total
         # A summary on a few lines without a step is printed at the end, about the whole run.
         is_rare_summary = (
             is_summary and not readings.has_steps and is_rare(readings, num_step_lines)
         )
-        is_from_closing_line = readings.source.key in _CLOSING_KEYS or is_rare_summary
+        # A closing line is printed once, at the end. Some of its keys are those of known trainers.
+        is_from_closing_line = readings.source.key in _KEYS_OF_CLOSING_LINES or is_rare_summary
         if is_from_closing_line and reader.context.resumed_at:
             continue  # it may divide all samples by the time after the resume
         sample = take_sample(
@@ -258,17 +311,23 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
 def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
     """Return the rank of a sample whose key belongs to no known trainer; smaller is better.
 
-    Speeds come before step times and steps a second, and these before progress bars. Of speeds and
-    of step times, weak keys, which may mean something else, come last. Among equals, a line at the
-    end of the log, which covers the whole run, comes first. Then values come before their means,
-    and a scope before a worse one. The last two numbers prefer the longest progress bar and the
-    source with the most lines. False is smaller than true.
+    The numbers of the rank are compared from left to right; false is smaller than true:
+
+    1. Speeds come before step times and steps a second, and these before progress bars. Of speeds
+       and of step times, weak keys, which may mean something else, come last.
+    2. A line at the end of the log, which covers the whole run, comes first.
+    3. Values come before their means.
+    4. The scope, which says whose speed it is, decides: that of a device, a node or the job.
+    5. The longest progress bar comes first.
+    6. The key on the most lines comes first.
 
     Args:
+        sample: the values of the key that count.
         has_gpu_num: the user gives the number of devices, by which the speed of one device is
             multiplied.
     """
     quantity = sample.source.quantity
+    # A progress bar prints no key: the reader of logs gives it one that begins with ``BAR_KEY``.
     is_progress_bar = sample.source.key.startswith(BAR_KEY)
     if is_progress_bar:
         kind_rank = 4  # its speed is that of iterations, whatever these are
@@ -285,8 +344,8 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
         scope_ranks = {"device": 0, "": 1, "job": 2, "node": 3}
     else:
         scope_ranks = {"job": 0, "": 1, "device": 2, "node": 3}
-    # Of several progress bars, that of training runs longest; weights are the seconds between its
-    # readings.
+    # Of several progress bars, that of training runs longest. The weights of its speeds are the
+    # seconds that each covers.
     seconds = float(sample.weights.sum()) if is_progress_bar else 0.0
     return (
         kind_rank,
@@ -302,18 +361,18 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     """Return the speed of the best key; none if several are equally good and their speeds differ.
 
     If the best key is on lines with the number of a step, it is taken even then, and the report
-    lists the others.
+    lists the others. None of the keys belongs to a known trainer.
 
     Args:
-        ranked: a sample of each key, the best first.
+        ranked: the values of each key, the best key first.
     """
     if not ranked:
         return Choice()
     best, *others = ranked
     has_gpu_num = options.gpu_num is not None
     rank = _rank_plain(best, has_gpu_num=has_gpu_num)
-    # Two keys whose means are close may print the same speed; rivals are equally good keys whose
-    # means are not.
+    # Keys whose means are close may print the same speed. Rivals are keys that are as good as the
+    # best and whose means are not close to its mean.
     rivals = [
         other
         for other in others
@@ -324,25 +383,28 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     ]
     if rivals and not best.has_steps:
         return Choice(PLAIN, sample=None, ambiguous=[best, *rivals])
-    independent = [other for other in others if _is_independent(other)]
-    return Choice(PLAIN, best, independent[:_MAX_OTHERS])  # no more are reported
+    # A mean that only repeats other values of the log is no other speed.
+    other_speeds = [other for other in others if not _repeats_other_values(other)]
+    return Choice(PLAIN, best, other_speeds[:_MAX_OTHERS])  # no more are reported
 
 
 def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
     """Return the devices of a job: its speed divided by that of one device; None: not known.
 
-    A preset knows the log of one trainer. Its form of a key (``source.form``) says by ``total_of``
-    which other key has the speed of one device. Without a form, any key of one device counts.
+    A speed of a known trainer has a form: one of the ways in which that trainer prints its speed.
+    ``form.total_of`` is the key of one device's speed, whose total over devices the form prints;
+    empty: the trainer prints no such key. Without a form, any key of one device counts.
 
     Args:
         sample: the speed of the job.
         others: other speeds, one of which may be that of a device.
     """
+    # The scope says whose speed it is: that of the job, of a device or of a node.
     if sample is None or sample.source.quantity.scope != "job":
         return None
     form = sample.source.form
     if form is not None and not form.total_of:
-        return None  # the trainer does not print this speed of one device
+        return None
     for other in others:
         if form is not None and other.source.key != form.total_of:
             continue

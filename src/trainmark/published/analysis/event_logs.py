@@ -52,7 +52,9 @@ class EventSpeed:
 
 
 def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None:
-    """Return the speed of the last run that has one, without a sample if no run has one.
+    """Return the speed of the last run that has one.
+
+    If no run has one, the returned object has no sample, but the notes on all runs.
 
     Args:
         runs: all runs of events in the log.
@@ -102,10 +104,15 @@ def _describe_unused_run(run: EventRun) -> str:
 
 
 def _make_sample(run: EventRun, preset: str) -> Sample:
-    """Return the speed of a run that has one as a sample of a single value."""
+    """Return the speed of a run that has one as a sample of a single value.
+
+    Args:
+        run: its ``facts`` are what its events say besides speeds, by name.
+        preset: ``mllog`` or ``perflog``, the form of the events.
+    """
     speed = get_training_speed(run)
     assert speed is not None
-    quantity = Quantity("speed", "samples/s", scope="job")
+    quantity = Quantity("speed", "samples/s", scope="job")  # the speed of all devices together
     # The key says from which events the speed is. ``get_training_speed`` prefers the total that the
     # program printed, then the speeds in `tracked_stats` events, then samples divided by times.
     if isinstance(run.facts.get(TOTAL_SPEED), int | float):
@@ -126,7 +133,7 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
         source=Source(preset, key, quantity),
         unit="samples/s",  # events count samples, whatever the model
         values=np.array([speed]),
-        lines=1,
+        lines=1,  # there is a single value, as if one line printed it
         malformed=len(run.malformed),
         malformed_text=malformed_text,
         first_text=first_text,

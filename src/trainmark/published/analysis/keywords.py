@@ -65,7 +65,8 @@ class KeywordReader:
     Attributes:
         values: the number of each line.
         seconds: the step time on the line of each value; NaN: there is none. Empty: no line has it.
-        closing: values of lines at the end, such as ``total`` or ``average``.
+        closing_values: values of lines at the end, whose keys have a word such as ``total`` or
+            ``average``.
         malformed: number of lines with the keyword and without a number.
         malformed_text: the first of them.
         first_text: the line of the first value that counts.
@@ -85,7 +86,7 @@ class KeywordReader:
     loss_keyword: str = ""
     values: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
-    closing: array[float] = field(default_factory=lambda: array("d"))
+    closing_values: array[float] = field(default_factory=lambda: array("d"))
     loss: float | None = None
     malformed: int = 0
     malformed_text: str = ""
@@ -107,7 +108,11 @@ class KeywordReader:
 
     @property
     def reads_words(self) -> bool:
-        """Tell whether values are words at a position instead of the number behind the keyword."""
+        """Tell whether values are words at a position instead of the number behind the keyword.
+
+        Each of these options is about words: the text between two words, the place of the word in
+        its line, and the characters of the word that count.
+        """
         return bool(self.separator or self.position is not None or self.character_range)
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
@@ -164,9 +169,13 @@ class KeywordReader:
 
     @staticmethod
     def _is_closing(line: str, start: int) -> bool:
-        """Tell whether the word before the keyword, which begins at ``start``, is ``total`` etc.
+        """Tell whether a line is a closing line, with a total or mean of the log.
 
-        It stands in a key such as ``avg_ips`` or ``total ips``.
+        It is one if a word such as ``total`` or ``avg`` stands before the keyword ``ips``, as in
+        ``total ips`` or ``avg_ips``.
+
+        Args:
+            start: place in the line at which the keyword begins.
         """
         before = line[max(0, start - _MAX_CLOSING_WORD) : start]
         # The first test is quick: the pattern, too, ends with one of these characters.
@@ -178,42 +187,50 @@ class KeywordReader:
         Args:
             number: of the line.
             match: its groups are the number and its magnitude, ``K`` of ``1.2K``.
-            is_closing: the line is one at the end, such as a total: it has no value of a step.
+            is_closing: the line has a total or mean of the log, and no value of a step.
         """
         value = parse_number(match[1], match[2])
         if not math.isfinite(value):
             self._reject(number, line)
             return
         if is_closing:
-            self.closing.append(value)
+            self.closing_values.append(value)
             return
-        if not self.values:
+        if not self.values:  # the first line with a value shows its key and its step time
             self._learn_key(line, match[1])
         if len(self.values) <= self.skip:  # until the first value that is not skipped
             self.first_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
         self.values.append(value)
+        # The step time is the weight of the value in the mean; None: the first line has none.
         if self._step_time is not None:
-            time = self._step_time.pattern.search(line)
+            time = self._step_time.pattern.search(line)  # its groups: the number and its magnitude
             if time is None:
                 self.seconds.append(math.nan)
             else:
                 self.seconds.append(parse_number(time[1], time[2]) * self._step_time.unit_s)
 
     def _reject(self, number: int, line: str) -> None:
-        """Count a line whose value is missing or not finite, and keep the first such line."""
+        """Count a line whose value is missing or not finite, and keep the first such line.
+
+        Args:
+            number: of the line.
+        """
         self.malformed += 1
         if self.malformed == 1:
             self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
 
     def _learn_key(self, line: str, text: str) -> None:
-        """Keep the key, unit and quantity of the value on its first line, and where its time is.
+        """Keep the key, the unit and the quantity of the first value of the log.
 
         If the value is a rate and its line has a step time, the pattern of that time is kept, too:
         the times of all lines are the weights of the rates in their mean.
 
         Args:
+            line: the first line with a value.
             text: the value as printed.
         """
+        # Each pair is a number with the key before it, the known unit behind it (empty: none) and
+        # the word behind it, which need not be a known unit.
         pairs = find_pairs(line)
         pair = self._find_pair(pairs, line, text)
         if pair is None:
@@ -225,14 +242,15 @@ class KeywordReader:
         self.unit = other_unit[1] if other_unit else ""
         if self.quantity is None or self.quantity.kind == "step_time":
             return  # times have no unit of a rate, and their mean needs no weights
-        if self.quantity.seconds == 1:
+        if self.quantity.seconds == 1:  # a rate per second
             self.unit = self.quantity.unit or self.unit  # a known unit outweighs the word
-        else:  # the values are not converted to rates per second
+        else:  # a rate such as `samples/min`: its values stay as printed, and so does its unit
             self.unit = pair.unit
         for other in pairs:
             quantity = read_quantity(other.key, other.unit, other.following)
             if quantity is not None and quantity.kind == "step_time" and other.key:
                 pattern = re.compile(make_number_pattern(other.key), _FLAGS)
+                # The seconds of one step if the printed number is 1. A time may cover many steps.
                 self._step_time = _StepTimePattern(pattern, quantity.seconds / quantity.steps)
                 return
 
@@ -240,6 +258,9 @@ class KeywordReader:
         """Return the first pair behind the keyword whose number is printed as ``text``.
 
         None: no key and no unit was found at this number, so it is in no pair.
+
+        Args:
+            pairs: the numbers of the line that have a key or a unit.
         """
         # Every line with a value has the keyword; an empty keyword is found at 0.
         start = line.find(self.keyword)
@@ -252,18 +273,19 @@ class KeywordReader:
         """Return the values that count; None: there are none.
 
         Args:
-            default_quantity: the quantity of the values if their key does not name it.
-            preset: name of the preset whose form has ``default_quantity``; empty: no preset. With a
-                preset, ``default_quantity`` counts even if the key names another quantity.
+            default_quantity: what the values measure if their key does not say it.
+            preset: name of the log format of a known trainer, to which ``default_quantity``
+                belongs; empty: there is none. With a preset, ``default_quantity`` counts even if
+                the key says something else.
         """
         values = self.values
         notes = []
-        if self.closing and values:
-            notes.append(
-                f"{len(self.closing)} values of a closing line, such as a total, are excluded"
-            )
-        elif self.closing:  # only such lines have values
-            values = self.closing
+        # A closing line has a total or mean of the log, and no value of a step.
+        if self.closing_values and values:
+            num_excluded = len(self.closing_values)
+            notes.append(f"{num_excluded} values of a closing line, such as a total, are excluded")
+        elif self.closing_values:  # only such lines have values
+            values = self.closing_values
         if len(values) <= self.skip:
             return None
         # ``seconds`` has an entry for each of ``values``; it is empty if only closing lines count.

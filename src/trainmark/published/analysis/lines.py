@@ -85,7 +85,10 @@ class LogLine:
     is_other_work: bool = False
 
     def find_loss(self, key: str) -> float | None:
-        """Return the loss with this key; an empty key stands for the main loss of training."""
+        """Return the loss with this key; an empty key stands for the main loss of training.
+
+        Return None if the line has no such loss.
+        """
         if key:
             losses = [pair for pair in self.pairs if pair.key == key]
         else:
@@ -111,19 +114,26 @@ def _has_any(text: str, parts: tuple[str, ...]) -> bool:
 
 
 def read_line(number: int, text: str) -> LogLine:
-    """Return a line with what its numbers mean; for other work than training, only its pairs."""
+    """Return a line with what its numbers mean; for other work than training, only its pairs.
+
+    A pair is a number of the line with the key before it and the unit behind it.
+
+    Args:
+        number: of the line.
+        text: of the line.
+    """
     line = LogLine(number, text, find_pairs(text))
     if _is_other_work(line):
         line.is_other_work = True
         return line
-    counters = []
+    counters = []  # key and value of each number of a step
     has_progress = "[" in text and _PROGRESS.search(text) is not None  # `[50/500]` is a step, too
     for pair in line.pairs:
         if quantities.is_step_counter(pair.key) and pair.value.is_integer():
             counters.append((pair.key, pair.value))
             if line.step is None:  # the first counter of a line is its step
                 line.step = pair.value
-                line.total = pair.total
+                line.total = pair.total  # 500 of `step 3/500`; 0: there is none
         elif split_words(pair.key)[-1:] == ("epoch",):
             line.epoch = pair.value
         elif quantities.is_global_batch(pair.key) and line.batch is None:
@@ -134,7 +144,11 @@ def read_line(number: int, text: str) -> LogLine:
 
 
 def _is_other_work(line: LogLine) -> bool:
-    """Tell whether the words before the first number are of evaluation or preparation."""
+    """Tell whether the words before the first number are of evaluation or preparation.
+
+    Args:
+        line: its ``pairs`` are its numbers, each with the key before it.
+    """
     head = line.text[: line.pairs[0].start] if line.pairs else line.text
     # Only the words before a progress bar, `Eval:  50%|###`, say what work it shows.
     head = head.partition("%|")[0]
@@ -153,19 +167,23 @@ def _find_speeds(line: LogLine, *, has_step: bool) -> None:
     """Fill ``speeds`` of a line with its speeds and step times, and its ``step_time_s``.
 
     Args:
+        line: its ``pairs`` are its numbers, each with the key before it and the unit behind it.
         has_step: the line has the number of a step.
     """
     for pair in line.pairs:
+        # What the number measures; None: neither a speed nor a step time.
         quantity = read_quantity(pair.key, pair.unit, pair.following)
         if quantity is None:
             continue
-        # Without a step, `time` may be that of an epoch or of a whole run.
+        # A weak key such as `time` may mean something else: without the number of a step on the
+        # line, it may be the time of an epoch or of a whole run.
         if quantity.kind == "step_time" and quantity.is_weak and not has_step:
             continue
         # Several may stand on a line; which of them counts is decided for the whole log.
         line.speeds.append((pair, quantity))
-        # The first time of this very step; a mean of many steps is not its time. A time without a
-        # key, such as `2.5s/it`, may be that of a progress bar, which is a mean too.
+        # The time of this step is the first step time on the line that is no mean. A summary is a
+        # mean of many steps. A time without a key, such as `2.5s/it`, may be that of a progress
+        # bar, which is a mean, too.
         is_time = quantity.kind == "step_time" and not quantity.is_summary
         if is_time and line.step_time_s is None and pair.key:
             line.step_time_s = pair.value * quantity.seconds / quantity.steps
@@ -222,7 +240,11 @@ class _Counter:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether this is the last planned step, which trainers count from 0 or from 1."""
+        """Tell whether the counter is at the last step that the run plans.
+
+        Some trainers count from 0, so that their last step is one less than the total.
+        """
+        # A total of 0 is not known.
         return self.total > 0 and self.value >= self.total - 1
 
 
@@ -254,7 +276,12 @@ class LogContext:
     _run_until_now: RunEnd = field(default_factory=lambda: RunEnd(0, None, is_complete=False))
 
     def notice_text(self, number: int, text: str) -> None:
-        """Keep the epoch and the resume that a line names."""
+        """Keep the epoch that a line names, and which line first says that the run resumes.
+
+        Args:
+            number: of the line.
+            text: of the line.
+        """
         if "poch" in text:  # a quick test: `epoch` or `Epoch`
             epoch = _EPOCH.search(text)
             if epoch is not None:
@@ -263,11 +290,12 @@ class LogContext:
             self.resumed_at = number
 
     def notice_other_work(self, text: str, line: LogLine | None) -> None:
-        """Count an evaluation or a checkpoint that a line without values names, and its time.
+        """Count an evaluation or a checkpoint that a line names, and add its time if it is printed.
 
         Args:
-            text: the line as printed.
-            line: the line split into its numbers; None: it was not split.
+            text: the line as printed; it has no speed or step time of training.
+            line: the line split into pairs, its numbers with their keys and units; None: it was not
+                split.
         """
         if not _has_any(text, _OTHER_WORK_PARTS):
             return
@@ -277,7 +305,7 @@ class LogContext:
         if not pattern.search(text):
             return
         self.num_pauses += 1
-        # Its time may be printed on a line that was not split into numbers yet.
+        # The time of the evaluation or checkpoint may be on a line that is not split yet.
         pairs = find_pairs(text) if line is None else line.pairs
         for pair in pairs:
             if quantities.is_pause(pair.key):
@@ -289,6 +317,10 @@ class LogContext:
 
         A lower epoch begins a new run. A lower step begins a new run, or the next epoch of the same
         run.
+
+        Args:
+            line: its ``counters`` are the key and the value of each number of a step, such as
+                ``iteration``; its ``total`` is the last step that the run plans.
         """
         self._has_values = self._has_values or bool(line.speeds)
         # The epoch of the line itself, else that of the last heading such as `Epoch 3`.
@@ -298,7 +330,7 @@ class LogContext:
         if line.epoch is not None and self._epoch is not None:
             has_lower_epoch = line.epoch < self._epoch
         if has_lower_epoch or any(_is_of_new_run(counter, epoch) for counter in restarted_counters):
-            self.ends.append(self._run_until_now)
+            self.ends.append(self._run_until_now)  # the last line and step of the earlier run
             self.starts.append(line.number)
             self.run += 1
             self._counters.clear()  # a new run may print other counters
@@ -317,16 +349,22 @@ class LogContext:
         self._run_until_now = RunEnd(line.number, step, is_complete)
 
     def _find_restarted_counters(self, line: LogLine) -> list[_Counter]:
-        """Return the counters whose step is lower than before.
+        """Return the counters whose step is lower than before, so that steps begin anew.
 
         If several ranks print into one log, a rank that is late prints a step that others printed
         before. Such a step is lower, too, but does not begin anew.
+
+        Args:
+            line: its ``counters`` are the key and the value of each number of a step, such as
+                ``iteration``.
         """
         restarted = []
         for key, value in line.counters:
             counter = self._counters.get(key)
             if counter is None or value >= counter.value:
                 continue
+            # A step was printed more than once, so several ranks print into the log; and this step
+            # is one of the last few that were printed.
             is_late_rank = counter.has_ranks and value in counter.recent
             if not is_late_rank:
                 restarted.append(counter)
@@ -337,7 +375,7 @@ def _is_of_new_run(counter: _Counter, epoch: float | None) -> bool:
     """Tell whether steps that begin anew are those of another run, and not of the next epoch.
 
     Args:
-        counter: of the steps before.
+        counter: the steps before they began anew, with their epoch and the last planned step.
         epoch: of the new steps; None: not known.
     """
     if epoch is None or counter.epoch is None:

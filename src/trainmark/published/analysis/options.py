@@ -50,7 +50,11 @@ class Options(Frozen):
 
     @property
     def reads_words(self) -> bool:
-        """Tell whether values are words at a position instead of the number behind a keyword."""
+        """Tell whether values are words at a position instead of the number behind a keyword.
+
+        Each of these options is about words: the text between two words, the place of the word in
+        its line, and the characters of the word that count.
+        """
         return bool(self.separator or self.position is not None or self.range)
 
     def check(self) -> None:
@@ -68,7 +72,10 @@ class Options(Frozen):
 
 
 def parse_options(values: Mapping[str, str]) -> Options:
-    """Return the options of a command line, by name.
+    """Return the options of a command line.
+
+    Args:
+        values: text of each option, by its name.
 
     Raises:
         UsageError: an unknown key, or a value outside its type or bounds.
@@ -76,4 +83,5 @@ def parse_options(values: Mapping[str, str]) -> Options:
     try:
         return Options.model_validate(values)
     except ValidationError as error:
+        # ``where`` is the text before the option's name in the message: there is none.
         raise make_usage_error(error, Options, where="") from None

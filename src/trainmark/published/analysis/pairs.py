@@ -53,7 +53,10 @@ class Pair(NamedTuple):
 
     @property
     def value(self) -> float:
-        """The number, which may be infinite or not a number."""
+        """The number, which may be infinite or not a number.
+
+        The magnitude is a letter behind it that multiplies it, ``K`` of ``1.2K``, or empty.
+        """
         return parse_number(self.text, self.magnitude)
 
 
@@ -64,10 +67,15 @@ def _clean_key(text: str) -> str:
 
 
 def find_pairs(line: str) -> list[Pair]:
-    """Return the numbers of a line that have a key or a unit, from left to right."""
+    """Return the numbers of a line that have a key or a unit, from left to right.
+
+    The key is the text before the number. The magnitude is a letter behind it, ``K`` of ``1.2K``.
+    """
     pairs = []
     for match in _PAIR.finditer(line[:_MAX_CHARACTERS]):
-        if match["key"] is None:  # the second alternative of the pattern: only a unit
+        # The second alternative of the pattern is a number without a key, whose known unit says
+        # what it is. The groups of this alternative begin with ``bare``.
+        if match["key"] is None:
             unit = match["bare_unit"].strip()
             pairs.append(
                 Pair(
@@ -82,7 +90,7 @@ def find_pairs(line: str) -> list[Pair]:
             )
             continue
         end = match.end("magnitude") if match["magnitude"] else match.end("number")
-        following = _FOLLOWING.match(line, end)
+        following = _FOLLOWING.match(line, end)  # the word behind the number, a unit or not
         pairs.append(
             Pair(
                 key=_clean_key(match["key"]),

@@ -38,9 +38,9 @@ _NOT_TRAINING_WORDS = frozenset(WORDS["marks"]["not_training"])
 _JOB_WORDS = frozenset(WORDS["marks"]["job"])
 _SUMMARY_WORDS = frozenset(WORDS["marks"]["summary"])
 _SPEED_WORDS = frozenset(WORDS["marks"]["speed"])
-_DURATION = frozenset(WORDS["marks"]["duration"])
+_DURATION_WORDS = frozenset(WORDS["marks"]["duration"])
 _BATCH_WORDS = {"batch", "batches"}
-_NOT_COUNTER_WORDS = _NOT_TRAINING_WORDS | _DURATION | set(WORDS["marks"]["no_counter"])
+_NOT_COUNTER_WORDS = _NOT_TRAINING_WORDS | _DURATION_WORDS | set(WORDS["marks"]["no_counter"])
 _EVALUATION_WORDS = frozenset(WORDS["other_work"]["evaluation"])
 _PREPARATION_WORDS = frozenset(WORDS["other_work"]["preparation"])
 
@@ -57,7 +57,7 @@ _TIME = _join_alternatives(_SECONDS_BY_WORD)
 _TIME_ENDING = _join_alternatives(_SECONDS_BY_ENDING)
 _DEVICE_WORDS = {*_TABLE_UNITS["device"], *WORDS["marks"]["devices"]}
 _DEVICE = rf"(?:{_join_alternatives(word for word in _DEVICE_WORDS if word.isascii())})s?"
-_DURATION_WORDS = _join_alternatives(_DURATION)
+_DURATION = _join_alternatives(_DURATION_WORDS)
 _COUNT = r"(?P<count>\d+)(?P<thousand> ?k)?"
 _COUNT_BEFORE = r"(?P<count2>\d+)(?P<thousand2> ?k)?"
 
@@ -69,13 +69,13 @@ _RATE = re.compile(
 _RATE_WITHOUT_PER = re.compile(rf"\b(?P<item>{_ITEM}) (?P<time>s|sec|secs|second)\b")
 _TIME_PER_STEP = re.compile(rf"\b(?P<time>{_TIME}) per (?:{_COUNT} )?(?:{_STEP})\b")
 _STEP_TIME = re.compile(
-    rf"\b(?:{_STEP}) (?:{_DURATION_WORDS})\b|\b(?:{_DURATION_WORDS}) per (?:{_STEP})\b"
+    rf"\b(?:{_STEP}) (?:{_DURATION})\b|\b(?:{_DURATION}) per (?:{_STEP})\b"
     rf"|\bstep ?time\b|\biter ?time\b"
     rf"|\b(?:{_STEP}) (?:{_TIME_ENDING})$"
 )
 _TIME_OF_MANY = re.compile(
-    rf"\b(?:{_DURATION_WORDS})(?: for| of| per)? {_COUNT} (?:{_STEP})\b"
-    rf"|\b{_COUNT_BEFORE} (?:{_STEP}) (?:{_DURATION_WORDS}|in)\b"
+    rf"\b(?:{_DURATION})(?: for| of| per)? {_COUNT} (?:{_STEP})\b"
+    rf"|\b{_COUNT_BEFORE} (?:{_STEP}) (?:{_DURATION}|in)\b"
 )
 _PER_DEVICE = re.compile(rf"\bper {_DEVICE}\b")
 _PER_NODE = re.compile(rf"\bper (?:{_join_alternatives(WORDS['marks']['nodes'])})\b")
@@ -113,7 +113,7 @@ class Quantity:
     Args:
         kind: ``speed``: samples or tokens a second; ``steps``: steps a second; ``step_time``.
         unit: what a speed counts, ``tokens/s``; empty: not known.
-        seconds: seconds of the unit of time: 0.001 of milliseconds, 60 of a rate a minute.
+        seconds: length of the unit of time: 0.001 of milliseconds, 60 of a rate a minute.
         steps: number of steps that a time covers.
         scope: a speed of one ``device``, one ``node`` or the whole ``job``; empty: the key does not
             say.
@@ -147,8 +147,9 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
 
     Args:
         key: the text before the number; empty: there is none.
-        unit: the known unit behind it; empty: there is none.
-        following: the word behind it, whatever it is.
+        unit: the known unit of time or of a rate behind the number, such as ``ms``; empty: there is
+            none.
+        following: the word behind the number, which may be a known unit or any other word.
     """
     words = split_words(key)
     if not _NOT_TRAINING_WORDS.isdisjoint(words):
@@ -158,12 +159,14 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         return None
     unit_quantity = _read_unit(unit)
     quantity = _read_key(words, unit_quantity)
-    # A unit such as `tokens/s` tells enough; a bare time such as `ms` does not.
-    if quantity is None and unit_quantity is not None and _is_specific(unit_quantity):
+    # If the key does not say what the number is, a unit such as `tokens/s` or `s/step` does; a bare
+    # time such as `ms` does not.
+    if quantity is None and unit_quantity is not None and _is_rate_or_time_per_step(unit_quantity):
         quantity = unit_quantity
     if quantity is None:
         return None
-    is_summary = not _SUMMARY_WORDS.isdisjoint(words)
+    is_summary = not _SUMMARY_WORDS.isdisjoint(words)  # an average, a total or the like
+    # Whose speed it is: that of a device, a node or the job; empty: not known.
     scope = quantity.scope
     if not scope and _PER_DEVICE.search(" ".join(words)):
         scope = "device"
@@ -180,11 +183,13 @@ def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantit
     """Return what a number measures by the words of its key; None: they do not say.
 
     Args:
-        unit_quantity: what the unit behind the number says; it completes the key.
+        words: of the key, which is the text before the number.
+        unit_quantity: what the unit behind the number says; None: there is no known unit.
     """
     text = " ".join(words)
     rate = _RATE.search(text)
-    # `tokens_sec` is a rate, but `step_sec` is the time of a step.
+    # `tokens_sec` is a rate, but `step_sec` is the time of a step: words for a step have the unit
+    # `steps/s` in the table.
     begins_with_step = bool(words) and _RATE_UNIT_BY_WORD.get(words[0]) == STEPS_UNIT
     if rate is None and not begins_with_step:
         rate = _RATE_WITHOUT_PER.search(text)
@@ -195,18 +200,28 @@ def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantit
             return _expand_abbreviation(_UNIT_BY_ABBREVIATION[word], unit_quantity)
     if _SPEED_WORDS.isdisjoint(words):
         return _read_step_time(words, unit_quantity)
-    if unit_quantity is None:  # `speed: 3.1` may count anything
+    if unit_quantity is None:  # weak: the speed in `speed: 3.1` may count anything
         return Quantity("speed", is_weak=True)
-    return unit_quantity if _is_specific(unit_quantity) else None  # `speed: 3 ms` is no speed
+    if _is_rate_or_time_per_step(unit_quantity):
+        return unit_quantity
+    return None  # `speed: 3 ms` is no speed
 
 
-def _is_specific(unit_quantity: Quantity) -> bool:
+def _is_rate_or_time_per_step(unit_quantity: Quantity) -> bool:
     """Tell whether a unit is a rate, or a time of a step, and not a bare time such as ``ms``."""
+    # Of the units of time, ``_read_unit`` gives only those of a step, such as `s/it`, a ``unit``.
     return unit_quantity.kind != "step_time" or bool(unit_quantity.unit)
 
 
 def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantity | None:
-    """Return the step time that the words of a key name; None: they name none."""
+    """Return the step time that the words of a key name; None: they name none.
+
+    Its ``seconds`` is the length of the unit of time, and ``steps`` how many steps the time covers.
+
+    Args:
+        words: of the key, which is the text before the number.
+        unit_quantity: what the unit behind the number says; None: there is no known unit.
+    """
     text = " ".join(words)
     per_step = _TIME_PER_STEP.search(text)  # `ms per iteration`
     of_many = _TIME_OF_MANY.search(text)  # `time for 100 steps`
@@ -221,16 +236,22 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
     if not _WEAK_STEP_TIME.fullmatch(text):
         return None
     # The key is a word such as `time`: a unit such as `s/it` outweighs it, `ms` does not.
-    if unit_quantity is not None and _is_specific(unit_quantity):
+    if unit_quantity is not None and _is_rate_or_time_per_step(unit_quantity):
         return unit_quantity
+    # Weak: `time: 3 ms` may be the time of something else.
     return Quantity("step_time", seconds=_get_unit_seconds(words, unit_quantity), is_weak=True)
 
 
 def _make_rate(match: re.Match[str]) -> Quantity:
-    """Return the quantity of a match of ``_RATE`` or ``_RATE_WITHOUT_PER``."""
+    """Return the quantity of a match of ``_RATE`` or ``_RATE_WITHOUT_PER``.
+
+    The group ``item`` is what the rate counts, and ``time`` its unit of time.
+    """
     unit = _RATE_UNIT_BY_WORD[match["item"]]
     seconds = _SECONDS_BY_WORD[match["time"]]
-    groups = match.groupdict()  # only `_RATE` has the groups for a device
+    # Only `_RATE` has the groups for a device: `device` in `tokens per gpu per s`, `each` in
+    # `tokens per s per gpu`.
+    groups = match.groupdict()
     per_device = bool(groups.get("device") or groups.get("each"))
     if unit == STEPS_UNIT:  # all devices do a step together, so it has no scope
         return Quantity("steps", unit, seconds=seconds)
@@ -238,16 +259,18 @@ def _make_rate(match: re.Match[str]) -> Quantity:
 
 
 def _expand_abbreviation(unit: str, unit_quantity: Quantity | None) -> Quantity:
-    """Return the quantity of ``tps`` and the like.
+    """Return the quantity of an abbreviation in a key, such as ``tps`` for tokens a second.
 
     Args:
-        unit: that of the abbreviation, ``tokens/s`` or ``tokens/s/device``; empty: it has none.
-        unit_quantity: what the unit behind the number says.
+        unit: for which the abbreviation stands: ``tokens/s``, ``tokens/s/device`` or ``steps/s``;
+            empty: the abbreviation, such as ``ips``, does not say what it counts.
+        unit_quantity: what the unit behind the number says; None: there is no known unit.
     """
     if not unit and unit_quantity is not None and unit_quantity.kind != "step_time":
         return unit_quantity  # `ips` counts what the unit behind its number says
     if unit == STEPS_UNIT:
         return Quantity("steps", unit)
+    # The key or the unit behind the number may say that the speed is that of one device.
     is_of_device = unit.endswith("/device")
     if unit_quantity is not None and unit_quantity.kind == "speed":
         is_of_device = is_of_device or unit_quantity.scope == "device"
@@ -268,7 +291,12 @@ def _read_count(match: re.Match[str] | None) -> int:
 
 
 def _get_unit_seconds(words: tuple[str, ...], unit_quantity: Quantity | None) -> float:
-    """Return the seconds of a time's unit: that in the key, else behind the number, else 1."""
+    """Return the seconds of a time's unit: that in the key, else behind the number, else 1.
+
+    Args:
+        words: of the key.
+        unit_quantity: what the unit behind the number says; None: there is no known unit.
+    """
     if len(words) > 1 and words[-1] in _SECONDS_BY_ENDING:  # `time_ms`
         return _SECONDS_BY_ENDING[words[-1]]
     if unit_quantity is not None and unit_quantity.kind == "step_time":
@@ -278,7 +306,10 @@ def _get_unit_seconds(words: tuple[str, ...], unit_quantity: Quantity | None) ->
 
 @lru_cache(maxsize=1024)
 def _read_unit(unit: str) -> Quantity | None:
-    """Return what the unit behind a number says; a bare time is a ``step_time`` without a unit."""
+    """Return what the unit behind a number says; None: it is empty or not known.
+
+    A bare time such as ``ms`` is a ``step_time`` without a unit: it need not be the time of a step.
+    """
     words = split_words(unit)
     if not words:
         return None
@@ -290,11 +321,11 @@ def _read_unit(unit: str) -> Quantity | None:
     if time_per_step is not None:
         seconds = _SECONDS_BY_WORD[time_per_step["time"]]
         steps = _read_count(time_per_step)
-        # The unit tells this from a bare time, which may be of anything; see ``_is_specific``.
+        # By this unit, ``_is_rate_or_time_per_step`` distinguishes it from a bare time.
         return Quantity("step_time", unit="s/step", seconds=seconds, steps=steps)
-    return (
-        Quantity("step_time", seconds=_SECONDS_BY_WORD[text]) if text in _SECONDS_BY_WORD else None
-    )
+    if text in _SECONDS_BY_WORD:
+        return Quantity("step_time", seconds=_SECONDS_BY_WORD[text])
+    return None
 
 
 def normalize_rate_unit(unit: str) -> str:
@@ -327,6 +358,7 @@ def is_step_counter(key: str) -> bool:
     count.
     """
     words = split_words(key)
+    # The table has the unit `steps/s` for each word that means a step.
     is_step = bool(words) and _RATE_UNIT_BY_WORD.get(words[-1]) == STEPS_UNIT
     # `batches/s` counts steps, but a key that ends in `batch` may be of a size.
     return is_step and words[-1] not in _BATCH_WORDS and _NOT_COUNTER_WORDS.isdisjoint(words)
@@ -343,7 +375,10 @@ def is_loss(key: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_main_loss(key: str) -> bool:
-    """Tell whether a loss is the one that is trained, and not a part of it."""
+    """Tell whether a loss is the one that is trained, and not a part of it.
+
+    A key with any other word than those for the main loss, such as ``aux loss``, is of a part.
+    """
     return _MAIN_LOSS_WORDS.issuperset(split_words(key))
 
 
@@ -375,10 +410,10 @@ def read_rate_unit_of_counter(key: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_pause(key: str) -> bool:
-    """Tell whether a number is the time of an evaluation or a checkpoint."""
+    """Tell by the words of its key whether a number is the time of an evaluation or checkpoint."""
     words = split_words(key)
     other_work = _EVALUATION_WORDS | {"save", "saving", "saved", "ckpt", "checkpoint"}
-    return not other_work.isdisjoint(words) and not _DURATION.isdisjoint(words)
+    return not other_work.isdisjoint(words) and not _DURATION_WORDS.isdisjoint(words)
 
 
 def get_unit_seconds(key: str, unit: str) -> float:

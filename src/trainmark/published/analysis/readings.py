@@ -52,10 +52,16 @@ _CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
 
 
 def _list_keys(preset: Preset) -> set[str]:
-    """Return keys of a trainer's log: each line in its format has at least one of them."""
+    """Return keys of a trainer's log: each line in its format has at least one of them.
+
+    Args:
+        preset: the format of the trainer's log. Its forms are the ways in which the trainer prints
+            its speed, each with the text before the number as its key; ``loss`` is the key of the
+            loss.
+    """
     keys = {form.key for form in preset.forms}
-    # A trainer with a closing line prints its speed only there, once at the end of a run. Its other
-    # lines have the loss.
+    # ``closing`` is empty, or names the keys of the line in which the trainer prints its speed only
+    # once, at the end of a run. The trainer's other lines have the loss.
     if preset.closing:
         keys.add(preset.loss)
     return keys
@@ -160,6 +166,9 @@ class Readings:
         """Add a value of a line; values of several ranks for one step are averaged.
 
         Args:
+            line: has the value, and perhaps the number of a step and the batch size.
+            context: what the log said until now besides values: the number of the run, evaluations
+                and checkpoints, and how often steps began anew.
             seconds: that the value covers; NaN: not known.
             work: samples, tokens or other units of a speed that the value covers; NaN: not known.
         """
@@ -170,10 +179,12 @@ class Readings:
         self.lines += 1
         self.has_steps = self.has_steps or line.step is not None
         # Ranks that print one step count as one value; a line without a step is always a new one.
-        # If steps have begun anew in between, equal numbers mean different steps.
+        # ``counters`` are the numbers of a step on the line. If steps have begun anew in between,
+        # equal numbers mean different steps.
         if line.counters and self._average_with_rank(line, value, run, context.num_restarts):
             return
-        is_first_counted = len(run.values) == self.skip  # this value comes after the skipped ones
+        # The first ``skip`` values of a run do not count.
+        is_first_counted = len(run.values) == self.skip
         # The shown line is that of the first value that counts. If no value counts, because all
         # are skipped, it is that of the first value.
         if is_first_counted or not run.first_text:
@@ -195,13 +206,15 @@ class Readings:
         """Average a value into that of another rank for the same step; False: there is none.
 
         Args:
+            line: its ``counters`` are the key and the value of each number of a step.
+            run: the values of the run; the mean replaces the value of the other rank.
             num_restarts: how often steps began anew before the line. Equal numbers of steps mean
                 the same step only if steps did not begin anew between them.
         """
-        for earlier in self._recent:
+        for earlier in self._recent:  # the last few values, with the numbers of their steps
             if earlier.num_restarts == num_restarts and earlier.counters == line.counters:
                 earlier.count += 1
-                mean = run.values[earlier.index]  # of the ranks until now
+                mean = run.values[earlier.index]  # of the ranks that have printed the step
                 run.values[earlier.index] = mean + (value - mean) / earlier.count
                 return True
         return False
@@ -222,8 +235,10 @@ class Readings:
         """Add the speed since the last reading of a counter and of the clock beside it.
 
         Args:
+            line: on which both stand.
             done: work that the counter shows.
             clock_s: seconds that the clock shows.
+            context: what the log said until now besides values, such as a resume.
         """
         last = self._last_counter
         self._last_counter = _CounterReading(done, clock_s)
@@ -237,7 +252,7 @@ class Readings:
             return
         elapsed_s = clock_s - last.clock_s
         if context.resumed_at and not self._is_resume_skipped:
-            # The first difference includes the steps from before the resume.
+            # After a resume, the first difference includes the steps from before it.
             self._is_resume_skipped = True
             return
         speed = (done - last.done) / elapsed_s
