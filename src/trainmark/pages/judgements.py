@@ -200,9 +200,10 @@ def build_gate_rows(judgements: Sequence[Judgement], lang: str = "en") -> Table:
 def _scale_message(judgement: Judgement) -> Message:
     """Return the message of a judgement with its values in a readable unit, as GiB for bytes.
 
-    A message is the code of a sentence, and the arguments that fill it. Arguments named in
-    ``_ARGS_IN_UNIT`` are values in the unit that the argument ``unit`` names. All of them get the
-    same new unit, which suits the largest. The other arguments stay as they are.
+    A message is the code of a sentence, and the arguments that fill it. Those named in
+    ``_ARGS_IN_UNIT``, a figure and the one that was expected, have the unit that the argument
+    ``unit`` names. Both get the same new unit, which suits the larger one. The other arguments stay
+    as they are.
     """
     args = dict(judgement.message.args)
     values: dict[str, float] = {}
@@ -543,7 +544,7 @@ def _list_remarks(kind: Kind) -> list[Phrase]:
             point for each size, and the share of the peak that its best rate reaches.
     """
     lines: list[Phrase] = []
-    # There is a reason only if the kind is not measured here, as a precision that the device lacks.
+    # There is a reason if the kind is not measured at all, as when the device lacks the precision.
     if kind["reason"]:
         lines.append(join((_name_ceiling(kind), _get_reason(kind)), "colon"))
     for status in ("skipped", "wrong"):

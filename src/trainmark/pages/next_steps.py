@@ -20,8 +20,9 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
     """Return what to do after a trial, which is a run on generated data that passed.
 
     The blocks say that the run was a trial, and give the commands that prepare real data and train
-    on it. If the case has no recipe, a named set of settings, for real data, they say that instead.
-    Empty if the run was not a trial, and if its case is not installed here.
+    on it. The training has a recipe, which is a named set of settings of the case. If no recipe is
+    for real data, one sentence says that instead. Empty if the run was not a trial, and if its case
+    is not installed here.
 
     Args:
         records: of the launches of the run.

@@ -65,8 +65,9 @@ def build_document(
 
     Its badge is a short verdict on all launches, such as their grade or that they failed, and
     ``tone`` is the badge's colour. ``doubts`` are the reasons why the figures may not be trusted,
-    the most serious first. ``reasons`` are the same in two lines, as a terminal shows them. The
-    ``lead`` is what stands above the sections.
+    the most serious first. ``reasons`` are the same in two lines, as a terminal shows them.
+    ``verification`` says whether the records agree with the events of their runs, and
+    ``verified_by`` how that was checked. The ``lead`` is what stands above the sections.
 
     Args:
         records: one for each launch.
@@ -237,7 +238,7 @@ def build_documents(
         # The address of the record for the page's links. Several records are in different folders,
         # none of which is known here, so their pages have no such link.
         address = RECORD_FILE if len(unique) == 1 else ""
-        # Records of the other works: the page may compare its work with one that is its bound.
+        # Records of the other works: one of them may show the upper bound of this work's speed.
         siblings = [record for record in unique.values() if record not in launches]
         pages.append(
             build_document(
@@ -269,7 +270,7 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
             blocks.append(curves)
         title = case_records[0].plan.about.title
         sections.append(Section(title, f"table{number}", tuple(blocks)))
-    badge, tone = summary.choose_badge(*works)  # of the worst launch of all works
+    badge, tone = summary.choose_badge(*works)  # a short verdict on all launches, and its colour
     # The worst over all records: whether their events agree with them, or were not checked.
     verification = combine_verifications(records)
     return Document(
@@ -445,8 +446,9 @@ def write_entry_pages(entry: SeriesEntry) -> None:
 
     Args:
         entry: a run that the plan file asks for. ``run_dir`` is the folder of the newest attempt;
-            None: there is none. ``records`` are those of its launches that are not repeated, and
-            ``earlier_failures`` are folders of launches that did not pass or have no record.
+            None: there is none. ``records`` has one for each launch that passed in an earlier call
+            or ended in this one. ``earlier_failures`` are folders of launches of earlier calls that
+            did not pass or have no record.
     """
     folder = entry.run_dir
     if entry.num_launches == 1 or folder is None or not folder.exists():

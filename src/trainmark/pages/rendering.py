@@ -138,7 +138,7 @@ def to_html(
     script = escape_controls(read_shipped_file("report.js"))
     assert "</script" not in script, "it would end the element that has the script"
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    script_hash = f"sha256-{digest}"  # the page's policy allows no other script
+    script_hash = f"sha256-{digest}"  # the security policy of the page allows no other script
     bodies = {
         language: [
             Markup(to_body_html(page, language, anchor_prefix=f"{language}-")) for page in pages

@@ -79,12 +79,12 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
 def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
     """Return a row for each figure, then how many launches passed, and which did not.
 
-    With fewer than five launches that passed, the ends are those of the range, not of the 95%
-    interval, and the heading says so.
+    A row has the mean of the figure and its 95% interval. With fewer than five launches that
+    passed, the lowest and the highest value replace the interval, and the heading says so.
 
     Args:
         repeat_summary: the records of all launches, and each figure over those that passed, by its
-            name: mean, lower and upper end, coefficient of variation, number of launches.
+            name: mean, ends of the interval, coefficient of variation, number of launches.
     """
     rows = []
     # The figures of a record by name, each with its unit.

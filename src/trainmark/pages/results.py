@@ -54,7 +54,8 @@ def to_listing_json(listing: Listing, unread_files: UnreadFiles) -> dict[str, An
     Args:
         listing: the runs that match a user's filters. ``total`` counts all of them; a limit may
             keep only the first ones in its rows.
-        unread_files: path of each record that could not be read, with the reason.
+        unread_files: path of each record that could not be read, with the reason as a code with
+            arguments.
     """
     unread = [{"file": path, "reason": asdict(reason)} for path, reason in unread_files]
     return {"total": listing.total, "runs": listing.as_dicts(), "unread": unread}
@@ -65,9 +66,9 @@ def add_differing_settings(listing: Listing) -> Listing:
 
     A recipe is a named set of settings of a case. Each run holds its values as one JSON text in the
     column ``settings``. The new columns replace this column, and at most ``_MAX_SETTINGS`` settings
-    get one. The column ``recipe``, the recipe's name, goes among them if runs of a case differ in
-    it, else it is left out. A setting that is a column already, such as the precision, is not
-    repeated.
+    get one. The column ``recipe`` with the recipe's name becomes the first of them if runs of a
+    case differ in it, else it is left out. A setting that is a column already, such as the
+    precision, is not repeated.
     """
     rows = listing.as_dicts()
     # The settings of each run, by name; empty if they are not known.
@@ -177,6 +178,7 @@ def _build_column(
         is_setting: whether the column is a setting of runs, which is written as in a recipe file;
             else it is a fact or a figure of the result.
     """
+    # English headings are the keys, because a user filters by these keys.
     heading = key if lang == "en" else translate(term("site", key), lang)
     if unit:
         texts, readable_unit = cells.scale_to_unit(values, unit)
@@ -309,7 +311,7 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
         elif entry.reason and entry.state == "left":
             sentences.append(entry.reason)
         elif entry.reason:
-            # `_STATES` has plain words for states whose names need explanation.
+            # `_STATES` has plainer words for some states.
             sentences.append(f"{_STATES.get(entry.state, entry.state)}: {entry.reason}")
         if entry.records:
             line = describe_trust(get_trust(entry.records), combine_verifications(entry.records))
@@ -378,7 +380,7 @@ def _list_entry_results(entry: SeriesEntry) -> list[Phrase]:
         entry: a run that the plan file asks for; ``num_launches`` is how many launches it asks for.
     """
     records = entry.records  # one for each launch that has ended, now or in an earlier call
-    state = _STATES.get(entry.state, entry.state)
+    state = _STATES.get(entry.state, entry.state)  # some states have plainer words for readers
     launches = f"{sum(x.passed for x in records)}/{entry.num_launches}"
     # "finished": all launches passed in an earlier call. In any other state launches are missing or
     # failed, and a mean over the rest is not that of the entry.
@@ -436,7 +438,8 @@ def to_series_json(entries: Sequence[SeriesEntry], *, name: str, exit_code: int)
 
     Args:
         entries: the runs that the file asks for. The state of each is a word such as ``passed`` or
-            ``skipped``, and ``reason`` says why it failed or did not run; None: there is no reason.
+            ``skipped``. ``reason`` says why it failed or did not run, or warns that a record of it
+            contradicts its events; None: there is nothing to say.
             ``run_dir`` is the folder of its newest attempt; None: it has none.
         name: of the plan, as the plan file states it.
         exit_code: of the command that ran the entries.

@@ -126,7 +126,7 @@ def _list_count_rows(record: Record) -> list[list[Phrase]]:
     The cells are the name, the count, no unit, and a note if ``TEXTS`` has one for this count.
     """
     rows: list[list[Phrase]] = []
-    for name, count in record.counts:
+    for name, count in record.counts:  # each field of the counts; None: not known
         if count is not None:
             note_key = f"count_note.{name}"
             note = phrase(note_key) if note_key in TEXTS else ""
