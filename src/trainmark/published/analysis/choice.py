@@ -180,7 +180,7 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
     """Return, by the name of the preset, the sample of each preset with values in the log.
 
     A preset is the log format of a known trainer, a form one way in which it prints its speed. The
-    sample is the values of the best form that count.
+    sample is those values of the best form that count.
     """
     samples: dict[str, Sample] = {}
     for name in PRESETS:

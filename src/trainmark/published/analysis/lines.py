@@ -179,7 +179,7 @@ def _find_speeds(line: LogLine, *, has_step: bool) -> None:
         # line, it may be the time of an epoch or of a whole run.
         if quantity.kind == "step_time" and quantity.is_weak and not has_step:
             continue
-        # Several may stand on a line; which of them counts is decided for the whole log.
+        # Several speeds may stand on a line; which of them counts is decided for the whole log.
         line.speeds.append((pair, quantity))
         # The time of this step is the first step time on the line that is no mean. A summary is a
         # mean of many steps. A time without a key, such as `2.5s/it`, may be that of a progress
